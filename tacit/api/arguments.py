@@ -21,10 +21,8 @@ from tacit.methods import REGISTRY as METHODS
 from tacit.worlds import REGISTRY as WORLDS
 
 SECTIONS = (*METHOD_TABLES, *section_options())
-NAMED = ("world", "method", "model", "out", "config", "resume", "callbacks", "quiet")
-"""arguments of `tacit.train` itself"""
-WHOLE = ("worlds", "policies")
-"""tables of named tables"""
+NAMED = ("world", "method", "model", "out", "config", "resume", "callbacks", "quiet")  # arguments of `tacit.train` itself
+WHOLE = ("worlds", "policies")  # tables of named tables
 
 
 def parse_settings(settings: Mapping[str, Any], method: str) -> dict[tuple[str, ...], Any]:
@@ -82,10 +80,8 @@ def _unknown(key: str, value: Any, method: str, known: list[str]) -> TacitError:
 # In this process the name refers to the object itself.
 
 World = str | Environment
-Worlds = World | Sequence[World | tuple[World, float]] | Mapping[str, float]
-"""one world, several, or several with shares"""
-Method = str | type[Any] | Any
-"""a name, a settings class, or an instance of one"""
+Worlds = World | Sequence[World | tuple[World, float]] | Mapping[str, float]  # one world, several, or several with shares
+Method = str | type[Any] | Any  # a name, a settings class, or an instance of one
 
 
 def name_worlds(worlds: Worlds) -> str:

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 # Recorded episodes as rows, or as a pandas table.
 
-EPISODE = ("task", "family", "success", "score", "stop", "condition")
-"""columns of the episode in every turn's row"""
+EPISODE = ("task", "family", "success", "score", "stop", "condition")  # columns of the episode in every turn's row
 
 
 def turn_rows(stage: str, step: int, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -314,8 +313,7 @@ class Evaluation:
     """The result of an evaluation; `str` gives one line."""
 
     measured: EvaluationResult
-    kept: Path | None
-    """the saved result file"""
+    kept: Path | None  # the saved result file
 
     def __str__(self) -> str:
         return f"success {self.score} on {self.score.panel}"

@@ -22,8 +22,7 @@ from tacit.runs.files import write_text
 
 SUMMARY_LINE = "List, search and edit the experience bank of a run. BANK is a run directory or the file of a bank."
 GOES_BACK = "A run that is resumed goes back to the bank of its checkpoint."
-MOST_TOLD = 10
-"""bad lines reported one by one"""
+MOST_TOLD = 10  # bad lines reported one by one
 
 
 def run(argv: Sequence[str]) -> int:

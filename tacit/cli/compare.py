@@ -36,12 +36,9 @@ the file (docs/guides/compare_methods.md; `tacit list recipes example` prints th
 The same command resumes a comparison that was stopped. It writes comparison.json, table.md,
 table.csv and plots/ to DIR, and every run to DIR/runs/WORLD/METHOD/SEED."""
 FAILED = 1
-PROGRESS_EVERY_S = 30.0
-"""seconds between progress lines"""
-MOST_MISSING = 6
-"""missing runs listed below a table"""
-SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")
-"""columns shown in a terminal; table.md has all"""
+PROGRESS_EVERY_S = 30.0  # seconds between progress lines
+MOST_MISSING = 6  # missing runs listed below a table
+SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")  # columns shown in a terminal; table.md has all
 
 
 def run(argv: Sequence[str]) -> int:

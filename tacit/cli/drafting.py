@@ -36,8 +36,7 @@ from tacit.training.recordings import Recording
 
 # Logs on the command line.
 
-MOST_LINES = 40
-"""unusable lines printed; the report has all"""
+MOST_LINES = 40  # unusable lines printed; the report has all
 
 
 def add_logs_flag(parser: Parser, what: str, required: bool = True) -> None:
@@ -66,8 +65,7 @@ def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report:
 
 
 SHOWN_FAILURES = 20
-POOL = 4096
-"""tasks searched for the family of an episode"""
+POOL = 4096  # tasks searched for the family of an episode
 
 
 def draft_tracker(argv: Sequence[str]) -> int:

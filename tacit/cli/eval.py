@@ -53,8 +53,7 @@ from tacit.runs.files import write_json
 
 # Progress of an evaluation: episodes, turns, tokens per second, time left, a sample completion, endpoint retries.
 
-LINE_EVERY_S = 5.0
-"""seconds between lines without a terminal"""
+LINE_EVERY_S = 5.0  # seconds between lines without a terminal
 
 
 class EvalProgress(RolloutProgress):
@@ -234,8 +233,7 @@ def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
 
 SUMMARY_LINE = "Evaluate a run, a model, the expert, the rule agent or an endpoint on a fixed panel of tasks."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
-PRINTED = "-"
-"""keys of the result that --json prints without a file"""
+PRINTED = "-"  # keys of the result that --json prints without a file
 
 
 def run(argv: Sequence[str]) -> int:

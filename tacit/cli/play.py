@@ -27,8 +27,7 @@ from tacit.rollout.worlds import WorldFailure, WorldPool
 from tacit.training.setup import make_worlds
 
 SUMMARY_LINE = "Watch a run, a model or the expert play, or play yourself (--policy human)."
-DELAY_S = 0.5
-"""pause between turns in a terminal"""
+DELAY_S = 0.5  # pause between turns in a terminal
 SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k", "max_steps")
 
 

@@ -27,8 +27,7 @@ from tacit.core.progress import format_stage
 from tacit.runs.directory import read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
 
-PLAIN_WIDTH = 120
-"""columns if the output is a file or pipe"""
+PLAIN_WIDTH = 120  # columns if the output is a file or pipe
 _HARMLESS = "\n\t\u200c\u200d"
 
 
@@ -66,8 +65,7 @@ def say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
-Command = tuple[Callable[[Sequence[str]], int], str]
-"""a subcommand and its summary"""
+Command = tuple[Callable[[Sequence[str]], int], str]  # a subcommand and its summary
 
 
 def dispatch(
@@ -148,8 +146,7 @@ def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, st
 
 # Stopping: SIGTERM and SIGHUP act like ^C, so that open files are closed and the command can say how to continue.
 
-SIGNALED = 128
-"""exit status of a command ended by signal n is 128 + n"""
+SIGNALED = 128  # exit status of a command ended by signal n is 128 + n
 
 
 class StopSignal(KeyboardInterrupt):

@@ -230,8 +230,7 @@ def panel_label(score: Mapping[str, Any]) -> str:
 
 # Live progress in a terminal: a bar, the main metrics, and evaluations above.
 
-RECENT = 20
-"""steps used to estimate the time left"""
+RECENT = 20  # steps used to estimate the time left
 
 
 def make_reporter(console: Console) -> Reporter:

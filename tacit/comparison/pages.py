@@ -160,8 +160,7 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 # Plots, one PNG and SVG per world: learning curves, when each seed reached a threshold, and the file's metrics.
 
-SPANS = 10
-"""points of a metric's curve"""
+SPANS = 10  # points of a metric's curve
 
 
 def draw(found: Found, directory: Path) -> list[Path]:

@@ -17,19 +17,14 @@ from tacit.core.errors import TacitError, unknown
 from tacit.training.setup import TaskSets
 
 TOP = ("name", "description", "seeds", "thresholds", "outcome", "metrics", "unequal", "common", "worlds", "methods")
-SECTIONS = ("schedule", "sft", "engine", "policies")
-"""sections that a method may override; the others must be equal"""
+SECTIONS = ("schedule", "sft", "engine", "policies")  # sections that a method may override; the others must be equal
 NOT_OF_METHODS = ("evaluation", "model", "world", "seed", "out", "tiny")
-BY_METHOD = ("method", "prompt", "schedule")
-"""sections whose defaults depend on the method"""
+BY_METHOD = ("method", "prompt", "schedule")  # sections whose defaults depend on the method
 THRESHOLDS = (0.25, 0.5, 0.75)
 START = "start"
-OPTIONAL = "optional"
-"""marks a world that is skipped with a note if its data are missing"""
-PLAYS = "plays"
-"""marks a row that learns nothing: `plays = "reader"` or `"expert"`"""
-AGENT_METHOD = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}
-"""the prompt's method for agents that do not learn"""
+OPTIONAL = "optional"  # marks a world that is skipped with a note if its data are missing
+PLAYS = "plays"  # marks a row that learns nothing: `plays = "reader"` or `"expert"`
+AGENT_METHOD = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}  # the prompt's method for agents that do not learn
 NO_IMITATION = {"steps": 0, "epochs": 0, "rounds": 0}
 STILL = {"sft": NO_IMITATION, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
@@ -157,14 +152,10 @@ def find_missing_data(shared: Document) -> str:
 class Difference:
     """A setting in which columns of a world differ."""
 
-    setting: str
-    """as a column would write it: `invalid_penalty`, `schedule.lr`"""
-    values: Mapping[str, Any]
-    """by column; columns without this setting are absent"""
-    named_by: tuple[str, ...]
-    """the columns that name it"""
-    unequal: bool
-    """columns that do not name it differ in it"""
+    setting: str  # as a column would write it: `invalid_penalty`, `schedule.lr`
+    values: Mapping[str, Any]  # by column; columns without this setting are absent
+    named_by: tuple[str, ...]  # the columns that name it
+    unequal: bool  # columns that do not name it differ in it
 
     def __str__(self) -> str:
         """`buffer: 256 in reuserl; 0 in reuserl-batch`"""
@@ -228,13 +219,10 @@ class PlannedRun:
     """One run of the plan."""
 
     world: str
-    method: str
-    """name in the file, or `start`"""
+    method: str  # name in the file, or `start`
     seed: int
-    document: Document
-    """complete, without `out`; `with_start` fills in `model` for a run that continues a start"""
-    starts_from: str = ""
-    """the start's checkpoint relative to its run directory; empty without a start"""
+    document: Document  # complete, without `out`; `with_start` fills in `model` for a run that continues a start
+    starts_from: str = ""  # the start's checkpoint relative to its run directory; empty without a start
 
     @property
     def learns(self) -> bool:
@@ -281,17 +269,14 @@ class Plan:
     worlds: tuple[str, ...]
     methods: tuple[str, ...]
     starts: tuple[PlannedRun, ...]
-    cells: tuple[PlannedRun, ...]
-    """ordered by seed, world, method: a partial comparison has all methods on the same seeds"""
+    cells: tuple[PlannedRun, ...]  # ordered by seed, world, method: a partial comparison has all methods on the same seeds
     thresholds: tuple[float, ...] = THRESHOLDS
     description: str = ""
     notes: tuple[str, ...] = field(default=())
     differences: Mapping[str, Sequence[Difference]] = field(default_factory=dict)
     """by world: settings in which its columns differ"""
-    metrics: tuple[str, ...] = ()
-    """RL metrics to plot"""
-    outcome: int = 1
-    """methods are compared by the mean success of a run's last so many evaluations"""
+    metrics: tuple[str, ...] = ()  # RL metrics to plot
+    outcome: int = 1  # methods are compared by the mean success of a run's last so many evaluations
 
     def start_of(self, cell: PlannedRun) -> PlannedRun | None:
         return next((s for s in self.starts if s.world == cell.world), None) if cell.starts_from else None

@@ -109,8 +109,7 @@ def _run(main: Callable[[list[str]], int], words: list[str], log: str, environme
 
 RECIPE, LOG, FAILURE = "recipe.json", "console.log", "failure.txt"
 POLL_S = 0.1
-STOP_TIMEOUT_S = 20.0
-"""seconds a stopped run may take to end"""
+STOP_TIMEOUT_S = 20.0  # seconds a stopped run may take to end
 
 Status = Literal["finished", "failed", "unfinished", "missing"]
 
@@ -122,12 +121,10 @@ class RunEvent:
     kind: Literal["begins", "resumes", "finished", "failed"]
     run: PlannedRun
     seconds: float = 0.0
-    reason: str = ""
-    """why it failed"""
+    reason: str = ""  # why it failed
     running: int = 0
     left: int = 0
-    success: float | None = None
-    """of its last evaluation, if it finished"""
+    success: float | None = None  # of its last evaluation, if it finished
 
 
 @dataclass

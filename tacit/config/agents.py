@@ -127,16 +127,12 @@ class Target:
     context: Context
     policy: SamplingPolicy
     sampling: Sampling
-    seed: int
-    """of the evaluation episodes"""
+    seed: int  # of the evaluation episodes
     run: Path | None = None
     checkpoint: Checkpoint | None = None
-    identity: str = ""
-    """name, if there are no weights to hash"""
-    settle: Callable[[Trajectory], Trajectory] | None = None
-    """final change to an episode before it is saved"""
-    several: Route | None = None
-    """for several skill modules: the agent of each task, instead of `policy` and `context`"""
+    identity: str = ""  # name, if there are no weights to hash
+    settle: Callable[[Trajectory], Trajectory] | None = None  # final change to an episode before it is saved
+    several: Route | None = None  # for several skill modules: the agent of each task, instead of `policy` and `context`
 
     @property
     def route(self) -> Route:

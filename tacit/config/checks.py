@@ -27,10 +27,8 @@ from tacit.training.settings import TrainSettings
 from tacit.training.setup import WorldSetup, completion_limit
 from tacit.worlds import get_environment
 
-SMALL_POLICY_LR = 1e-5
-"""below this, policies of a million parameters hardly move"""
-LANGUAGE_MODEL_SFT_LR = 3e-4
-"""above this, imitation may undo a language model's pretraining"""
+SMALL_POLICY_LR = 1e-5  # below this, policies of a million parameters hardly move
+LANGUAGE_MODEL_SFT_LR = 3e-4  # above this, imitation may undo a language model's pretraining
 
 
 def find_warnings(recipe: Recipe) -> tuple[str, ...]:
@@ -126,11 +124,9 @@ def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
 class Prepared:
     """A checked run; nothing heavy is loaded yet."""
 
-    recipe: Recipe
-    """with all open choices made, as it will be saved"""
+    recipe: Recipe  # with all open choices made, as it will be saved
     worlds: tuple[Environment, ...]
-    methods: tuple[Method, ...]
-    """one per world"""
+    methods: tuple[Method, ...]  # one per world
     resources: RunResources
 
     @property
@@ -279,8 +275,7 @@ def check_output_directory(out: Path) -> None:
         raise TacitError(f"cannot make the directory {out}: {place} is not writable. Name another --out.") from error
 
 
-TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
-"""files of which a model directory has at least one"""
+TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")  # files of which a model directory has at least one
 
 
 def check_model(model: str) -> None:
@@ -337,8 +332,7 @@ ON_RESUME = (
     "trajectories", "wandb",
 )  # fmt: skip
 """settings that may change when a run is resumed, for the run or for one world; none affects what was done"""
-KeyPath = tuple[str, ...]
-"""keys of a document, outermost first"""
+KeyPath = tuple[str, ...]  # keys of a document, outermost first
 MAY_CHANGE = (
     "iterations, evaluation.patience, keep, checkpoint_every, workers, workers_at, world_timeout_s, trajectories and wandb"
 )

@@ -31,8 +31,7 @@ from tacit.training.setup import make_worlds
 
 PANEL = ("evaluation", "panel")
 SPLIT, TASKS = ("evaluation", "split"), ("evaluation", "tasks")
-PICKS = (SPLIT, TASKS, ("families",))
-"""settings that choose tasks of a split"""
+PICKS = (SPLIT, TASKS, ("families",))  # settings that choose tasks of a split
 
 
 def with_panel(said: Overrides, name: str, target: str) -> Overrides:
@@ -80,8 +79,7 @@ def run_of(word: str) -> Path | None:
 
 COUNTED = ("successes", "score", "steps", "invalid", "prompt_tokens", "completion_tokens")
 """of two evaluations with the same episodes: the same turns and tokens, not only as many successes"""
-OUTPUT_DIRECTORY = Path("evaluations")
-"""directory for episodes of agents that are not runs"""
+OUTPUT_DIRECTORY = Path("evaluations")  # directory for episodes of agents that are not runs
 
 
 @dataclass(frozen=True)
@@ -91,10 +89,8 @@ class EvaluationResult:
     played: list[Trajectory]
     score: PanelScore
     behavior: Behavior
-    earlier: dict[str, Any] | None
-    """the run's own evaluation of this checkpoint, if it played the same episodes"""
-    result: dict[str, Any]
-    """as saved"""
+    earlier: dict[str, Any] | None  # the run's own evaluation of this checkpoint, if it played the same episodes
+    result: dict[str, Any]  # as saved
 
 
 class PanelEvaluation:

@@ -32,8 +32,7 @@ from tacit.runs.files import explain_disk_errors, write_directory, write_json
 
 MANIFEST, FORMAT, USES = "pack.json", 1, "unpacked.json"
 PART_BYTES = 16_000_000
-MAX_BYTES = 1 << 36
-"""most bytes that an unpacked run may have"""
+MAX_BYTES = 1 << 36  # most bytes that an unpacked run may have
 SKIPPED = ("checkpoints", "trajectories", "tensorboard", ".lock")
 
 

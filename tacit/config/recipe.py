@@ -43,14 +43,11 @@ Kind = Literal["run", "comparison", "script"]
 class Packaged:
     """A packaged recipe."""
 
-    name: str
-    """path below the recipe folder, without suffix"""
+    name: str  # path below the recipe folder, without suffix
     path: Path
     kind: Kind
-    summary: str
-    """its first comment line"""
-    command: str
-    """the command in its comments"""
+    summary: str  # its first comment line
+    command: str  # the command in its comments
 
 
 def find_recipe(name: str, kind: Kind | None = None) -> Path:
@@ -179,14 +176,12 @@ def absolute_path(text: str) -> str:
     return str(path.absolute()) if text and path.exists() else text
 
 
-Overrides = Mapping[tuple[str, ...], Any]
-"""settings by path in the document: ("schedule", "lr") -> 1e-4"""
+Overrides = Mapping[tuple[str, ...], Any]  # settings by path in the document: ("schedule", "lr") -> 1e-4
 
 DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_ENGINE = "grpo", "tiny", "local"
 OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "prompt", "schedule", "engine", "tiny", "policies")
 """top-level keys that are not fields of TrainSettings"""
-METHOD_TABLES = ("prompt", "schedule")
-"""fields of a method's settings that are tables of their own in a document"""
+METHOD_TABLES = ("prompt", "schedule")  # fields of a method's settings that are tables of their own in a document
 SHARED_BY_WORLDS: Mapping[str, tuple[str, ...]] = {
     "": ("seed", "checkpoint_every", "keep", "trajectories", "wandb"),
     "sft": ("steps", "epochs", "batch", "lr", "warmup", "rounds", "round_steps", "round_share"),
@@ -211,34 +206,25 @@ class WorldRecipe:
 
     world: str
     share: float
-    settings: Any
-    """the method's"""
+    settings: Any  # the method's
     train: TrainSettings
 
 
 @dataclass(frozen=True)
 class Recipe:
-    world: str
-    """one world, or several with shares: `alfworld=0.75,countdown=0.25`"""
+    world: str  # one world, or several with shares: `alfworld=0.75,countdown=0.25`
     method: str
     model: str
     out: Path
-    settings: Any
-    """of the method, with its schedule"""
-    engine: Any
-    """of the engine"""
+    settings: Any  # of the method, with its schedule
+    engine: Any  # of the engine
     train: TrainSettings
-    tiny: TinySettings | None = None
-    """sizes, if the model is built from scratch"""
+    tiny: TinySettings | None = None  # sizes, if the model is built from scratch
     engine_name: str = DEFAULT_ENGINE
-    worlds: Mapping[str, Document] = field(default_factory=dict)
-    """overrides of single worlds"""
-    policies: Mapping[str, PolicyRecipe] = field(default_factory=dict)
-    """other policies, by name"""
-    said: frozenset[str] = field(default=frozenset(), compare=False)
-    """method settings set by the user"""
-    notes: tuple[str, ...] = field(default=(), compare=False)
-    """choices made for the user, to be shown"""
+    worlds: Mapping[str, Document] = field(default_factory=dict)  # overrides of single worlds
+    policies: Mapping[str, PolicyRecipe] = field(default_factory=dict)  # other policies, by name
+    said: frozenset[str] = field(default=frozenset(), compare=False)  # method settings set by the user
+    notes: tuple[str, ...] = field(default=(), compare=False)  # choices made for the user, to be shown
 
     @classmethod
     def resolve(cls, file: Path | None, said: Overrides) -> Recipe:

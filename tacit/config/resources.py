@@ -30,8 +30,7 @@ from tacit.engines.models.tiny import cache_root
 
 # What is known of a model without loading it: size, depth, calibration.
 
-HASHED_BYTES = 1 << 16
-"""bytes hashed at each end of a weights file"""
+HASHED_BYTES = 1 << 16  # bytes hashed at each end of a weights file
 
 
 def describe_model(recipe: Recipe, world: Environment) -> Base:

@@ -19,8 +19,7 @@ from tacit.training.reporting import Callback, Reporter
 from tacit.training.setup import WorldSetup
 from tacit.training.train import Trainer
 
-MAX_RESTARTS = 3
-"""restarts after lost engine processes without a new checkpoint in between"""
+MAX_RESTARTS = 3  # restarts after lost engine processes without a new checkpoint in between
 
 
 def run_training(

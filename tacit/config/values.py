@@ -14,8 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tacit.core.errors import TacitError
 
-NONE = "none"
-"""None in a flag or a TOML file"""
+NONE = "none"  # None in a flag or a TOML file
 
 
 def from_text(kind: Any, text: str, where: str) -> Any:
@@ -81,8 +80,7 @@ def to_data(value: Any) -> Any:
     return value
 
 
-Tables = Callable[[], Mapping[str, Iterable[str]]]
-"""table of a settings file -> its keys; the top level is ''"""
+Tables = Callable[[], Mapping[str, Iterable[str]]]  # table of a settings file -> its keys; the top level is ''
 
 
 def build(cls: type[Any], data: Any, where: str, default: Any = None, tables: Tables = dict) -> Any:

@@ -28,8 +28,7 @@ BYTES_PER_TOKEN = 3.2
 Cooking"""
 
 
-ENOUGH = 256
-"""recorded episodes used, newest first"""
+ENOUGH = 256  # recorded episodes used, newest first
 
 
 def model_shape(name: str) -> tuple[ModelShape, Path | None]:

@@ -32,8 +32,7 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 class Parsed:
     action: str
     valid: bool
-    thought: str = field(default="", repr=False)
-    """text before the action, if the format separates the two"""
+    thought: str = field(default="", repr=False)  # text before the action, if the format separates the two
 
 
 class ActionFormat(Protocol):
@@ -67,12 +66,9 @@ class ActionFormat(Protocol):
 class Tags(ActionFormat):
     kinds: tuple[str, ...] = ("action",)
     """the tags that hold an action; where there are several, the tag is the first word of the action"""
-    thinks: bool = True
-    """both think tags are asked for"""
-    keep_case: bool = False
-    """the world tells capitals from small letters"""
-    cjk: bool = False
-    """CJK characters may be written"""
+    thinks: bool = True  # both think tags are asked for
+    keep_case: bool = False  # the world tells capitals from small letters
+    cjk: bool = False  # CJK characters may be written
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -136,11 +132,9 @@ class Bare(ActionFormat):
 class Calls(ActionFormat):
     """A call of one of some tools, each with one argument: read as JSON or as Qwen's XML, wherever in the answer it stands."""
 
-    kinds: tuple[str, ...] = ("act",)
-    """the tools; where there are several, the tool is the first word of the action"""
+    kinds: tuple[str, ...] = ("act",)  # the tools; where there are several, the tool is the first word of the action
     argument: str = "action"
-    keep_case: bool = False
-    """the world tells capitals from small letters"""
+    keep_case: bool = False  # the world tells capitals from small letters
     thinks: bool = False
     summary: str = "Take one action."
     meaning: str = "the action, word for word"
@@ -186,8 +180,7 @@ class AfterThought(ActionFormat):
     answer: ActionFormat
     thinks: bool = True
 
-    stop: tuple[str, ...] = ()
-    """none: a stop string might occur in the thought"""
+    stop: tuple[str, ...] = ()  # none: a stop string might occur in the thought
 
     def parse(self, text: str) -> Parsed:
         thought, said = split_thought(text)

@@ -26,10 +26,8 @@ class Tool:
     name: str
     argument: str = "action"
     summary: str = ""
-    meaning: str = ""
-    """of the argument"""
-    parameters: str = ""
-    """JSON schema of all arguments, where there is not exactly one"""
+    meaning: str = ""  # of the argument
+    parameters: str = ""  # JSON schema of all arguments, where there is not exactly one
 
     def schema(self) -> dict[str, Any]:
         """As templates and endpoints are told of it: a function in JSON schema."""
@@ -54,8 +52,7 @@ class Call:
 class Message:
     role: Role
     content: str = ""
-    call: Call | None = None
-    """of an assistant's message"""
+    call: Call | None = None  # of an assistant's message
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,9 @@ class Exchange:
 class Conversation:
     """What a prompt has beside its sections where it is told as a conversation."""
 
-    past: tuple[Exchange, ...] = ()
-    """as many as the prompt has lines of history"""
+    past: tuple[Exchange, ...] = ()  # as many as the prompt has lines of history
     tools: tuple[Tool, ...] = ()
-    thinking: bool = False
-    """let a model whose template has a thought of its own have it"""
+    thinking: bool = False  # let a model whose template has a thought of its own have it
 
 
 @dataclass(frozen=True, slots=True)

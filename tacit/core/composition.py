@@ -20,15 +20,13 @@ Piece = Literal[
 ]
 # Terms of `context` are functions context -> context. Terms of `comparison` are functions credit term -> credit term, applied
 # to the credits of all methods: they decide which episodes are compared.
-SINGLE = ("conditions", "selection", "hidden_state")
-"""pieces of which a method has at most one"""
+SINGLE = ("conditions", "selection", "hidden_state")  # pieces of which a method has at most one
 
 
 @dataclass(frozen=True)
 class Part:
     piece: Piece
-    role: str
-    """short name, used in error messages"""
+    role: str  # short name, used in error messages
     terms: tuple[Any, ...]
     replaces: bool = False
 

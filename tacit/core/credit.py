@@ -148,10 +148,8 @@ def _same_group(a: Group, b: Group) -> None:
 
 # A training batch as plain columns: one row per environment step. Any engine can take it as it is.
 
-Per = Literal["token", "row", "prompt"]
-"""what a column has one entry for"""
-RAGGED = ("prompts", "completions", "behavior", "advantages")
-"""columns with an array for each row"""
+Per = Literal["token", "row", "prompt"]  # what a column has one entry for
+RAGGED = ("prompts", "completions", "behavior", "advantages")  # columns with an array for each row
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,22 +158,15 @@ class Batch:
 
     prompts: Sequence[np.ndarray]
     completions: Sequence[np.ndarray]
-    behavior: Sequence[np.ndarray]
-    """the sampler's log-probabilities, per token"""
-    advantages: Sequence[np.ndarray]
-    """per token"""
+    behavior: Sequence[np.ndarray]  # the sampler's log-probabilities, per token
+    advantages: Sequence[np.ndarray]  # per token
     group: np.ndarray
-    trajectory: np.ndarray
-    """unique over the whole batch"""
+    trajectory: np.ndarray  # unique over the whole batch
     step: np.ndarray
-    temperature: float = 1.0
-    """at which `behavior` was measured, and at which ratios are taken"""
-    sampled: bool = True
-    """False for rows to imitate, which no policy of ours wrote"""
-    tokens: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
-    """further per-token columns by name"""
-    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """further per-row columns by name"""
+    temperature: float = 1.0  # at which `behavior` was measured, and at which ratios are taken
+    sampled: bool = True  # False for rows to imitate, which no policy of ours wrote
+    tokens: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)  # further per-token columns by name
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)  # further per-row columns by name
     contexts: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
     """further prompts of the same completions by name, e.g. `taught`: what would have been read with a skill in it"""
 
@@ -280,12 +271,9 @@ def _columns(parts) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Iteration:
-    played: list[Group]
-    """every group rolled out, crashed episodes and unselected groups included"""
-    groups: list[Group]
-    """those trained on"""
+    played: list[Group]  # every group rolled out, crashed episodes and unselected groups included
+    groups: list[Group]  # those trained on
     rewards: list[Rewards]
     credits: list[Credit]
     metrics: dict[str, float]
-    marks: list[dict[str, Sequence[Any] | np.ndarray]]
-    """per group trained on, what credit terms noted of each step"""
+    marks: list[dict[str, Sequence[Any] | np.ndarray]]  # per group trained on, what credit terms noted of each step

@@ -80,10 +80,8 @@ def stop_label(trajectory: Trajectory) -> str:
 class Skills:
     """A(τ) = (s_ep, {s_step,t : t ∈ C}): a skill for the episode, and one for each critical step."""
 
-    episode: str = ""
-    """a workflow that worked, or what to avoid"""
-    steps: Mapping[int, str] = field(default_factory=dict)
-    """index of a critical step -> what to do there"""
+    episode: str = ""  # a workflow that worked, or what to avoid
+    steps: Mapping[int, str] = field(default_factory=dict)  # index of a critical step -> what to do there
     summary: str = ""
 
     def __bool__(self) -> bool:
@@ -94,10 +92,8 @@ class Skills:
 class Lesson:
     """s in h̃ = H(h, s): what is inserted into one prompt."""
 
-    task: str = ""
-    """after the task statement"""
-    step: str = ""
-    """right before the request for an action"""
+    task: str = ""  # after the task statement
+    step: str = ""  # right before the request for an action
 
     def __bool__(self) -> bool:
         return bool(self.task or self.step)

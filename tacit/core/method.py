@@ -56,8 +56,7 @@ class Pending(Protocol):
 class PromptReader(ABC):
     """Builds the prompts of one episode. `read` gives the next prompt, `record` takes the turn that followed."""
 
-    block: str = ""
-    """the state block in the last prompt; empty without one"""
+    block: str = ""  # the state block in the last prompt; empty without one
 
     @abstractmethod
     def read(self, observation: Observation) -> Prompt: ...
@@ -76,13 +75,10 @@ class Context(ABC):
     """What the agent reads, and how it writes its actions. The fields below describe it to the rest of the program."""
 
     style: ActionStyle
-    chat: bool = False
-    """prompts are conversations in the model's chat template"""
-    thinking: bool = False
-    """the template's own reasoning is switched on"""
+    chat: bool = False  # prompts are conversations in the model's chat template
+    thinking: bool = False  # the template's own reasoning is switched on
     wording: Wording | None = None
-    tracker: Tracker | None = None
-    """writes the state block, if the prompt has one"""
+    tracker: Tracker | None = None  # writes the state block, if the prompt has one
 
     @property
     @abstractmethod
@@ -190,14 +186,11 @@ class Companion(MethodPiece):
     """Something else that learns alongside the policy. `observe` runs before rewards are computed, `learn` after the update. If
     several worlds share a companion, it observes each world separately and learns once, from all of them."""
 
-    name: str
-    """identifies it in a checkpoint; unique within a method"""
-    has_state: ClassVar[bool] = True
-    """False if it only knows the present batch"""
+    name: str  # identifies it in a checkpoint; unique within a method
+    has_state: ClassVar[bool] = True  # False if it only knows the present batch
     read_in_rollouts: ClassVar[bool] = True
     """episodes read from it; if False, it may observe and learn while the next episodes are played"""
-    examples: Mapping[str, str] = MappingProxyType({})
-    """alarm name -> text that the alarm shows"""
+    examples: Mapping[str, str] = MappingProxyType({})  # alarm name -> text that the alarm shows
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         """Look at one world's groups before rewards are computed; return metrics."""
@@ -308,15 +301,13 @@ class Method:
     context: Context
     rewards: tuple[RewardTerm, ...]
     credits: tuple[CreditTerm, ...]
-    losses: tuple[LossTerm, ...]
-    """none where the policy stays as it is and only companions learn"""
+    losses: tuple[LossTerm, ...]  # none where the policy stays as it is and only companions learn
     columns: tuple[Column, ...] = ()
     conditions: Conditions = field(default_factory=Alike)
     companions: tuple[Companion, ...] = ()
     selection: Selection | None = None
     schedule: Schedule = field(default_factory=Schedule)
-    hidden_state: HiddenState | None = None
-    """the hidden state of the prompt that the sampler returns with each completion"""
+    hidden_state: HiddenState | None = None  # the hidden state of the prompt that the sampler returns with each completion
 
     def __post_init__(self) -> None:
         for piece in ("rewards", "credits", "losses"):

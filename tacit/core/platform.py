@@ -14,14 +14,12 @@ from typing import Any
 from tacit.core.errors import TacitError, install_command
 from tacit.core.trust import check_typed
 
-OWN = "local"
-"""the address that stands for a Ray of one's own, on this machine"""
+OWN = "local"  # the address that stands for a Ray of one's own, on this machine
 
 ANSWER_S = 10.0
 """how long a cluster's door may take to open; left to itself, Ray knocks at a closed one for more than nine minutes"""
 
-_joined = ""
-"""Ray is one to a process"""
+_joined = ""  # Ray is one to a process
 
 
 def join_cluster(address: str, setting: str, processes: int) -> Any:

@@ -27,16 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    temperature: float = 1.0
-    """softmax temperature; 0 is greedy"""
-    top_p: float = 1.0
-    """keep the smallest set of tokens holding this much probability"""
-    top_k: int = 0
-    """keep the k likeliest tokens; 0 keeps all"""
-    max_tokens: int = 64
-    """longest completion, where a request does not say otherwise"""
-    stop: tuple[str, ...] = ()
-    """end a completion once its text contains one of these; the text keeps it"""
+    temperature: float = 1.0  # softmax temperature; 0 is greedy
+    top_p: float = 1.0  # keep the smallest set of tokens holding this much probability
+    top_k: int = 0  # keep the k likeliest tokens; 0 keeps all
+    max_tokens: int = 64  # longest completion, where a request does not say otherwise
+    stop: tuple[str, ...] = ()  # end a completion once its text contains one of these; the text keeps it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,8 +39,7 @@ class Request:
     prompt: np.ndarray
     seed: int = 0
     max_tokens: int | None = None
-    episode: int | None = None
-    """the episode it is a turn of, if any: the sampler may reuse the KV cache of the turn before"""
+    episode: int | None = None  # the episode it is a turn of, if any: the sampler may reuse the KV cache of the turn before
 
 
 @runtime_checkable
@@ -223,29 +217,19 @@ class TokenView:
     Names end in _T (one per completion token) or _R (one per row, that is per step).
     """
 
-    logprobs_T: torch.Tensor
-    """log π_θ of each token, with gradient"""
-    behavior_T: torch.Tensor
-    """what the sampler said at the time"""
+    logprobs_T: torch.Tensor  # log π_θ of each token, with gradient
+    behavior_T: torch.Tensor  # what the sampler said at the time
     advantages_T: torch.Tensor
-    row_T: torch.Tensor
-    """which row of the micro-batch each token belongs to"""
-    lengths_R: torch.Tensor
-    """completion tokens per row"""
-    total_tokens: int
-    """completion tokens of the whole batch"""
-    total_rows: int
-    """rows of the whole batch"""
+    row_T: torch.Tensor  # which row of the micro-batch each token belongs to
+    lengths_R: torch.Tensor  # completion tokens per row
+    total_tokens: int  # completion tokens of the whole batch
+    total_rows: int  # rows of the whole batch
     tokens: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """per-token columns the batch carries by name, e.g. `reference` log-probabilities"""
-    rows: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """per-row columns the batch carries by name, e.g. `returns`"""
-    entropy_T: torch.Tensor | None = None
-    """entropy of the policy's distribution, where a term needs `entropy`"""
-    values_R: torch.Tensor | None = None
-    """value head at the last prompt token, with gradient, where a term needs `values`"""
-    logits_TV: torch.Tensor | None = None
-    """full logits, where a term needs `logits`"""
+    rows: Mapping[str, torch.Tensor] = field(default_factory=dict)  # per-row columns the batch carries by name, e.g. `returns`
+    entropy_T: torch.Tensor | None = None  # entropy of the policy's distribution, where a term needs `entropy`
+    values_R: torch.Tensor | None = None  # value head at the last prompt token, with gradient, where a term needs `values`
+    logits_TV: torch.Tensor | None = None  # full logits, where a term needs `logits`
     beside_teacher: Callable[[Compare], torch.Tensor] | None = None
     """where a term needs `teacher`: compares whole distributions, the policy's own with those it has, without gradient, after
     the prompts of the batch's column `taught`; [T], in chunks of tokens, so that a large vocabulary never exists for all"""
@@ -293,14 +277,10 @@ DURING_UPDATES = frozenset({ENTROPY, VALUES, LOGITS, TEACHER})
 class ModelSource:
     """Which model to load, and what a model made from scratch is made with."""
 
-    name: str
-    """a packaged base, a tiny size, a directory or a hub id"""
-    seed: int = 0
-    """of first weights and fresh adapters"""
-    texts: Callable[[], Sequence[str]] | None = None
-    """the worlds' own text, for a tokenizer from scratch"""
-    sizes: Any = None
-    """of a tiny model, where they are not the usual ones"""
+    name: str  # a packaged base, a tiny size, a directory or a hub id
+    seed: int = 0  # of first weights and fresh adapters
+    texts: Callable[[], Sequence[str]] | None = None  # the worlds' own text, for a tokenizer from scratch
+    sizes: Any = None  # of a tiny model, where they are not the usual ones
 
 
 @dataclass(frozen=True)
@@ -308,12 +288,9 @@ class Engine:
     name: str
     summary: str
     capabilities: frozenset[str]
-    settings: type[Any]
-    """a frozen dataclass, whose fields become `--engine.FIELD`; reading it must import nothing heavy"""
-    load: Callable[[ModelSource, Any], Policy]
-    """(model, settings) -> a policy; only here may anything heavy be imported"""
-    elsewhere: bool = False
-    """its models are on other machines and go by names that nothing here can check"""
+    settings: type[Any]  # a frozen dataclass, whose fields become `--engine.FIELD`; reading it must import nothing heavy
+    load: Callable[[ModelSource, Any], Policy]  # (model, settings) -> a policy; only here may anything heavy be imported
+    elsewhere: bool = False  # its models are on other machines and go by names that nothing here can check
     fit: Callable[[Any, frozenset[str]], tuple[Any, tuple[str, ...]]] | None = None
     """(settings, what the method needs) -> the settings with what that takes turned on, and notes that say so"""
     can_pin_weights: Callable[[Any], bool] | None = None

@@ -88,23 +88,17 @@ def _import_file(kind: str, path: Path) -> ModuleType:
     return module
 
 
-IN_MEMORY = "<python>"
-"""prefix of objects that exist only in this process: `<python>:guess`"""
+IN_MEMORY = "<python>"  # prefix of objects that exist only in this process: `<python>:guess`
 
 
 @dataclass(frozen=True)
 class Registry:
-    kind: str
-    """what to call one of them: `world`"""
-    group: str
-    """of entry points: `tacit.worlds`"""
-    own: Mapping[str, str]
-    """name -> `module:attribute`, imported only when asked for"""
+    kind: str  # what to call one of them: `world`
+    group: str  # of entry points: `tacit.worlds`
+    own: Mapping[str, str]  # name -> `module:attribute`, imported only when asked for
     fits: Callable[[Any], bool]
-    must_be: str
-    """description of a valid object, for error messages"""
-    unlisted: str = "(?!)"
-    """pattern of our own `module:attribute` names that files contain and no list shows"""
+    must_be: str  # description of a valid object, for error messages
+    unlisted: str = "(?!)"  # pattern of our own `module:attribute` names that files contain and no list shows
     registered: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """name -> object passed in by the user's program"""
 

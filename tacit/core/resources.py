@@ -14,8 +14,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy
 
 Thing = TypeVar("Thing")
-Encode = Callable[[Sequence[str]], np.ndarray]
-"""N texts -> [N, D]"""
+Encode = Callable[[Sequence[str]], np.ndarray]  # N texts -> [N, D]
 
 
 @dataclass(frozen=True)
@@ -23,12 +22,9 @@ class Base:
     """What is known of a model before it is loaded."""
 
     model: str = ""
-    small: bool = False
-    """a policy of a few million parameters, which cannot read what is written for language models"""
-    chat_template: bool = False
-    """instruction-tuned: its tokenizer has a chat template"""
-    layers: int | None = None
-    """how deep it is, where its files say so"""
+    small: bool = False  # a policy of a few million parameters, which cannot read what is written for language models
+    chat_template: bool = False  # instruction-tuned: its tokenizer has a chat template
+    layers: int | None = None  # how deep it is, where its files say so
     calibrated: Mapping[str, Mapping[str, Any]] | None = None
     """by embedder: what `tacit calibrate` found for this model, in this world and context; None: nobody has looked yet"""
 

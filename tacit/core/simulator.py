@@ -17,8 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tacit.core.types import Observation, Task, Transition
 
-START_S = 120.0
-"""how long a pool waits for one to start"""
+START_S = 120.0  # how long a pool waits for one to start
 
 
 class Simulator(Protocol):

@@ -31,8 +31,7 @@ Finish = Literal["stop", "length", "unusable"]
 then empty, and the turn says nothing about the policy."""
 
 
-ROUNDING = 1e-6
-"""by which a score may leave [0, 1]: a sum of tenths is seldom one"""
+ROUNDING = 1e-6  # by which a score may leave [0, 1]: a sum of tenths is seldom one
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +62,13 @@ class Transition:
     observation: Observation
     done: bool = False
     success: bool = False
-    score: float = 0.0
-    """graded outcome so far, in [0, 1]; worlds without one leave it to `success`"""
-    effective: bool = True
-    """False where the action parsed but the world refused it"""
-    label: str = ""
-    """the world's own word for what ended the episode or went wrong, e.g. `stuck`, `burned`"""
-    reward: float = 0.0
-    """what this step alone was worth to the world, where it pays for steps"""
+    score: float = 0.0  # graded outcome so far, in [0, 1]; worlds without one leave it to `success`
+    effective: bool = True  # False where the action parsed but the world refused it
+    label: str = ""  # the world's own word for what ended the episode or went wrong, e.g. `stuck`, `burned`
+    reward: float = 0.0  # what this step alone was worth to the world, where it pays for steps
     signals: Mapping[str, float] = field(default_factory=dict)
     """what the world itself measures on this step, e.g. `progress` and `error` where it has no tracker"""
-    answer: str = ""
-    """to a question, which the context answered instead of the world"""
+    answer: str = ""  # to a question, which the context answered instead of the world
 
     def in_plain_numbers(self) -> Transition:
         """Python's own, which can be written down as JSON: a world may think in numpy's. What is none, is not finite, or is a
@@ -117,8 +111,7 @@ class StopReason(StrEnum):
     """Why an episode ended: a closed set."""
 
     SUCCESS = "success"
-    FAILURE = "failure"
-    """the world ended it, unsolved"""
+    FAILURE = "failure"  # the world ended it, unsolved
     STEP_LIMIT = "step_limit"
     PROMPT_TOO_LONG = "prompt_too_long"
     WORLD_ERROR = "world_error"
@@ -144,8 +137,7 @@ class Prompt:
     task_note: str = ""
     step_note: str = ""
     separator: str = "\n"
-    now_alone: str = ""
-    """what `now` becomes once no history is left; empty: it stays as it is"""
+    now_alone: str = ""  # what `now` becomes once no history is left; empty: it stays as it is
     conversation: Conversation | None = None
     """where it is told as one: `chat` is then what the policy reads, and `text` the same for people"""
 
@@ -187,8 +179,7 @@ class HiddenState(NamedTuple):
     """A hidden state of each prompt: of which layer (0 is the embeddings, -1 the last), pooled how over the prompt's tokens."""
 
     layer: int
-    pooling: str = "last"
-    """last, mean, or attention: the mean weighted by the last token's attention"""
+    pooling: str = "last"  # last, mean, or attention: the mean weighted by the last token's attention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,12 +190,9 @@ class Completion:
     logprobs: np.ndarray
     text: str
     finish: Finish
-    hidden: np.ndarray | None = None
-    """the hidden state of the prompt, if requested"""
-    version: int = 0
-    """of the weights that wrote it: its engine counts their changes, or leaves it at 0"""
-    read: int = 0
-    """prompt tokens, as counted where the model is, if its tokenizer is not here"""
+    hidden: np.ndarray | None = None  # the hidden state of the prompt, if requested
+    version: int = 0  # of the weights that wrote it: its engine counts their changes, or leaves it at 0
+    read: int = 0  # prompt tokens, as counted where the model is, if its tokenizer is not here
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,20 +216,15 @@ class Step:
     prompt_tokens: np.ndarray
     completion: Completion
     action: str
-    valid: bool
-    """the completion parsed into an action (a matter of format)"""
-    effective: bool = True
-    """the world did something with the action"""
+    valid: bool  # the completion parsed into an action (a matter of format)
+    effective: bool = True  # the world did something with the action
     label: str = ""
     signals: Mapping[str, float] = field(default_factory=dict)
     """what was measured on this step, e.g. `progress` and `error`: by the world, and by the context (its tracker), whose word
     holds where both have a name"""
-    reward: float = 0.0
-    """what the world itself paid for it"""
-    thought: str = ""
-    """what came before the answer, where the format keeps the two apart"""
-    answer: str = ""
-    """to a question, which the context answered instead of the world"""
+    reward: float = 0.0  # what the world itself paid for it
+    thought: str = ""  # what came before the answer, where the format keeps the two apart
+    answer: str = ""  # to a question, which the context answered instead of the world
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,11 +234,9 @@ class Trajectory:
     success: bool
     score: float
     stop: StopReason
-    final: Observation
-    """what the world showed after the last action"""
+    final: Observation  # what the world showed after the last action
     condition: Condition = PLAIN
-    detail: str = ""
-    """the world's label of the ending, or the text of its error"""
+    detail: str = ""  # the world's label of the ending, or the text of its error
     seed: int = 0
 
     def __len__(self) -> int:

@@ -32,14 +32,11 @@ from tacit.core.types import ActionStyle, Observation, Task, Trajectory, Transit
 class Wording(ABC):
     """The words in which an agent reads a world. Contexts decide what is shown, wordings how it is put."""
 
-    version: str = "1"
-    """raised whenever the words change; a skill module keeps the version it was trained with"""
-    separator: str = "\n\n"
-    """between the sections of a prompt"""
+    version: str = "1"  # raised whenever the words change; a skill module keeps the version it was trained with
+    separator: str = "\n\n"  # between the sections of a prompt
     formats: Mapping[ActionStyle, ActionFormat] = MappingProxyType({})
     """style -> how an action is written, if not as in core/actions.py"""
-    tool_request: str = "Answer with one call of a tool."
-    """what is asked of the agent if actions are tool calls"""
+    tool_request: str = "Answer with one call of a tool."  # what is asked of the agent if actions are tool calls
 
     @abstractmethod
     def task(self, task: Task) -> str:
@@ -71,14 +68,10 @@ class Numbered(Wording):
 
     separator = "\n\n"
     rules = ""
-    asked = "Your goal: "
-    """what stands before the task"""
-    word = "action"
-    """what the agent is to give"""
-    between = "\n"
-    """a turn's number, what was seen, and what was done"""
-    listed = "; "
-    """between admissible actions"""
+    asked = "Your goal: "  # what stands before the task
+    word = "action"  # what the agent is to give
+    between = "\n"  # a turn's number, what was seen, and what was done
+    listed = "; "  # between admissible actions
 
     def seen(self, observation: Observation) -> str:
         return observation.text
@@ -109,8 +102,7 @@ class StepCountWording(Wording):
     taken and the current observation. A world defines `task`, `request`, and how an observation and its actions are shown."""
 
     separator = "\n"
-    end = ""
-    """after the current observation"""
+    end = ""  # after the current observation
 
     def describe(self, observation: Observation) -> str:
         return observation.text
@@ -141,14 +133,10 @@ class Brief(Wording):
     """The usual words for a policy of a million parameters: a line a turn, `brief > action`, and nothing asked."""
 
     separator = "\n"
-    then = " > "
-    """between what was seen and what was done"""
-    ends = ""
-    """what the present line ends with, where the agent goes on"""
-    listed = "; "
-    """between admissible actions"""
-    list_start = " ["
-    """before the list of admissible actions"""
+    then = " > "  # between what was seen and what was done
+    ends = ""  # what the present line ends with, where the agent goes on
+    listed = "; "  # between admissible actions
+    list_start = " ["  # before the list of admissible actions
 
     def offered(self, observation: Observation) -> Sequence[str]:
         return observation.actions
@@ -188,11 +176,9 @@ def tell_now(wording: Wording, number: int, observation: Observation, admissible
     return (without if without and not past else wording.now(number, observation, admissible)), without
 
 
-USUAL_PANEL = 128
-"""tasks that are measured on where no number is named, and any number could be made"""
+USUAL_PANEL = 128  # tasks that are measured on where no number is named, and any number could be made
 
-FULL_BLOCK = "full"
-"""the form of the state block that a world's own `tracker` writes"""
+FULL_BLOCK = "full"  # the form of the state block that a world's own `tracker` writes
 
 
 class World(Protocol):
@@ -258,10 +244,8 @@ class Alphabet:
     dash of a skill is its kind: `OP_ADD-LARGE-SMALL` is an OP_ADD."""
 
     skills: tuple[str, ...]
-    project: Callable[[Trajectory], Iterable[str | None]]
-    """one skill per step, or None for a step without"""
-    operators: tuple[str, ...] = ()
-    """the kinds that are operations, of which one wants to know which are chosen"""
+    project: Callable[[Trajectory], Iterable[str | None]]  # one skill per step, or None for a step without
+    operators: tuple[str, ...] = ()  # the kinds that are operations, of which one wants to know which are chosen
 
     def __call__(self, trajectory: Trajectory) -> tuple[str, ...]:
         sequence = tuple(skill for skill in self.project(trajectory) if skill is not None)
@@ -291,61 +275,47 @@ class Environment:
     tasks: Callable[[str, int, int], Sequence[Task]]
     """(split, count, seed) -> that many tasks of the split, the same on every machine"""
     splits: tuple[str, ...]
-    families: tuple[str, ...]
-    """kinds of task; every task has one"""
-    wordings: Mapping[str, Wording]
-    """`full` for language models, `terse` for tiny ones"""
-    experts: Mapping[str, Callable[[Task], Expert]] = field(default_factory=dict)
-    """by name; the first is the one to imitate"""
+    families: tuple[str, ...]  # kinds of task; every task has one
+    wordings: Mapping[str, Wording]  # `full` for language models, `terse` for tiny ones
+    experts: Mapping[str, Callable[[Task], Expert]] = field(default_factory=dict)  # by name; the first is the one to imitate
     alphabet: Alphabet | None = None
-    tracker: Tracker | None = None
-    """the one whose state block is called `full`"""
+    tracker: Tracker | None = None  # the one whose state block is called `full`
     forms: Mapping[str, Tracker] = field(default_factory=dict)
     """other forms of its state block by name, each a tracker with a version of its own"""
     reader: Callable[[str], str] | None = None
     """(the text of a prompt with a state block) -> an action: a rule that has learned nothing and remembers nothing"""
-    failure: Callable[[Trajectory], str] | None = None
-    """the label of a failed trajectory"""
-    hindsight: Callable[[Trajectory], Skills] | None = None
-    """what a finished episode teaches, by rule: needs no model"""
-    history: int = 2
-    """past turns in the prompt where no setting says how many, as the papers' code has it"""
+    failure: Callable[[Trajectory], str] | None = None  # the label of a failed trajectory
+    hindsight: Callable[[Trajectory], Skills] | None = None  # what a finished episode teaches, by rule: needs no model
+    history: int = 2  # past turns in the prompt where no setting says how many, as the papers' code has it
     critical_steps: int = 5
     """the most steps of an episode that get a skill of their own where no method says how many; OPID's paper has 2 in search"""
     published_families: Mapping[str, str] = field(default_factory=dict)
     """family -> its name in published data, where that is another"""
     handbook: Mapping[str, str] = field(default_factory=dict)
     """family -> a skill for it, written by hand; under the empty name, what holds for all"""
-    example_texts: Callable[[int], Sequence[str]] | None = None
-    """(seed) -> text of this world to train a tiny tokenizer on"""
+    example_texts: Callable[[int], Sequence[str]] | None = None  # (seed) -> text of this world to train a tiny tokenizer on
     questions: Callable[[Random, Observation], Sequence[tuple[str, str]]] | None = None
     """questions (and answers) about what is seen, for pretraining, that other worlds do not have"""
-    action_tokens: int = 32
-    """longest bare action, in tokens of any usual tokenizer"""
-    slow: bool = False
-    """True where one step takes milliseconds: such a world runs in worker processes"""
+    action_tokens: int = 32  # longest bare action, in tokens of any usual tokenizer
+    slow: bool = False  # True where one step takes milliseconds: such a world runs in worker processes
     skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """skill module -> the families it serves; empty: one for each family"""
     family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None
     """as `tasks`, but of some families only, or as many as there are; None: they are picked out of `tasks`"""
 
-    panel_split: str = "test"
-    """the split that is measured on where none is named"""
+    panel_split: str = "test"  # the split that is measured on where none is named
     published: Mapping[str, int] = field(default_factory=dict)
     """split -> how many tasks it has, for lists that somebody published: no more can be asked for, and all are meant where no
     number is named"""
     panels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     """split -> number of tasks -> hash of that panel, so that a machine that makes other tasks under the same name notices"""
-    panel_version: str = "1"
-    """raised, with the hashes, whenever the panels change"""
-    step_rewards: bool = False
-    """True where its transitions carry rewards of their own"""
+    panel_version: str = "1"  # raised, with the hashes, whenever the panels change
+    step_rewards: bool = False  # True where its transitions carry rewards of their own
     place: Callable[[str, Observation], str] | None = None
     """(action, what was then seen) -> the place it led to; empty: no movement. An episode begins with the empty action"""
     requires: tuple[str, ...] = ()
     """top-level modules it cannot be played without; they are imported when it is played, never before"""
-    extra: str = ""
-    """the extra of the distribution that brings them; empty where they come some other way"""
+    extra: str = ""  # the extra of the distribution that brings them; empty where they come some other way
     configure: Callable[..., Environment] | None = None
     """(options) -> the world with these options, each a text: `--world NAME+OPTION=VALUE` gives them"""
     playable: bool = True
@@ -509,8 +479,7 @@ def _pick_out(
     return found[:count]
 
 
-_MOST_PER_TASK = 64
-"""tasks that are looked at for each one of the families wanted: a family may never come"""
+_MOST_PER_TASK = 64  # tasks that are looked at for each one of the families wanted: a family may never come
 
 
 # What a world must return, said in words where it returns anything else.

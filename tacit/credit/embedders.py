@@ -40,8 +40,7 @@ def key_texts(steps: Sequence[Step], key: Key = "observation") -> list[str]:
 
 Pooling = Literal["last", "mean", "attention"]
 """over prompt tokens: the last one, the mean, or the mean weighted by the last token's attention in that layer"""
-Features = np.ndarray | Sequence[np.ndarray]
-"""[N, D], or N rows of D"""
+Features = np.ndarray | Sequence[np.ndarray]  # [N, D], or N rows of D
 
 
 class Embedder(MethodPiece, ABC):

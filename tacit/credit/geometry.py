@@ -18,8 +18,7 @@ from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Embedder, Features, Pooling
 from tacit.credit.partitions import by_cosine
 
-PUBLISHED_LAYER, PUBLISHED_DEPTH = -8, 28
-"""the published layer, and the number of layers of the paper's models"""
+PUBLISHED_LAYER, PUBLISHED_DEPTH = -8, 28  # the published layer, and the number of layers of the paper's models
 PUBLISHED_EPSILON = {"actor": 0.10, "ngram": 0.25, "identity": 0.0, "sentence": 0.10}
 """by embedder; the radius for sentence encoders is ours, the paper has none"""
 
@@ -75,8 +74,7 @@ def choose_geometry(chosen: Geometry, embedder: str, base: Base, adaptive: bool)
 # bias of a cluster mean is at most 2Lε); in smaller ones too many steps are alone and get no step-level credit.
 
 LOW, HIGH, TARGET, PROBES = 0.02, 0.40, (4.0, 8.0), 6
-LEAST = LOW / 1024
-"""lower end of the second search, for models whose hidden states nearly all point one way"""
+LEAST = LOW / 1024  # lower end of the second search, for models whose hidden states nearly all point one way
 
 
 def median_cluster_size(clusters: Sequence[np.ndarray]) -> float:

@@ -30,8 +30,7 @@ Form = Literal["q", "difference", "q-style", "diff-peer"]
 ActionKey = Literal["tag", "tokens", "action-tag", "first-token"]
 PAPER_NAMES = {"q-style": "q", "diff-peer": "difference", "action-tag": "tag", "first-token": "tokens"}
 """names in section 3.5, Figure 4 and Table L.1 -> ours"""
-ZERO, LEAVE_ONE_OUT, PACE = 0, 1, 2
-"""the case that gave a step its credit"""
+ZERO, LEAVE_ONE_OUT, PACE = 0, 1, 2  # the case that gave a step its credit
 BRANCHES = ("zero", "leave one out", "PACE")
 
 

@@ -29,8 +29,7 @@ from tacit.credit.embedders import Embedder, Key, key_texts
 if TYPE_CHECKING:
     from tacit.credit.geometry import AdaptiveRadius
 
-ROUNDING = 1e-6
-"""error of a single-precision cosine; equal features must be within radius 0"""
+ROUNDING = 1e-6  # error of a single-precision cosine; equal features must be within radius 0
 
 
 def by_key(keys: Sequence[Hashable]) -> np.ndarray:

@@ -52,10 +52,8 @@ class GradientShare:
 
     loss: LossTerm
     temperature: float = 1.0
-    every: int = 10
-    """iterations between measurements; 0 is never"""
-    target: float | None = None
-    """set λ to reach this share; measured in every iteration then"""
+    every: int = 10  # iterations between measurements; 0 is never
+    target: float | None = None  # set λ to reach this share; measured in every iteration then
 
     def measure(
         self, own: Sequence[Credit], others: Sequence[Credit], policy: Policy, info: IterationInfo
@@ -75,10 +73,8 @@ class SkillShift(CreditTerm):
 
     teacher: Teacher
     weight: float = 0.001
-    normalise: bool = False
-    """to mean 0 and deviation 1 over all tokens with a skill"""
-    clip: float | None = None
-    """clip shifts to ± this"""
+    normalise: bool = False  # to mean 0 and deviation 1 over all tokens with a skill
+    clip: float | None = None  # clip shifts to ± this
     gradient: GradientShare | None = None
     compares_episodes: ClassVar[bool] = False
 
@@ -183,15 +179,11 @@ def _metrics(shifts: Sequence[np.ndarray], masks: Sequence[np.ndarray], credits:
 class ModulatedCredit(CreditTerm):
     """RLSD: the outcome sets the sign of the credit, the teacher its size. If the teacher is the student, A is unchanged."""
 
-    credit: CreditTerm
-    """A"""
+    credit: CreditTerm  # A
     teacher: Teacher
-    share: float = 0.5
-    """l at the start"""
-    bound: float = 0.2
-    """ε"""
-    until: int = 100
-    """iterations over which l falls linearly to 0"""
+    share: float = 0.5  # l at the start
+    bound: float = 0.2  # ε
+    until: int = 100  # iterations over which l falls linearly to 0
     needs: ClassVar[frozenset[str]] = frozenset({SCORING})
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:

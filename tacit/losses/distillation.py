@@ -78,12 +78,9 @@ class Divergence:
 
     kind: Kind = "reverse"
     weight: float = 1.0
-    alpha: float = 0.5
-    """α of the jsd"""
-    top_k: int = 0
-    """0: the whole vocabulary"""
-    support: Support = "student"
-    """whose K likeliest tokens"""
+    alpha: float = 0.5  # α of the jsd
+    top_k: int = 0  # 0: the whole vocabulary
+    support: Support = "student"  # whose K likeliest tokens
     needs: ClassVar[frozenset[str]] = frozenset({TEACHER, "taught"})
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:

@@ -27,10 +27,8 @@ from tacit.planning.timing import (
     update_s,
 )
 
-TOKEN_BUDGET = {True: 2048, False: 65_536}
-"""tokens per pass that the engine tries first, on a CPU and on a GPU"""
-MOST_DEVICES, MOST_ROWS = 8, 1024
-"""of one server, even if more rows fit"""
+TOKEN_BUDGET = {True: 2048, False: 65_536}  # tokens per pass that the engine tries first, on a CPU and on a GPU
+MOST_DEVICES, MOST_ROWS = 8, 1024  # of one server, even if more rows fit
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,8 @@ class Cluster:
     reached: Efficiency
     network: Network = field(default_factory=Network)
     training: Training = field(default_factory=Training)
-    overlap: int = 0
-    """updates that rollouts may lag behind"""
-    scorings: int = 0
-    """extra forward passes per update"""
+    overlap: int = 0  # updates that rollouts may lag behind
+    scorings: int = 0  # extra forward passes per update
 
 
 @dataclass(frozen=True)
@@ -53,20 +49,16 @@ class Plan:
     ranks: int
     servers: int
     server_devices: int
-    micro_tokens: int
-    """tokens per pass of a rank"""
-    memory: dict[str, float]
-    """bytes of a rank, by part"""
+    micro_tokens: int  # tokens per pass of a rank
+    memory: dict[str, float]  # bytes of a rank, by part
     server: Server | None
     rollout: float
     update: dict[str, float]
     update_total: float
     push: float
     iteration: float
-    driving: float = 0.0
-    """the driver's part of the rollout"""
-    trouble: str = ""
-    """why it does not fit; empty if it does"""
+    driving: float = 0.0  # the driver's part of the rollout
+    trouble: str = ""  # why it does not fit; empty if it does
 
     @property
     def devices(self) -> int:

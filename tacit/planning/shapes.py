@@ -25,11 +25,9 @@ class ModelShape:
     heads: int
     kv_heads: int
     head_dim: int
-    inner: int
-    """F"""
+    inner: int  # F
     vocabulary: int
-    tied: bool = False
-    """the head shares the embedding"""
+    tied: bool = False  # the head shares the embedding
 
     @property
     def layer_weights(self) -> int:
@@ -145,18 +143,12 @@ GB = 1e9
 @dataclass(frozen=True)
 class Device:
     name: str
-    memory: float
-    """bytes"""
-    bandwidth: float
-    """bytes per second from device memory"""
-    peak: float
-    """FLOP/s"""
-    link: float
-    """bytes per second to a device in the same machine, one way"""
-    overhead: float = 2 * GB
-    """bytes of driver, runtime and fragmentation"""
-    number_bytes: int = 2
-    """bytes of a weight in use: bfloat16, or float32 on a CPU"""
+    memory: float  # bytes
+    bandwidth: float  # bytes per second from device memory
+    peak: float  # FLOP/s
+    link: float  # bytes per second to a device in the same machine, one way
+    overhead: float = 2 * GB  # bytes of driver, runtime and fragmentation
+    number_bytes: int = 2  # bytes of a weight in use: bfloat16, or float32 on a CPU
 
 
 DEVICES = {
@@ -212,14 +204,10 @@ class Efficiency:
     learning_half: float = 1600.0
     prefill: float = 0.65
     prefill_half: float = 400.0
-    weights: float = 0.75
-    """share of the bandwidth, for weights in a decode step"""
-    cache: float = 0.2
-    """share of the bandwidth, for keys, values and logits"""
-    layer_s: float = 57e-6
-    """seconds per layer of a decode step: kernel launches"""
-    row_s: float = 0.0
-    """seconds per row of a decode step: CPU work per token"""
+    weights: float = 0.75  # share of the bandwidth, for weights in a decode step
+    cache: float = 0.2  # share of the bandwidth, for keys, values and logits
+    layer_s: float = 57e-6  # seconds per layer of a decode step: kernel launches
+    row_s: float = 0.0  # seconds per row of a decode step: CPU work per token
 
     def share(self, of: Literal["learning", "prefill"], width: int) -> float:
         most, half = (self.learning, self.learning_half) if of == "learning" else (self.prefill, self.prefill_half)

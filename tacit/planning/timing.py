@@ -18,8 +18,7 @@ import numpy as np
 from tacit.core.errors import TacitError
 from tacit.planning.shapes import Device, Efficiency, ModelShape
 
-Turns = np.ndarray
-"""[T, 2] of one episode: prompt and completion tokens per turn"""
+Turns = np.ndarray  # [T, 2] of one episode: prompt and completion tokens per turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +27,9 @@ class Workload:
 
     episodes: int
     measured: tuple[Turns, ...]
-    world_s: float = 0.0
-    """seconds of one world step"""
-    driver_s: float = 0.0
-    """seconds of the driver per turn: render and encode the prompt, parse the answer"""
-    source: str = "as told"
-    """where the measured episodes come from"""
+    world_s: float = 0.0  # seconds of one world step
+    driver_s: float = 0.0  # seconds of the driver per turn: render and encode the prompt, parse the answer
+    source: str = "as told"  # where the measured episodes come from
 
     def __post_init__(self) -> None:
         if self.episodes < 1 or not self.measured or not all(len(turns) for turns in self.measured):
@@ -150,21 +146,16 @@ def from_records(records: Sequence[dict[str, Any]], episodes: int, source: str) 
 WHOLE_UP_TO, WHOLE_SHARE = 1e9, 0.125
 """largest model that `gather = auto` gathers whole on CPUs, and the largest share of a GPU for its weights and gradients, as
 in engines/sharded"""
-LOGIT_ELEMENTS = {True: 1 << 23, False: 1 << 27}
-"""largest number of logits held at once, on a CPU and on a GPU"""
-USABLE = 0.92
-"""usable share of device memory before fragmentation"""
+LOGIT_ELEMENTS = {True: 1 << 23, False: 1 << 27}  # largest number of logits held at once, on a CPU and on a GPU
+USABLE = 0.92  # usable share of device memory before fragmentation
 
 
 @dataclass(frozen=True)
 class Training:
-    lora_rank: int = 0
-    """0 trains all weights"""
-    recompute: bool = False
-    """gradient_checkpointing"""
+    lora_rank: int = 0  # 0 trains all weights
+    recompute: bool = False  # gradient_checkpointing
     gather: Literal["auto", "layer", "whole"] = "auto"
-    reference: bool = False
-    """a frozen copy of all weights for a KL penalty; adapters need none"""
+    reference: bool = False  # a frozen copy of all weights for a KL penalty; adapters need none
 
     def by_layer(self, shape: ModelShape, device: Device) -> bool:
         b, most = device.number_bytes, WHOLE_SHARE * device.memory
@@ -245,22 +236,17 @@ def devices_of_a_server(shape: ModelShape, device: Device, row_tokens: float, mo
 
 # Time.
 
-SUM_S = 12e-6
-"""seconds of one all-reduce over a server's devices (estimate for NVLink)"""
-LOGIT_BYTES = 20
-"""bytes of traffic per logit of a decode step: write, widen, softmax, noise, argmax"""
+SUM_S = 12e-6  # seconds of one all-reduce over a server's devices (estimate for NVLink)
+LOGIT_BYTES = 20  # bytes of traffic per logit of a decode step: write, widen, softmax, noise, argmax
 
 
 @dataclass(frozen=True)
 class Network:
-    bandwidth: float = 50e9
-    """bytes per second of each device's link, one way: 400 Gb/s"""
-    per_machine: int = 8
-    """devices of one machine, connected by its own links"""
+    bandwidth: float = 50e9  # bytes per second of each device's link, one way: 400 Gb/s
+    per_machine: int = 8  # devices of one machine, connected by its own links
     transport: Literal["nccl", "file"] = "nccl"
     """how weights reach the servers: over the network, or as a file on shared storage"""
-    storage: float = 5e9
-    """bytes per second of the shared storage for all readers"""
+    storage: float = 5e9  # bytes per second of the shared storage for all readers
 
     def between(self, device: Device, ranks: int) -> float:
         """bytes per second between neighbors in a ring of so many ranks"""
@@ -272,17 +258,12 @@ class Server:
     """Speed of one server as functions of its rows. A decode step takes the longer of memory (`fixed_s`, `row_s`) and
     compute (`compute_fixed_s`, `compute_s`)."""
 
-    prefill_rate: float
-    """prompt tokens per second: π·η / 2·P"""
-    fixed_s: float
-    """of a decode step"""
-    row_s: float
-    """of a decode step, per row"""
-    compute_s: float
-    """per row, if compute-bound"""
+    prefill_rate: float  # prompt tokens per second: π·η / 2·P
+    fixed_s: float  # of a decode step
+    row_s: float  # of a decode step, per row
+    compute_s: float  # per row, if compute-bound
     compute_fixed_s: float
-    slots: int
-    """most rows"""
+    slots: int  # most rows
 
     def step_s(self, rows: int) -> float:
         return max(self.fixed_s + self.row_s * rows, self.compute_fixed_s + self.compute_s * rows) if rows else 0.0

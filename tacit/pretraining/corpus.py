@@ -51,13 +51,11 @@ from tacit.worlds import get_environment
 # can go to drawer 9? yes
 
 Question = tuple[str, str]
-Asker = Callable[[Random, Observation], Sequence[Question]]
-"""a world's own questions, e.g. Countdown: what 12 + 7 is"""
+Asker = Callable[[Random, Observation], Sequence[Question]]  # a world's own questions, e.g. Countdown: what 12 + 7 is
 
 _FIELD = re.compile(r"^([a-z][a-z ]*): (.+)$", re.MULTILINE)
 _PLACE = re.compile(r"(?:^|[;|\n] ?)([a-z]+(?: \d+)?)(?: open)?: ([^;|>\n]+)")
-_NOTHING = "nothing"
-"""stands for an empty list"""
+_NOTHING = "nothing"  # stands for an empty list
 _NUMBERS = re.compile(r" ?\d+")
 
 
@@ -134,10 +132,8 @@ def _about_actions(rng: Random, actions: Sequence[str]) -> list[Question]:
 # invalid one. The action is drawn first, so no note says what *should* be done. A note after the task, where an episode's skill
 # stands, lists several steps without their numbers.
 
-NOTED = 0.3
-"""share of documents with a note"""
-AFTER_THE_TASK = 0.3
-"""share of notes after the task; the others stand before the request"""
+NOTED = 0.3  # share of documents with a note
+AFTER_THE_TASK = 0.3  # share of notes after the task; the others stand before the request
 _KINDS = ("true", "idle", "impossible")
 _NOTE_NUMBERS = re.compile(r" \d+")
 
@@ -157,10 +153,8 @@ def add_note(rng: Random, prompt: Prompt, taken: str, possible: Sequence[str], m
     return insert_lesson(prompt, Lesson(task=", ".join(steps)))
 
 
-PRETRAINING = "pretraining"
-"""seed label of the tasks: no run draws the same ones"""
-STRAY = 0.1
-"""share of actions that were valid one turn ago and may be refused now, so that refusals occur"""
+PRETRAINING = "pretraining"  # seed label of the tasks: no run draws the same ones
+STRAY = 0.1  # share of actions that were valid one turn ago and may be refused now, so that refusals occur
 MAX_QUESTIONS = 4
 
 
@@ -170,8 +164,7 @@ class Document:
 
     prompt: str
     answer: str
-    kind: str
-    """`action`, `noted action` or `questions`"""
+    kind: str  # `action`, `noted action` or `questions`
 
 
 def make_documents(world: Environment, episodes: int, seed: int, steps: int = 24) -> Iterator[Document]:
@@ -249,8 +242,7 @@ class Corpus:
 
     tokens: np.ndarray
     starts: np.ndarray
-    documents: Mapping[str, int]
-    """how many, by world and kind"""
+    documents: Mapping[str, int]  # how many, by world and kind
 
     def __len__(self) -> int:
         return len(self.starts) - 1

@@ -29,14 +29,10 @@ from tacit.worlds import get_environment
 
 @dataclass(frozen=True)
 class PretrainingSettings:
-    steps: int = 6000
-    """optimizer steps"""
-    rows: int = 512
-    """documents per step"""
-    lr: float = 3e-3
-    """peak learning rate; warm-up then cosine to zero"""
-    warmup: float = 0.03
-    """share of the steps spent warming up"""
+    steps: int = 6000  # optimizer steps
+    rows: int = 512  # documents per step
+    lr: float = 3e-3  # peak learning rate; warm-up then cosine to zero
+    warmup: float = 0.03  # share of the steps spent warming up
     seed: int = 0
 
 
@@ -49,8 +45,7 @@ def pretrain(
         report(step + 1, learn(rows, settings.lr * cosine(step, settings.steps, settings.warmup)))
 
 
-STRIDE = 8
-"""use every n-th question: those of one episode are similar"""
+STRIDE = 8  # use every n-th question: those of one episode are similar
 
 
 def measure_reading(policy: Policy, worlds: Sequence[Environment], seed: int, each: int = 400) -> Mapping[str, float]:
@@ -81,19 +76,15 @@ EPISODES = {
     "searchqa": 30_000,
 }
 """random episodes per world in the corpus; up to 4 turns in Search QA and 24 in the others"""
-REPORTS = 20
-"""of the loss, per pretraining"""
+REPORTS = 20  # of the loss, per pretraining
 
 
 @dataclass(frozen=True)
 class BasePlan:
     destination: Path
-    size: str
-    """a name of `BASE_SIZES`"""
-    share: float
-    """of the corpus to use"""
-    processes: int
-    """that make the corpus"""
+    size: str  # a name of `BASE_SIZES`
+    share: float  # of the corpus to use
+    processes: int  # that make the corpus
     settings: PretrainingSettings
     engine: EngineSettings
 

@@ -50,10 +50,8 @@ def build_exchange(
 # Notes in a prompt are data: delimited, of bounded length, and unable to close their own delimiter.
 
 OPEN, CLOSE = "<note>", "</note>"
-LONGEST_NOTE = 8000
-"""characters; a page of the skill files that SDAR released has up to 6,000"""
-_FILLERS = "\\u115f\\u1160\\u17b4\\u17b5\\u3164\\uffa0"
-"""invisible letters"""
+LONGEST_NOTE = 8000  # characters; a page of the skill files that SDAR released has up to 6,000
+_FILLERS = "\\u115f\\u1160\\u17b4\\u17b5\\u3164\\uffa0"  # invisible letters
 _BETWEEN = rf"(?:[^\w<>/\uff1c\uff1e\uff0f]|[{_FILLERS}])*"
 """non-letters that may stand between two letters: spaces, joiners, direction marks, accents"""
 _DELIMITERS = re.compile(

@@ -20,10 +20,8 @@ from tacit.core.types import Condition, Observation, Prompt, Task, Transition
 from tacit.prompts.conversation import frame_note
 
 ASK = "search_and_ask"
-ASKED, ENTRY = "asked", "asked_entry"
-"""signals of such a turn: 1, and the number of the entry found, if any"""
-LONGEST = 500
-"""characters of a question"""
+ASKED, ENTRY = "asked", "asked_entry"  # signals of such a turn: 1, and the number of the entry found, if any
+LONGEST = 500  # characters of a question
 NOTHING = "Nothing is known about that."
 NONE_LEFT = "You have no questions left."
 _QUESTION = re.compile(rf"\s*{ASK}(?![\w-])[\s:=(\[\"']*(.*)", re.IGNORECASE | re.DOTALL)
@@ -63,10 +61,8 @@ class SearchAndAsk(Context):
     inner: Context
     ask: Callable[[str, Task], PendingAnswer] = field(repr=False, compare=False)
     conditions: tuple[str, ...] = ()
-    brief: bool = False
-    """short invitation, for tiny policies"""
-    most: int = 0
-    """questions per episode; 0 is any number"""
+    brief: bool = False  # short invitation, for tiny policies
+    most: int = 0  # questions per episode; 0 is any number
 
     @property
     def format(self) -> ActionFormat:
@@ -155,8 +151,7 @@ class _Hearing:
     reader: _AskingReader
     question: str
     answer: PendingAnswer | None
-    otherwise: str = NOTHING
-    """the answer, if nothing was found or asked"""
+    otherwise: str = NOTHING  # the answer, if nothing was found or asked
 
     def done(self) -> bool:
         return self.answer is None or self.answer.done()

@@ -32,8 +32,7 @@ class StateBlock(Context):
     one_step: bool = True
     admissible: bool = False
     style: ActionStyle = "bare"
-    bound: int = 4000
-    """B, in characters, without a condition's note, which has its own bound"""
+    bound: int = 4000  # B, in characters, without a condition's note, which has its own bound
     chat: bool = False
     """chat messages: the last turn is a message and its answer, block and observation are the current message"""
     thinking: bool = False

@@ -34,8 +34,7 @@ class SegmentationCost(RewardTerm):
 
     alphabet: Alphabet
     code: Code
-    horizon: int
-    """T"""
+    horizon: int  # T
     efficiency: float = 10.0
 
     def __post_init__(self) -> None:

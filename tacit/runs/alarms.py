@@ -21,18 +21,12 @@ Record = Mapping[str, Any]
 """the metrics of one iteration; a check skips iterations that lack its metric or where it is not finite"""
 ALARMS = "alarms.jsonl"
 WINDOW = 3
-REPEATED, REPEATED_RISE = 0.5, 0.2
-"""share of repeated actions, and its rise since the start"""
-VALID_DROP = 0.2
-"""below the best share of valid completions so far"""
-LARGEST_PART = 0.5
-"""share of a group's steps in its largest part"""
-SAMPLER_GAP = 0.1
-"""mean difference of a token's log-probability between sampler and trainer, for the policy that wrote it"""
-UNGRADED = UNSKILLED = 0.5
-"""share of a judge's answers, and of the episodes that hindsight looked at"""
-MASTERED, BROKEN = 0.5, 0.5
-"""success, and share of crashed episodes, above which uniform groups have another cause"""
+REPEATED, REPEATED_RISE = 0.5, 0.2  # share of repeated actions, and its rise since the start
+VALID_DROP = 0.2  # below the best share of valid completions so far
+LARGEST_PART = 0.5  # share of a group's steps in its largest part
+SAMPLER_GAP = 0.1  # mean difference of a token's log-probability between sampler and trainer, for the policy that wrote it
+UNGRADED = UNSKILLED = 0.5  # share of a judge's answers, and of the episodes that hindsight looked at
+MASTERED, BROKEN = 0.5, 0.5  # success, and share of crashed episodes, above which uniform groups have another cause
 FALL, FALL_DEVIATIONS = 0.1, 3.0
 """fall of success since the start, and the same in standard errors: it is tested after every iteration"""
 UNLEARNED = "RL is undoing earlier training; try a lower --lr or a larger --kl. The best checkpoint is kept"
@@ -41,11 +35,9 @@ UNLEARNED = "RL is undoing earlier training; try a lower --lr or a larger --kl. 
 @dataclass(frozen=True)
 class Alarm:
     name: str
-    step: int
-    """the iteration it was first raised in"""
+    step: int  # the iteration it was first raised in
     message: str
-    example: str = ""
-    """a completion that does not parse, or an error of the world"""
+    example: str = ""  # a completion that does not parse, or an error of the world
 
     def __str__(self) -> str:
         return f"{self.message}. Example: {self.example}" if self.example else self.message

@@ -80,8 +80,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     return found
 
 
-MOST_NAMED = 5
-"""runs named in a message"""
+MOST_NAMED = 5  # runs named in a message
 
 
 def describe_directory(path: Path) -> str:

@@ -38,10 +38,8 @@ class DiskError(TacitError):
         return DiskError(self.path, self.error, command)
 
 
-MAX_EXPANDED = 1 << 29
-"""bytes that a file of JSON lines may have; a few megabytes of gzip can expand to gigabytes"""
-MAX_LINE = 1 << 26
-"""bytes of one line"""
+MAX_EXPANDED = 1 << 29  # bytes that a file of JSON lines may have; a few megabytes of gzip can expand to gigabytes
+MAX_LINE = 1 << 26  # bytes of one line
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

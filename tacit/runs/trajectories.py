@@ -116,8 +116,7 @@ def iteration_records(done: Iteration) -> tuple[list[Trajectory], list[dict[str,
     return [*episodes, *rest], [*records, *map(trajectory_record, rest)]
 
 
-MAX_PROMPTS = 24
-"""episodes of a file whose prompts are recorded: as many as a page shows"""
+MAX_PROMPTS = 24  # episodes of a file whose prompts are recorded: as many as a page shows
 
 
 def add_prompts(records: Sequence[dict[str, Any]], played: Sequence[Trajectory]) -> None:

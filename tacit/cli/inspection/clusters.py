@@ -29,8 +29,7 @@ from tacit.runs.directory import read_settings
 from tacit.runs.trajectories import find_recording
 
 SUMMARY_LINE = "Show the clusters of a group's steps, the actions taken in each, and their credit."
-WIDTH = 76
-"""characters shown of an observation"""
+WIDTH = 76  # characters shown of an observation
 
 
 def run(argv: Sequence[str]) -> int:

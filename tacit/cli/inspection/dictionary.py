@@ -24,8 +24,7 @@ from tacit.evaluation.behavior import Behavior, describe_ending
 from tacit.report.dictionary import DictionaryReport, EStep, inspect_dictionary
 
 SUMMARY_LINE = "Show a run's skill dictionary: its phrases, episodes split into phrases, and behavior."
-ROWS = 12
-"""steps shown of a long run"""
+ROWS = 12  # steps shown of a long run
 
 
 def run(argv: Sequence[str]) -> int:

@@ -16,8 +16,7 @@ from tacit.core.progress import pluralize
 from tacit.runs.trajectories import find_recording, read_records
 
 SUMMARY_LINE = "Show the effect of hindsight skills on each token of an episode."
-STRONG = 2.0
-"""shift with full color"""
+STRONG = 2.0  # shift with full color
 
 
 def run(argv: Sequence[str]) -> int:
