@@ -119,7 +119,7 @@ def _describe_audit(played: Audit, arguments: Any) -> str:
     """What was played, and whether it was less than requested."""
     tasks = len(set(played.task_N.tolist()))
     asked = arguments.tasks_each * len(played.families)
-    cut = f" of the {asked} asked for" if tasks < asked and arguments.play != "recorded" else ""
+    cut = f" of the {asked} asked for" if tasks < asked else ""
     cut += f" (--observations {arguments.observations} was reached)" if len(played) >= arguments.observations else ""
     kinds = f"{tasks} tasks{cut} of {len(played.families)} families"
     told = f"{len(played)} steps of {len(set(played.episode_N.tolist()))} {SOURCES[arguments.play]}: {kinds}"

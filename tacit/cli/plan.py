@@ -21,7 +21,7 @@ from tacit.core.progress import format_duration, pluralize, report_elapsed
 from tacit.core.trust import flag_for_later
 from tacit.planning.plans import Cluster, Plan, best_division, find_faster, find_remedies, make_plan
 from tacit.planning.shapes import ON_CPU, SAMPLERS, SIZES, Device, ModelShape, choose_device, find_gpus
-from tacit.planning.timing import Network, Training, Workload, stretched, uniform
+from tacit.planning.timing import Network, Training, Workload, uniform
 from tacit.runs.directory import SETTINGS, read_settings
 from tacit.runs.files import write_json
 
@@ -250,7 +250,7 @@ def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, P
             completions = f"{told[2]:.0f} tokens a turn, assumed: a third of the {most} allowed (--max-tokens); {better}"
         completions = completions or f"{work.completion:.0f} tokens a turn, the expert's own actions; {better}"
     seconds = settings.world_s if settings.world_s >= 0 else work.world_s
-    return stretched(replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3), *told, limit), completions
+    return replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3).scale(*told, limit), completions
 
 
 def show_command(

@@ -18,7 +18,7 @@ from tacit.core.world import Environment
 from tacit.engines.endpoint.policy import ByteTokens
 from tacit.engines.models.bases import BASES, TOKEN_FILES, base_path, codec_in, find_pretrained, take_from_cache_if_offline
 from tacit.planning.shapes import SIZES, ModelShape, shape_in, shape_of_size
-from tacit.planning.timing import Workload, from_records
+from tacit.planning.timing import Workload
 from tacit.rollout.encoding import encode_action
 from tacit.rollout.replay import Interaction, play_episode, render_turns
 from tacit.runs.trajectories import read_records
@@ -86,7 +86,14 @@ def recorded_workload(path: Path, episodes: int) -> Workload:
             raise TacitError(f"cannot read the recorded episodes in {newest}: {error}.") from error
         if len(records) >= ENOUGH:
             break
-    return from_records(records, episodes, f"{len(records)} recorded episodes, up to {files[-1].name}")
+    played = [
+        np.array([[max(1, turn["prompt_tokens"]), max(1, turn["tokens"])] for turn in record["turns"]], np.int64)
+        for record in records
+        if record.get("turns")
+    ]
+    if not played:
+        raise TacitError(f"{path} has no episode with a turn to measure.")
+    return Workload.measured(episodes, played, source=f"{len(records)} recorded episodes, up to {files[-1].name}")
 
 
 def expert_workload(
@@ -109,7 +116,7 @@ def expert_workload(
     finally:
         live.close()
     source = f"expert of {world.name}, {len(tasks)} tasks, {counted}"
-    return Workload(episodes, tuple(measured), seconds / steps, source=source)
+    return Workload.measured(episodes, measured, seconds / steps, source)
 
 
 class _Timed:

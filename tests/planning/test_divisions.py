@@ -10,7 +10,7 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.planning.plans import Cluster, best_division, check_memory_fits, find_faster, find_remedies, make_plan
 from tacit.planning.shapes import DEVICES, SAMPLERS, SIZES
-from tacit.planning.timing import Network, Training, iteration_s, push_s, rank_state, rows_that_fit, stretched, uniform
+from tacit.planning.timing import Network, Training, Workload, iteration_s, push_s, rank_state, rows_that_fit, uniform
 
 WORK = uniform(128, 20, 500, 30)
 EIGHT_B = Cluster(SIZES["8B"], DEVICES["h100"], SAMPLERS["vllm"])
@@ -89,17 +89,17 @@ def test_an_engine_is_told_what_would_fit():
     check_memory_fits(LLAMA_8B, "llama", 8, 80e9, Training(), 4096)
 
 
-def test_a_workload_stretched_keeps_its_form():
-    work = stretched(uniform(4, 10, 100, 10), turns=20, completion=30)
-    assert (work.turns, work.prompt, work.completion) == (20, 100, 30)
-    assert stretched(WORK).tokens == WORK.tokens
-    uneven = replace(WORK, measured=tuple(np.tile([100, 10], (n, 1)) for n in (2, 4, 40)))
-    cut = stretched(uneven, turns=30, most_turns=50)
-    assert cut.turns == pytest.approx(30, abs=0.5) and cut.longest_episode == 50 and len(cut.measured[0]) < len(cut.measured[1])
-    with pytest.raises(TacitError, match="cannot be: this world ends them after 50"):
-        stretched(uneven, turns=51, most_turns=50)
-    with pytest.raises(TacitError, match="nothing to do"):
-        replace(WORK, episodes=0)
+def test_a_workload_is_scaled_to_other_means():
+    work = uniform(4, 10, 100, 10).scale(turns=20, completion=30)
+    assert (work.turns, work.prompt, work.completion, work.longest_row, work.longest_episode) == (20, 100, 30, 130, 20)
+    assert WORK.scale() == WORK
+    uneven = Workload.measured(4, [np.tile([100, 10], (n, 1)) for n in (2, 4, 40)])
+    assert uneven.turns == pytest.approx(46 / 3) and uneven.longest_episode == 40 == uneven.longest_of_all
+    assert uneven.scale(turns=30, most_turns=50).longest_episode == 50
+    with pytest.raises(TacitError, match="this world ends episodes after 50"):
+        uneven.scale(turns=51, most_turns=50)
+    with pytest.raises(TacitError, match="nothing to plan"):
+        Workload.measured(0, [np.ones((1, 2))])
 
 
 def test_servers_are_as_wide_as_asked():
