@@ -3,11 +3,12 @@ commands."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from tacit.api.arguments import Method, World, Worlds, name_method, name_worlds, parse_settings
 from tacit.config.agents import RULE_AGENT, RULE_AGENT_METHOD, open_endpoint, open_loaded, open_target
@@ -16,7 +17,6 @@ from tacit.config.measuring import EvaluationResult, PanelEvaluation, run_of, wi
 from tacit.config.recipe import (
     DEFAULT_METHOD,
     METHOD_TABLES,
-    Document,
     Overrides,
     Recipe,
     method_name,
@@ -235,7 +235,16 @@ def train(
     if isinstance(world, str) and world.endswith((".toml", ".json")):
         raise TacitError(f"{world!r} is a settings file, not a world; write train(config={world!r}).")
     document = read_document(run_recipe(str(config))) if config is not None else {}
-    recipe = Recipe.from_json(_apply_arguments(document, world, method, model, out, settings))
+    said: dict[tuple[str, ...], Any] = {} if world is None else {("world",): name_worlds(world)}
+    name = method_name(document)
+    if method is not None:
+        name, own = name_method(method)
+        said["method", "name"] = name
+        for section in METHOD_TABLES:
+            said |= {(section, key): value for key, value in own.pop(section, {}).items()}
+        said |= {("method", key): value for key, value in own.items()}
+    said |= {(key,): str(value) for key, value in (("model", model), ("out", out)) if value is not None}
+    recipe = Recipe.from_json(override(document, {**said, **parse_settings(settings, name)}))
     begun = (recipe.out / SETTINGS).exists()
     if begun and not resume:
         raise TacitError(
@@ -251,31 +260,6 @@ def train(
     return OpenRun(recipe.out)
 
 
-def _apply_arguments(
-    document: Document,
-    world: Worlds | None,
-    method: Method | Sequence[Method] | None,
-    model: str | Path | None,
-    out: str | Path | None,
-    settings: Mapping[str, Any],
-) -> Document:
-    said: dict[tuple[str, ...], Any] = {}
-    if world is not None:
-        said["world",] = name_worlds(world)
-    name = method_name(document) if document else DEFAULT_METHOD
-    if method is not None:
-        name, own = name_method(method)
-        said["method", "name"] = name
-        for table in METHOD_TABLES:
-            said |= {(table, key): value for key, value in own.pop(table, {}).items()}
-        said |= {("method", key): value for key, value in own.items()}
-    if model is not None:
-        said["model",] = str(model)
-    if out is not None:
-        said["out",] = str(out)
-    return override(document, {**said, **parse_settings(settings, name)})
-
-
 def check_callbacks(callbacks: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
     found = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
     for callback in found:
@@ -284,22 +268,13 @@ def check_callbacks(callbacks: Callback | Sequence[Callback]) -> tuple[Callback,
     return found
 
 
+class _Nowhere(io.TextIOBase):
+    def write(self, text: str) -> int:
+        return len(text)
+
+
 def reporter_for(quiet: bool) -> Callable[[], Reporter]:
-    return SilentReporter if quiet else PlainReporter
-
-
-class SilentReporter:
-    """A reporter that prints nothing."""
-
-    def stage(self, name: str, total: int, done: int) -> None: ...
-
-    def step(self, step: int, metrics: dict[str, float]) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def now(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
+    return (lambda: PlainReporter(cast(TextIO, _Nowhere()))) if quiet else PlainReporter
 
 
 # `tacit.evaluate`: an agent on a fixed panel, as `tacit eval` does it.

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.table import Table
 
 from tacit.cli.terminal import make_console, say, table
-from tacit.config import catalogue
 from tacit.config.checks import find_world
 from tacit.config.flags import Parser
 from tacit.config.recipe import find_recipe, packaged
 from tacit.core.errors import TacitError, unknown
+from tacit.core.progress import pluralize
+from tacit.core.world import Environment
+from tacit.engines import REGISTRY as ENGINES
+from tacit.engines import get_engine
+from tacit.engines.models.bases import BASES, FOLDER, read_manifest
+from tacit.engines.models.tiny import TINY_SIZES
+from tacit.evaluation.panels import Panel
+from tacit.methods import REGISTRY as METHODS
+from tacit.methods import get_method
 from tacit.worlds import REGISTRY as WORLDS
 
 SUMMARY_LINE = "List worlds, methods, engines, models, panels or recipes (default: the first four)."
 KINDS = ("worlds", "methods", "engines", "models", "panels", "recipes")
+Rows = list[tuple[str, str]]
 
 
 def run(argv: Sequence[str]) -> int:
@@ -27,19 +36,25 @@ def run(argv: Sequence[str]) -> int:
     if arguments.kind not in (*KINDS, None):
         raise unknown("list", arguments.kind, KINDS)
     if arguments.name is not None:
-        return _locate(arguments.kind, arguments.name)
+        if arguments.kind != "recipes":
+            remedy = f"for the path of a recipe use `tacit list recipes {arguments.name}`"
+            raise TacitError(f"`tacit list {arguments.kind}` takes no name; {remedy}.")
+        print(find_recipe(arguments.name).resolve())
+        return 0
     console = make_console()
-    worlds = [arguments.world] if arguments.world else list(WORLDS.names)
     if arguments.world:
         find_world(arguments.world)
+    worlds = find_worlds([arguments.world] if arguments.world else WORLDS.names)
     for kind in [arguments.kind] if arguments.kind else KINDS[:4]:
         console.print(_make_table(kind, worlds))
         if kind == "worlds":
-            for remedy in install_hints(worlds):
-                say(console, remedy)
+            # on separate lines, so that commands can be copied
+            for name, world in worlds.items():
+                if not isinstance(world, str) and world.remedy:
+                    say(console, f"{name} {world.remedy}")
             if arguments.kind:
                 console.print()
-                console.print(list_parts(worlds))
+                console.print(_list_parts(worlds))
             else:
                 say(console, "`tacit list worlds` also shows experts, splits and families.", style="dim")
         if arguments.kind is None:
@@ -51,52 +66,94 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _make_table(kind: str, worlds: Sequence[str]) -> Table:
-    match kind:
-        case "worlds":
-            return list_worlds(worlds)
-        case "methods":
-            return table("Methods", ("method", "what it is"), list(catalogue.methods().items()))
-        case "engines":
-            return table("Engines", ("engine", "what it is, and what it can do"), list(catalogue.engines().items()))
-        case "models":
-            return table("Models", ("model", "what it is"), list(catalogue.models().items()))
-        case "panels":
-            title = "Panels (any other size: WORLD/SPLIT/TASKS)"
-            return table(title, ("panel", "hash", "what it is"), catalogue.panels(worlds))
-    rows = [(recipe.name, recipe.summary, recipe.command) for recipe in packaged()]
-    return table("Recipes", ("recipe", "what it is", "run with"), rows)
+def find_worlds(names: Iterable[str]) -> dict[str, Environment | str]:
+    """Every world, or the reason it cannot be imported; one broken world must not hide the others."""
+    found: dict[str, Environment | str] = {}
+    for name in names:
+        try:
+            found[name] = find_world(name)
+        except Exception as error:
+            found[name] = f"not available: {error}"
+    return found
 
 
-def list_worlds(names: Sequence[str]) -> Table:
+def _make_table(kind: str, worlds: dict[str, Environment | str]) -> Table:
+    if kind == "worlds":
+        rows = []
+        for name, world in worlds.items():
+            known = ("", world) if isinstance(world, str) else (str(world.max_steps), world.summary)
+            rows.append((name, "no" if isinstance(world, str) or world.remedy else "yes", *known))
+        return table("Worlds", ("world", "ready", "steps", "what it is"), rows, numbers=("ready", "steps"))
+    if kind == "panels":
+        return table("Panels (any other size: WORLD/SPLIT/TASKS)", ("panel", "hash", "what it is"), list_panels(worlds))
+    if kind == "recipes":
+        recipes = [(recipe.name, recipe.summary, recipe.command) for recipe in packaged()]
+        return table("Recipes", ("recipe", "what it is", "run with"), recipes)
+    if kind == "methods":
+        rows = _describe(METHODS.names, lambda name: next(iter((get_method(name).__doc__ or "").strip().splitlines()), ""))
+        return table("Methods", ("method", "what it is"), rows)
+    if kind == "engines":
+
+        def describe(name: str) -> str:
+            return f"{get_engine(name).summary}; {', '.join(sorted(get_engine(name).capabilities))}"
+
+        return table("Engines", ("engine", "what it is, and what it can do"), _describe(ENGINES.names, describe))
+    return table("Models", ("model", "what it is"), list_models())
+
+
+def _describe(names: Iterable[str], describe: Callable[[str], str]) -> Rows:
     rows = []
-    for name, world in catalogue.find_worlds(names).items():
-        if isinstance(world, str):
-            rows.append((name, "no", "", world))
-        else:
-            rows.append((name, "no" if world.remedy else "yes", str(world.max_steps), world.summary))
-    return table("Worlds", ("world", "ready", "steps", "what it is"), rows, numbers=("ready", "steps"))
+    for name in names:
+        try:
+            rows.append((name, describe(name)))
+        except TacitError as error:
+            rows.append((name, f"not available: {error}"))
+    return rows
 
 
-def list_parts(names: Sequence[str]) -> Table:
+def _list_parts(worlds: dict[str, Environment | str]) -> Table:
     """Splits, families and skills of each world, in a second table: eight columns do not fit a terminal."""
     rows = []
-    for name, world in catalogue.find_worlds(names).items():
+    for name, world in worlds.items():
         if not isinstance(world, str):
             skills = str(len(world.alphabet.skills)) if world.alphabet else "-"
-            named = (", ".join(some) or "-" for some in (world.experts, world.splits, world.families))
-            rows.append((name, skills, *named))
+            rows.append((name, skills, *(", ".join(some) or "-" for some in (world.experts, world.splits, world.families))))
     return table("Their parts", ("world", "skills", "expert", "splits", "families"), rows, numbers=("skills",))
 
 
-def install_hints(names: Sequence[str]) -> list[str]:
-    """How to install what is missing, on separate lines, so that commands can be copied."""
-    found = catalogue.find_worlds(names).items()
-    return [f"{name} {world.remedy}" for name, world in found if not isinstance(world, str) and world.remedy]
+def list_models() -> Rows:
+    """(value of `--model`, summary)"""
+    rows = []
+    for name, s in TINY_SIZES.items():
+        # parameters of a tiny Llama with tied embeddings
+        layer = 2 * s.hidden * s.hidden * (1 + s.kv_heads / s.heads) + 3 * s.hidden * s.intermediate + 2 * s.hidden
+        size = f"{(s.vocab * s.hidden + s.layers * layer + s.hidden) / 1e6:.1f}M parameters, reads {s.context} tokens"
+        rows.append((name, f"from scratch, {s.layers} layers of width {s.hidden}, {size}"))
+    for name in BASES:
+        about = read_manifest(FOLDER / name)
+        size = f"{about['parameters'] / 1e6:.1f}M parameters, reads {about['sizes']['context']} tokens"
+        rows.append((name, f"pretrained on random play and questions in {', '.join(about['episodes'])}; {size}"))
+    return [
+        *rows,
+        ("smollm2", "SmolLM2-135M-Instruct: `tacit prepare smollm2 DIR` makes a checkpoint, then --model DIR"),
+        ("path/to/checkpoint", "any causal language model saved by transformers"),
+        ("owner/name", "any causal language model of the Hugging Face hub"),
+    ]
 
 
-def _locate(kind: str, name: str) -> int:
-    if kind != "recipes":
-        raise TacitError(f"`tacit list {kind}` takes no name; for the path of a recipe use `tacit list recipes {name}`.")
-    print(find_recipe(name).resolve())
-    return 0
+def list_panels(worlds: dict[str, Environment | str]) -> list[tuple[str, str, str]]:
+    """(name, hash, summary) of each split's default panel"""
+    rows = []
+    for name, world in worlds.items():
+        if isinstance(world, str):
+            rows.append((name, "-", world))
+            continue
+        for split in world.splits:
+            try:
+                panel = Panel.of(world, split, world.panel_size(split))
+            except TacitError as error:
+                rows.append((f"{name}/{split}", "-", f"not available: {error}"))
+                continue
+            usual = ", the default" if split == world.panel_split else ""
+            rows.append((panel.name, panel.hash, f"{pluralize(len(panel.tasks), 'task')} of split {split}{usual}"))
+    return rows

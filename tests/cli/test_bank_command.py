@@ -144,7 +144,7 @@ def test_what_is_no_bank_is_refused_and_left_alone(run, tmp_path, capsys):
     before = (tmp_path / "foreign.sqlite").read_bytes()
     assert "another SQLite database" in refused(capsys, "list", tmp_path / "foreign.sqlite")
     assert (tmp_path / "foreign.sqlite").read_bytes() == before
-    assert "unknown command or bank 'serach'" in refused(capsys, "serach", run)
+    assert "unknown command 'serach' of `tacit bank`" in refused(capsys, "serach", run)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_the_first_help_names_the_commands(capsys):
         (["eval", "tiny", "--world", "countdown", "--checkpoint", "best"], "error: --checkpoint best is for runs"),
         (["play", "--policy", "expert", "--world", "countdown", "--task", "-1"], "error: --task -1 must not be negative"),
         (["list", "wrolds"], "error: unknown list 'wrolds'. Did you mean 'worlds'?"),
-        (["prepare", "smolm2", "x"], "error: unknown model to prepare 'smolm2'. Did you mean 'smollm2'?"),
+        (["prepare", "smolm2", "x"], "error: unknown command 'smolm2' of `tacit prepare`. Did you mean 'smollm2'?"),
         (["prepare", "smollm2", "x", "--gguf", "nowhere.gguf"], "error: --gguf nowhere.gguf: there is no such file."),
     ],
 )  # fmt: skip

@@ -76,7 +76,7 @@ def test_one_that_is_killed_before_it_has_settings_is_to_be_begun_again(tmp_path
 def test_a_comparison_that_is_stopped_says_which_signal_it_was(tmp_path, capsys, monkeypatch, number):
     monkeypatch.setattr("tacit.comparison.results.run_cells", stopped_by(number))
     assert main(["compare", "step-credit", "--out", str(tmp_path)]) == 128 + number
-    assert "stopped. The same command goes on" in capsys.readouterr().err and (tmp_path / "comparison.json").is_file()
+    assert "stopped. The same command resumes it" in capsys.readouterr().err and (tmp_path / "comparison.json").is_file()
 
 
 def test_a_signal_that_is_ignored_stays_ignored(monkeypatch):
