@@ -90,8 +90,8 @@ def _make_table(kind: str, worlds: dict[str, Environment | str]) -> Table:
         recipes = [(recipe.name, recipe.summary, recipe.command) for recipe in packaged()]
         return table("Recipes", ("recipe", "what it is", "run with"), recipes)
     if kind == "methods":
-        rows = _describe(METHODS.names, lambda name: next(iter((get_method(name).__doc__ or "").strip().splitlines()), ""))
-        return table("Methods", ("method", "what it is"), rows)
+        methods = _describe(METHODS.names, lambda name: next(iter((get_method(name).__doc__ or "").strip().splitlines()), ""))
+        return table("Methods", ("method", "what it is"), methods)
     if kind == "engines":
 
         def describe(name: str) -> str:
