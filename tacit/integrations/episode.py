@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from random import Random
 from typing import Any, Literal
 
@@ -19,24 +19,6 @@ Pays = Literal["", "success", "score", "steps"]
 rewards, else `success`"""
 DEFAULT_TASKS = 1000
 """tasks of a split of unlimited size"""
-
-
-@dataclass(frozen=True)
-class Turn:
-    observation: Observation
-    reward: float
-    done: bool
-    """the world ended the episode"""
-    truncated: bool
-    """the step limit ended the episode"""
-    success: bool
-    score: float
-    effective: bool
-    label: str
-
-    @property
-    def is_over(self) -> bool:
-        return self.done or self.truncated
 
 
 class Episode:
@@ -77,20 +59,20 @@ class Episode:
         self.steps, self._over = 0, False
         return as_observation(self._world.reset(self.task))
 
-    def act(self, action: str) -> Turn:
+    def act(self, action: str) -> tuple[Transition, float, bool]:
+        """(transition, reward, whether the step limit ended the episode)"""
         if self._over or self._world is None:
             raise TacitError("the episode has ended or not started: call reset first.")
         transition = as_transition(self._world.step(str(action)))
         self.steps += 1
         truncated = self.steps >= self.max_steps and not transition.done
         self._over = transition.done or truncated
-        score = 1.0 if transition.success else transition.score
-        at_the_end = {"success": float(transition.success), "score": score}
+        transition = replace(transition, score=1.0 if transition.success else transition.score)
+        at_the_end = {"success": float(transition.success), "score": transition.score}
         reward = transition.reward if self.pays == "steps" else at_the_end[self.pays] if self._over else 0.0
-        t = transition
-        return Turn(t.observation, reward, t.done, truncated, t.success, score, t.effective, t.label)
+        return transition, reward, truncated
 
-    def describe(self, turn: Turn | None, observation: Observation) -> dict[str, Any]:
+    def describe(self, turn: Transition | None, observation: Observation) -> dict[str, Any]:
         """The `info` of a step: task, valid actions, score."""
         assert self.task is not None
         info = {
@@ -153,6 +135,15 @@ def make_environment(name: str, summary: str, make: Callable[[], World], goal: s
         "step_rewards": True,
     }
     return Environment(name=name, summary=summary, max_steps=max_steps, make=make, **{**fields, **more})
+
+
+POSSIBLE = ("admissible_actions", "admissible_commands", "legal_actions", "valid_actions", "available_actions")
+
+
+def make_observation(text: Any, info: Mapping[str, Any]) -> Observation:
+    """An observation of another library's environment; `info` may list the possible actions."""
+    possible = next((info[key] for key in POSSIBLE if info.get(key)), ())
+    return Observation(str(text), tuple(map(str, possible)))
 
 
 def make_transition(

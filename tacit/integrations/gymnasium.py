@@ -19,7 +19,7 @@ from typing import Any
 from tacit.core.errors import TacitError, install_command
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, tell_now
-from tacit.integrations.episode import Episode, Pays, Turn, make_environment, make_transition
+from tacit.integrations.episode import Episode, Pays, make_environment, make_observation, make_transition
 from tacit.worlds import WORLDS
 
 try:
@@ -31,7 +31,6 @@ except ImportError as error:
 LONGEST = 65_536
 """characters of an observation or an action"""
 _WON = ("success", "is_success", "won")
-_POSSIBLE = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
 
 
 class AnyText(spaces.Text):
@@ -72,9 +71,9 @@ class TacitEnv(gymnasium.Env[str, str]):
         return self._tell(observation, f"{goal}\n" if self.goal_in_text else ""), self.episode.describe(None, observation)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        turn: Turn = self.episode.act(action)
+        turn, reward, truncated = self.episode.act(action)
         info = self.episode.describe(turn, turn.observation)
-        return self._tell(turn.observation), turn.reward, turn.done, turn.truncated, info
+        return self._tell(turn.observation), reward, turn.done, truncated, info
 
     def render(self) -> str:
         return self._shown
@@ -113,7 +112,7 @@ class GymnasiumWorld:
         self._env = self._env or self._make()
         self._total = 0.0
         seen, info = self._env.reset(seed=int(task.data["seed"]))
-        return _observation(seen, info)
+        return make_observation(seen, info)
 
     def step(self, action: str) -> Transition:
         if self._env is None:
@@ -124,7 +123,7 @@ class GymnasiumWorld:
         won = terminated and (named[0] if named else self._total > 0)
         score = info["score"] if isinstance(info.get("score"), float) else self._total
         label = str(info.get("label", "")) or ("truncated" if truncated else "")
-        return make_transition(_observation(seen, info), terminated or truncated, won, score, float(reward), info, label)
+        return make_transition(make_observation(seen, info), terminated or truncated, won, score, float(reward), info, label)
 
     def close(self) -> None:
         if self._env is not None:
@@ -149,8 +148,3 @@ def gymnasium_environment(
             "so that its spaces are gymnasium.spaces.Text."
         )
     return make_environment(name, f"{name}, through Gymnasium", partial(GymnasiumWorld, make), goal, max_steps, **more)
-
-
-def _observation(seen: Any, info: Mapping[str, Any]) -> Observation:
-    possible = next((info[key] for key in _POSSIBLE if info.get(key)), ())
-    return Observation(str(seen), tuple(str(action) for action in possible))

@@ -19,7 +19,7 @@ from typing import Any
 from tacit.core.errors import TacitError, install_command
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment
-from tacit.integrations.episode import Episode, Pays, make_environment, make_transition
+from tacit.integrations.episode import Episode, Pays, make_environment, make_observation, make_transition
 
 try:
     from openenv.core import GenericEnvClient
@@ -34,7 +34,6 @@ SESSIONS = 64
 """concurrent episodes of one server"""
 _WAIT_S = 10.0
 _TEXTS = ("text", "message", "observation", "content", "output", "prompt")
-_POSSIBLE = ("admissible_actions", "legal_actions", "available_actions", "valid_actions")
 
 
 class TextAction(Action):
@@ -74,9 +73,9 @@ class ServedWorld(OpenEnvironment[TextAction, TextObservation, State]):
         return TextObservation(text=observation.text, **self._episode.describe(None, observation))
 
     def step(self, action: TextAction, timeout_s: float | None = None, **more: Any) -> TextObservation:
-        turn = self._episode.act(action.action)
+        turn, reward, truncated = self._episode.act(action.action)
         about = self._episode.describe(turn, turn.observation)
-        return TextObservation(text=turn.observation.text, reward=turn.reward, done=turn.is_over, **about)
+        return TextObservation(text=turn.observation.text, reward=reward, done=turn.done or truncated, **about)
 
     @property
     def state(self) -> State:
@@ -114,7 +113,8 @@ class OpenEnvWorld:
             self._client = GenericEnvClient(self._url, message_timeout_s=self._wait_s).sync()
             self._client.connect()
         self._total = 0.0
-        return self._observation(self._client.reset(seed=int(task.data["seed"])).observation)
+        seen = self._client.reset(seed=int(task.data["seed"])).observation
+        return make_observation(seen.get(self._seen, ""), seen)
 
     def step(self, action: str) -> Transition:
         if self._client is None:
@@ -124,16 +124,12 @@ class OpenEnvWorld:
         self._total += reward
         won = done and bool(seen.get("success", self._total > 0))
         score, label = float(seen.get("score", self._total)), str(seen.get("label", ""))
-        return make_transition(self._observation(seen), done, won, score, reward, seen, label)
+        return make_transition(make_observation(seen.get(self._seen, ""), seen), done, won, score, reward, seen, label)
 
     def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             client.close()
-
-    def _observation(self, seen: Mapping[str, Any]) -> Observation:
-        possible = next((seen[key] for key in _POSSIBLE if seen.get(key)), ())
-        return Observation(str(seen.get(self._seen, "")), tuple(str(action) for action in possible))
 
 
 def openenv_environment(

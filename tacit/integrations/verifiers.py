@@ -270,12 +270,12 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
     async def env_response(self, messages: Any, state: Any, **more: Any) -> Any:
         episode, played = self._playing[state["trajectory_id"]], state[PLAYED]
         parsed = self._format.parse(text_of(messages[-1]))
-        turn = await asyncio.to_thread(episode.act, parsed.action)
-        played["reward"] += turn.reward
+        turn, reward, truncated = await asyncio.to_thread(episode.act, parsed.action)
+        played["reward"] += reward
         played["turns"] += 1.0
         played["invalid"] += float(not parsed.valid)
         played.update(success=float(turn.success), score=turn.score)
-        if turn.is_over:
+        if turn.done or truncated:
             state["final_env_response"] = [UserMessage(content=turn.observation.text)]
             return state["final_env_response"]
         return [self._tell(episode.steps + 1, turn.observation)]

@@ -123,11 +123,6 @@ SKILL_CHARTS = (
 FIELDS = ("skills", "shift_by_token")  # of a recorded turn
 
 
-def draw_skill_charts(found: dict[str, list[Series]], word: str) -> list[Markup]:
-    """Draw charts and remove their metrics from `found`; none for a run without skills."""
-    return draw_diagnostics(found, word, SKILL_CHARTS) if any(name.startswith("skill_shift/") for name in found) else []
-
-
 def embed_skills(turn: Record, text_id: Callable[[Any], int]) -> dict[str, Any]:
     """The skills of a turn and its tokens with their shifts, for the script; `text_id` gives a text its number."""
     skills, tokens = (turn.get(name) for name in FIELDS)
@@ -148,31 +143,19 @@ def embed_skills(turn: Record, text_id: Callable[[Any], int]) -> dict[str, Any]:
 
 # Experience bank (Complementary RL): charts by iteration, and the most useful and most harmful entries
 
-HALVES = {"guided": "experience/success_guided", "free": "experience/success_free"}
-EXPERIENCE_CHARTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "experience/extractor_reward": ("Reward of the extractor's entries", {}),
-    "experience/entries": ("Entries in the bank", FROM_ZERO),
-    "experience/merges": ("Merges so far", FROM_ZERO),
-    "experience/search_ms": ("Search of a group, ms", FROM_ZERO),
-}
+EXPERIENCE_CHARTS = (
+    Diagnostic(
+        "Success with and without an entry",
+        {"guided": "experience/success_guided", "free": "experience/success_free"},
+        {"share": True},
+    ),
+    Diagnostic("Reward of the extractor's entries", {"": "experience/extractor_reward"}, {}),
+    Diagnostic("Entries in the bank", {"": "experience/entries"}, FROM_ZERO),
+    Diagnostic("Merges so far", {"": "experience/merges"}, FROM_ZERO),
+    Diagnostic("Search of a group, ms", {"": "experience/search_ms"}, FROM_ZERO),
+)
 MAX_ENTRIES = 5
 MAX_ENTRY_LENGTH = 400  # characters of an entry on the page
-
-
-def draw_experience_charts(found: dict[str, list[Series]], word: str) -> list[Markup]:
-    """Draw charts and remove their metrics from `found`: guided and free success per world, then the others."""
-    charts = []
-    halves = {name: found.pop(metric) for name, metric in HALVES.items() if metric in found}
-    worlds = list(dict.fromkeys(line.name for lines in halves.values() for line in lines))
-    for world in worlds:
-        own = {name: line for name, lines in halves.items() for line in lines if line.name == world}
-        title = "Success with and without an entry" if len(worlds) == 1 else f"Success guided and free, {world}"
-        lines = [replace(s, name=name, color=i) for i, (name, s) in enumerate(own.items())]
-        charts.append(draw_chart(title, lines, word, share=True))
-    for metric, (title, scale) in EXPERIENCE_CHARTS.items():
-        if metric in found:
-            charts.append(draw_chart(title, found.pop(metric), word, **scale))
-    return charts
 
 
 def rank_bank_entries(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any, ...]]] | None:

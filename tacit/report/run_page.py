@@ -20,9 +20,9 @@ from tacit.evaluation.plots import COLORS, Point, Series
 from tacit.evaluation.scores import final_and_peak
 from tacit.report.charts import draw_chart
 from tacit.report.method_sections import (
+    EXPERIENCE_CHARTS,
+    SKILL_CHARTS,
     draw_diagnostics,
-    draw_experience_charts,
-    draw_skill_charts,
     list_phrases,
     moves,
     rank_bank_entries,
@@ -399,7 +399,9 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
     phases = [metric for metric in found if metric.startswith(PHASE)]
     timed = {metric: found.pop(metric)[0].points for metric in [*phases, WHOLE] if phases and metric in found}
     compared = draw_diagnostics(found, word)
-    experience, skilled = draw_experience_charts(found, word), draw_skill_charts(found, word)
+    experience = draw_diagnostics(found, word, EXPERIENCE_CHARTS)
+    skills = [metric for metric in found if metric.startswith("skill_shift/")]
+    skilled = draw_diagnostics(found, word, SKILL_CHARTS) if skills else []
     still = {metric: found.pop(metric) for metric in list(found) if not any(map(moves, found[metric]))}
     for metric, (title, scale) in CHARTED.items():
         if metric in found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -87,7 +87,7 @@ class End(RequestBody):
 def make_app(service: Service, tokens: Mapping[str, str] | None) -> App:
     """`service` must be running while requests are answered. See `Guard` for `tokens`."""
     routes = [*_general_routes(service), *_session_routes(service), *chat.routes(service)]
-    app = Starlette(routes=routes, exception_handlers=_error_handlers())
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys((TacitError, HTTPException, Exception), _answer_error))
     return Guard(app, tokens, service.settings, service.metrics)
 
 
@@ -181,24 +181,12 @@ def _answer(session: Session, turn: Turn | None) -> dict[str, Any]:
     return about | {name: value for name, value in turn.to_json().items() if name not in SENT_BY_CLIENT} | final
 
 
-def _error_handlers() -> dict[Any, Any]:
-    def handle(kind: type[Exception], describe: Callable[[Request, Any], tuple[int, str]]) -> tuple[type[Exception], Any]:
-        async def respond(request: Request, error: Exception) -> Response:
-            status, message = describe(request, error)
-            return JSONResponse(make_error(status, message), status, {"retry-after": "1"} if status in (429, 503) else None)
-
-        return kind, respond
-
-    def http_error(request: Request, error: HTTPException) -> tuple[int, str]:
+async def _answer_error(request: Request, error: Exception) -> Response:
+    status, message = 500, f"internal error ({type(error).__name__}); the session is unchanged."
+    if isinstance(error, TacitError):
+        status, message = getattr(error, "status", 422), str(error)
+    elif isinstance(error, HTTPException):
         where = f"{request.method} {request.url.path[:100]}"
-        messages = {404: f"there is nothing at {where}.", 405: f"{where} is not supported."}
-        return error.status_code, messages.get(error.status_code, str(error.detail))
-
-    return dict(
-        (
-            handle(RequestError, lambda request, error: (error.status, str(error))),
-            handle(TacitError, lambda request, error: (422, str(error))),
-            handle(HTTPException, http_error),
-            handle(Exception, lambda _, e: (500, f"internal error ({type(e).__name__}); the session is unchanged.")),
-        )
-    )
+        known = {404: f"there is nothing at {where}.", 405: f"{where} is not supported."}
+        status, message = error.status_code, known.get(error.status_code, str(error.detail))
+    return JSONResponse(make_error(status, message), status, {"retry-after": "1"} if status in (429, 503) else None)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,6 @@ from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, Sa
 from tacit.rollout.replay import Turn, build_trajectory, iterate_trajectory, play_episode, render_turns
 from tacit.rollout.worlds import TimedExpert, WorldPool, describe_crashes, refuse_if_all_crashed
 from tacit.runs.files import explain_disk_errors
-from tacit.runs.trajectories import trajectory_record
 from tacit.training.settings import SupervisedSettings, TrainSettings
 
 MAX_BROKEN = 8
@@ -315,14 +313,6 @@ class RelabeledEpisodes:
     def won(self) -> int:
         return sum(trajectory.success for trajectory in self.played)
 
-    def records(self) -> list[dict[str, Any]]:
-        """Trajectory records with the action of the `expert` at each turn."""
-        records = [trajectory_record(trajectory) for trajectory in self.played]
-        for record, advice in zip(records, self.advice, strict=True):
-            for turn, said in zip(record["turns"], advice, strict=False):
-                turn["expert"] = said
-        return records
-
     def __str__(self) -> str:
         lost = f"; in {len(self.broken)} the expert broke, the first: {self.broken[0]}" if self.broken else ""
         crashed = f"; {text}" if (text := describe_crashes(self.played)) else ""
@@ -400,12 +390,6 @@ def play_round(
         played += rollout(plans[start : start + BATCH], context, worlds, policy, sampling, max_steps, observer=observer)
     refuse_if_all_crashed(played, "There is nothing to relabel. Fix the world, then run `tacit train --resume RUN`.")
     return played
-
-
-def tasks_of_round(tasks: Sequence[Task], shown: int, number: int, count: int) -> list[Task]:
-    """`count` training tasks for round `number` (from 1), starting after the `shown` ones and wrapping around."""
-    begin = shown + (number - 1) * count
-    return [tasks[(begin + i) % len(tasks)] for i in range(count)]
 
 
 def save_relabeled(shown: Demonstrations, place: Path) -> None:

@@ -18,7 +18,7 @@ from tacit.core.seeds import derive
 from tacit.losses.surrogates import Imitation
 from tacit.rollout.worlds import TimedExpert, TimedWorld
 from tacit.runs.directory import Run
-from tacit.runs.trajectories import write_records
+from tacit.runs.trajectories import trajectory_record, write_records
 from tacit.training.demonstrations import (
     Demonstrations,
     demonstrate,
@@ -28,7 +28,6 @@ from tacit.training.demonstrations import (
     play_round,
     relabel,
     save_relabeled,
-    tasks_of_round,
 )
 from tacit.training.loop import Collector
 from tacit.training.recordings import imitate_recordings
@@ -135,7 +134,8 @@ def relabel_round(
     parts, records, metrics = [], list[dict[str, Any]](), dict[str, float]()
     for collector, setup in zip(collectors, setups, strict=True):
         chosen, schedule, context, name = setup.settings.sft, setup.method.schedule, setup.method.context, collector.name
-        tasks = tasks_of_round(setup.tasks.training, chosen.tasks, number, chosen.round_tasks)
+        known, start = setup.tasks.training, chosen.tasks + (number - 1) * chosen.round_tasks  # after the demonstrated tasks
+        tasks = [known[(start + i) % len(known)] for i in range(chosen.round_tasks)]
         sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=collector.max_tokens)
         seed = derive(settings.seed, "relabel", number, name)
         status = RolloutStatus(f"round {number}", len(tasks), collector.max_steps, policy)
@@ -143,7 +143,11 @@ def relabel_round(
         played = play_round(tasks, seed, context, collector.worlds, policy, sampling, collector.max_steps, status)
         relabelled = relabel(setup.world, played, chosen.expert, setup.settings.world_timeout_s)
         parts.append(make_samples(relabelled, context, policy))
-        records += relabelled.records()
+        for trajectory, advice in zip(relabelled.played, relabelled.advice, strict=True):
+            record = trajectory_record(trajectory)
+            for turn, action in zip(record["turns"], advice, strict=False):
+                turn["expert"] = action
+            records.append(record)
         success, turns = relabelled.won / len(relabelled.played), float(len(relabelled.turns))
         own = {"relabel_agreement": relabelled.agreement, "relabel_success": success, "relabel_turns": turns}
         metrics |= {f"{name}/{k}" if name else k: value for k, value in own.items()}

@@ -50,7 +50,7 @@ def test_each_world_has_its_own_halves(tmp_path):
     worlds = [{"one/success": s / 9, "two/success": s / 8, **tracks(s, "one/"), **tracks(s, "two/")} for s in (1, 2)]
     write_metrics(run, worlds)
     told = labels(render_run(run))
-    assert any(t.startswith("Success guided and free, two. guided: 10.0%") for t in told)
+    assert any(t.startswith("Success with and without an entry, two. guided: 10.0%") for t in told)
     assert "Entries in the bank. one: 10 at iteration 1, 20 at 2; two: 10 at iteration 1, 20 at 2." in told
 
 
