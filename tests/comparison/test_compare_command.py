@@ -109,7 +109,6 @@ def test_the_runs_are_ordinary_ones(whole, capsys):
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["equals_run"] is True
 
 
-@pytest.mark.slow
 def test_done_again_it_only_says_so(whole, file):
     out, _ = whole
     before = (out / "table.csv").read_bytes()
@@ -117,7 +116,6 @@ def test_done_again_it_only_says_so(whole, file):
     assert "begins" not in printed and "resumes" not in printed and (out / "table.csv").read_bytes() == before
 
 
-@pytest.mark.slow
 def test_killed_in_the_middle_moved_stopped_and_resumed_it_ends_in_the_same_table(whole, file, tmp_path):
     out = tmp_path / "killed"
     # Started from nothing, with a server of its own in its group, so that all of it is killed at once.
@@ -150,7 +148,6 @@ def test_killed_in_the_middle_moved_stopped_and_resumed_it_ends_in_the_same_tabl
     assert [c["digest"] for c in ours["cells"]] == [c["digest"] for c in theirs["cells"]]
 
 
-@pytest.mark.slow
 def test_a_run_that_fails_is_told_the_others_go_on_and_what_was_not_asked_for_is_missing(tmp_path):
     method = tmp_path / "broken.py"
     method.write_text(

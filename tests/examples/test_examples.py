@@ -29,26 +29,22 @@ def test_these_are_all():
     assert {file.stem for file in FOLDER.glob("*.py")} == here | IN_TESTS_OF_INTEGRATIONS
 
 
-@pytest.mark.slow
 def test_own_world(tmp_path):
     told = example("own_world", "--steps", "3", "--iterations", "1", "--panel", "8")
     assert "the expert: success 100.0%" in told and "guessed as" in told and (tmp_path / "runs/guess/summary.json").is_file()
     start("eval", "runs/guess", "--tasks", "2", "--trust-code").finish()  # the world is found again
 
 
-@pytest.mark.slow
 def test_repair_code():
     told = example("repair_code", "--tasks", "1", "--experts", "oracle,none")
     assert told.splitlines()[-2:] == ["oracle: 1 of 1 solved", "none: 0 of 1 solved"] and "FAIL_TO_PASS" in told
 
 
-@pytest.mark.slow
 def test_own_method(tmp_path):
     told = example("own_method", "--steps", "3", "--iterations", "1", "--panel", "4")
     assert [line.partition(":")[0] for line in told.splitlines()[-3:]] == ["grpo", "hurry", "rloo+hurry"]
 
 
-@pytest.mark.slow
 def test_endpoint(tmp_path):
     with serving(lambda body: (200, says("<think>hm</think><action>reset</action>"))) as server:
         told = example("endpoint", "--url", server.url, "--model", "some-model", "--tasks", "2")
@@ -57,7 +53,6 @@ def test_endpoint(tmp_path):
     assert "tags: success" in told and told.count("100% of") == 2 and "tool calls: success" in told and "0% of" in told
 
 
-@pytest.mark.slow
 def test_lora(tmp_path):
     model = talking_model(tmp_path / "model", TOOLS)
     told = example("lora", "--model", model, "--rehearse")
@@ -65,7 +60,6 @@ def test_lora(tmp_path):
     assert (tmp_path / "runs/lora/checkpoints/rl-000001").is_dir()
 
 
-@pytest.mark.slow
 def test_skill_module(tmp_path):
     told = example("skill_module", "--steps", "3")
     assert told.count("solved") == 3

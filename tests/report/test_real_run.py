@@ -64,7 +64,6 @@ def test_every_chart_is_of_a_number_that_runs_record(run, page):
     assert any(t.startswith("KL to the reference, nats/token. ") for t in told), told
 
 
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("world", ["countdown", "nowhere.py:WORLD"])
 def test_a_page_needs_no_world(run, page, tmp_path, monkeypatch, world):
     """Labels, skills and prompts are recorded in the run."""

@@ -15,7 +15,6 @@ CAME = "document.querySelector('#came')?.textContent || ''"
 WHERE = "document.getElementById('where').textContent"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 360])
 def test_a_run_appears_grows_and_ends_while_the_page_is_open(browser, tmp_path, width):
     run = tmp_path / "run"
@@ -47,7 +46,6 @@ def test_a_run_appears_grows_and_ends_while_the_page_is_open(browser, tmp_path, 
         browser.open("about:blank")
 
 
-@pytest.mark.slow
 def test_whoever_reads_an_episode_is_not_disturbed(browser, tmp_path):
     run = write_run(tmp_path / "run", finished=False)
     with watching(run) as server:
@@ -69,7 +67,6 @@ def test_whoever_reads_an_episode_is_not_disturbed(browser, tmp_path):
         browser.open("about:blank")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 360])
 def test_a_strip_leads_to_its_episode_and_runs_stand_side_by_side(browser, tmp_path, width):
     one, other = write_run(tmp_path / "one"), write_run(tmp_path / "other", finished=False)
@@ -90,7 +87,6 @@ def test_a_strip_leads_to_its_episode_and_runs_stand_side_by_side(browser, tmp_p
         browser.open("about:blank")
 
 
-@pytest.mark.slow
 def test_a_server_that_has_gone_is_said(browser, tmp_path):
     with watching(write_run(tmp_path / "run", finished=False)) as server:
         browser.open(f"{server.address}/runs/0")

@@ -16,7 +16,6 @@ def text(element: str) -> str:
     return f"document.getElementById('{element}').textContent"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("dark", [False, True])
 def test_an_episode_is_played_by_the_module_and_by_hand(browser, server: Served, tmp_path, width: int, dark: bool) -> None:
@@ -44,7 +43,6 @@ def test_an_episode_is_played_by_the_module_and_by_hand(browser, server: Served,
     assert browser.complaints_beyond(server.address) == []
 
 
-@pytest.mark.slow
 def test_somebody_elses_session_can_be_watched_and_its_words_are_only_words(browser, server: Served) -> None:
     server.begin(HOSTILE, "heat")
     path = server.begin("put a hot mug in cabinet.", "heat")
@@ -76,7 +74,6 @@ def test_without_a_token_the_page_asks_for_it(browser, server: Served) -> None:
     browser.until("!document.getElementById('inside').hidden")
 
 
-@pytest.mark.slow
 def test_a_server_that_was_killed_and_started_again_is_met_again(browser, modules) -> None:
     with served(modules) as first:
         browser.open(f"{first.address}/#token={TOKEN}")

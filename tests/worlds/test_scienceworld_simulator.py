@@ -48,7 +48,6 @@ def answers(world, of, actions):
     return told
 
 
-@pytest.mark.slow
 def test_what_was_recorded_is_what_is_said_now_by_many_at_once():
     """Episodes of one JVM, turn by turn: none disturbs another, whatever is drawn at random."""
     worlds = [SERVED() for _ in SHORT]
@@ -158,7 +157,6 @@ def test_random_episodes_end_without_an_exception_and_are_tracked():
     world.close()
 
 
-@pytest.mark.slow
 def test_the_same_episode_in_another_process():
     (of, turns) = next(pair for pair in SHORT if pair[0].data["task"] == "find-animal")
     actions = [action for action, *_ in turns[1:]]
@@ -212,7 +210,6 @@ def test_worlds_that_nobody_closed_give_their_seats_back():
     assert len(SERVED.start()._idle) == idle + 1, "a seat comes back once"
 
 
-@pytest.mark.slow
 def test_a_killed_jvm_ends_its_episodes_and_is_started_again():
     first, second = SERVED(), SERVED()
     first.reset(task("boil", 0))
@@ -229,7 +226,6 @@ def test_a_killed_jvm_ends_its_episodes_and_is_started_again():
     first.close()
 
 
-@pytest.mark.slow
 def test_a_killed_jvm_in_a_pool_of_workers():
     """Its episodes break, the next round is played; when the pool is closed nothing is left running."""
     workers = WorkerPool(SERVED, processes=1)
