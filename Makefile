@@ -11,8 +11,11 @@ READY := $(VENV)/.ready
 QUICKSTART ?= runs/quickstart
 # Keep compiled bytecode between test processes, whatever the shell says.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+# Types beside the tests: mypy has one core, and is done long before them.
+check = @log=$$(mktemp); $(BIN)/mypy > $$log 2>&1 & types=$$!; $(PYTEST) $(1); tests=$$?; \
+	wait $$types; types=$$?; cat $$log; rm $$log; exit $$((tests | types))
 
-.PHONY: setup train test test-all test-cluster test-attack docs lint clean
+.PHONY: setup train test test-all test-cluster test-attack docs lint style clean
 
 setup: $(READY)
 
@@ -32,11 +35,11 @@ train: $(READY)
 	@$(BIN)/tacit eval $(QUICKSTART) --tokens
 	@$(BIN)/tacit report $(QUICKSTART)
 
-test: $(READY) lint
-	$(PYTEST) -m "not slow"
+test: $(READY) style
+	$(call check,-m "not slow")
 
-test-all: $(READY) lint
-	$(PYTEST)
+test-all: $(READY) style
+	$(call check,)
 
 test-cluster:
 	@PYTHON=$(PYTHON) .ci/test-cluster
@@ -49,10 +52,12 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(PYTEST) tests/docs
 
-lint: $(READY)
+lint: $(READY) style
+	$(BIN)/mypy
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 clean:

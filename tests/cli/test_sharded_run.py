@@ -10,12 +10,13 @@ import pytest
 from tacit.cli.main import main
 from tacit.runs.directory import read_summary
 
-RUN = """train --world alfworld --model tiny-base --sft.steps 2 --sft.batch 4 --iterations 2 --groups 2 --group-size 2 --tasks 8
---max-steps 3 --evaluation.tasks 2 --evaluation.max-steps 3 --kl 0.01 --checkpoint-every 1 --engine.device cpu""".split()  # noqa: SIM905
+RUN = """train --world countdown --model tiny --tiny.vocab 512 --tiny.hidden 32 --tiny.layers 2 --tiny.heads 2 --tiny.kv-heads 2
+--sft.steps 2 --sft.batch 4 --iterations 2 --groups 2 --group-size 2 --tasks 8 --max-steps 3 --evaluation.tasks 2
+--evaluation.max-steps 3 --kl 0.01 --checkpoint-every 1 --engine.device cpu""".split()  # noqa: SIM905
 
 
 @pytest.mark.slow
-def test_the_household_on_two_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_two_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ranks = ["--engine", "sharded", "--engine.ranks", "2", "--engine.timeout-s", "120"]
     assert main([*RUN, *ranks, "--out", str(tmp_path / "two")]) == 0
     assert main([*RUN, "--out", str(tmp_path / "one")]) == 0
