@@ -55,7 +55,8 @@ def test_a_word_with_a_phrase_more_is_cut_as_its_sequence_is(seed):
     rng = random.Random(seed)
     skills, merged = tuple("ABC"), []
     motifs = ["".join(rng.choices(skills, k=rng.randint(1, 4))) for _ in range(4)]
-    cuts = [Segmentation.from_letters("".join(rng.choices(motifs, k=rng.randint(1, 6)))) for _ in range(12)]
+    words = ["".join(rng.choices(motifs, k=rng.randint(1, 6))) for _ in range(12)]
+    cuts = [Segmentation(word, [()] * len(word), list(word)) for word in words]
     for _ in range(6):
         word = rng.choice([cut.word for cut in cuts if len(cut.word) > 1])
         start = rng.randrange(len(word) - 1)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -192,11 +193,9 @@ class ExperienceManager:
     def _take(self, most: int = DISTILL_BATCH) -> list[DistillRequest | None]:
         """What is queued, up to the end marker."""
         batch: list[DistillRequest | None] = []
-        while len(batch) < most and None not in batch:
-            try:
+        with suppress(queue.Empty):
+            while len(batch) < most and None not in batch:
                 batch.append(self._queue.get_nowait())
-            except queue.Empty:
-                break
         return batch
 
     def _serve(self) -> None:
@@ -318,13 +317,10 @@ class QueryQueue(Generic[Question, Answer]):
 
     def abandon(self, patience_s: float = 10.0) -> None:
         """Cancel queued queries, wait a while for running searches, and stop."""
-        while True:
-            try:
-                asked = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if asked is not None:
-                asked[1].cancel()
+        with suppress(queue.Empty):
+            while True:
+                if (asked := self._queue.get_nowait()) is not None:
+                    asked[1].cancel()
         self._end()
         until = time.monotonic() + patience_s
         for worker in self._workers:

@@ -20,17 +20,8 @@ from tacit.core.errors import TacitError
 from tacit.core.registry import path_from_env
 from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
-from tacit.worlds.alfworld.world import (
-    ABILITIES,
-    FAMILIES,
-    PUBLISHED_TYPES,
-    STATES,
-    Game,
-    Goal,
-    Receptacle,
-    Thing,
-    number_names,
-)
+from tacit.worlds.alfworld import world
+from tacit.worlds.alfworld.world import ABILITIES, FAMILIES, PUBLISHED_TYPES, STATES, Game, Goal, Receptacle, Thing
 
 # PDDL problem -> Game. The domain is not read: all games share it, and `Household` implements it. Identifiers such as
 # `Mug_bar__minus_00_dot_38_bar__plus_01_dot_09`, in lower case and sorted, give the listing order; within one prefix, the first
@@ -67,7 +58,7 @@ def parse_problem(text: str, sentence: str) -> Game:
     mentioned = sorted({argument for rows in facts.values() for row in rows for argument in row} & set(types))
     # A sink's or bathtub's basin has its parent's prefix, so `basin` is appended: `mug_bar_…` -> `mug 2`.
     prefixes = {i: i.split("_bar_", 1)[0] + ("basin" if "basin" in i else "") for i in mentioned if "_bar_" in i}
-    names = {**{i: i for i in mentioned}, **dict(zip(prefixes, number_names(prefixes.values()), strict=True))}
+    names = {**{i: i for i in mentioned}, **dict(zip(prefixes, world.number_names(prefixes.values()), strict=True))}
     receptacles, things, locations = (
         {i: n for n, i in enumerate(i for i in mentioned if types[i] == wanted)}
         for wanted in ("receptacle", "object", "location")

@@ -73,10 +73,6 @@ class Recipe(NamedTuple):
         plain = [food for food in self.ingredients if all(food != d.food for d in self.directions)]
         return ", ".join([*(d.text for d in self.directions), *plain])
 
-    @property
-    def steps(self) -> list[str]:
-        return [f"take {food}" for food in self.ingredients] + [d.text for d in self.directions]
-
     def pending(self, has: Mapping[str, Item]) -> list[Direction]:
         """The directions that carried items still need."""
         return [d for d in self.directions if d.food in has and not d.done_to(has[d.food])]
@@ -160,10 +156,8 @@ def _items(listed: str | None) -> list[Item]:
         rest = words.split()[1:]
         cooking, cutting = RAW, UNCUT
         while rest and rest[0] in (RAW, BURNED, *COOKED, *CUTS.values()):
-            if rest[0] in CUTS.values():
-                cutting = rest.pop(0)
-            else:
-                cooking = rest.pop(0)
+            word = rest.pop(0)
+            cooking, cutting = (cooking, word) if word in CUTS.values() else (word, cutting)
         items.append(Item(" ".join(rest), cooking, cutting))
     return items
 
@@ -298,8 +292,9 @@ class CookingTracker(RuleTracker):
             pending = recipe.pending(has)
             undone = {*(d.text for d in recipe.directions if d.food not in has or d in pending)}
             undone |= {f"take {food}" for food in recipe.ingredients if food not in has}
-            left = tuple(step for step in recipe.steps if step in undone)
-            achieved |= {"read", *(step for step in recipe.steps if step not in undone)}
+            steps = [*(f"take {food}" for food in recipe.ingredients), *(d.text for d in recipe.directions)]
+            left = tuple(step for step in steps if step in undone)
+            achieved |= {"read", *(step for step in steps if step not in undone)}
         achieved |= {name for name, reached in (("prepare", prepared), ("eat", won)) if reached}
         gather = any(step.startswith("take ") for step in left)
         phase = "find_recipe" if recipe is None else "gather" if gather else "process" if left else "prepare"

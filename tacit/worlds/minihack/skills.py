@@ -308,10 +308,8 @@ _MISSING = {
 
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success the effective actions (`east 3, south, pick_up`); after a failure what was missing."""
-    level, steps = (
-        LEVELS[str(trajectory.task.data["level"])],
-        critical_steps(trajectory, Explorer(trajectory.task), MiniHackTracker()),
-    )
+    level = LEVELS[str(trajectory.task.data["level"])]
+    steps = critical_steps(trajectory, Explorer(trajectory.task), MiniHackTracker())
     words = [parse_action(step.action, level) for step in trajectory.steps]
     if trajectory.success:
         done = [word for word, step in zip(words, trajectory.steps, strict=True) if step.effective]

@@ -164,8 +164,13 @@ class Bm25:
         self._index.index(bm25s.tokenization.Tokenized(ids=rows, vocab=self._ids), show_progress=False)
 
     def find(self, query: str, count: int) -> Sequence[int]:
+        scores_N = self.scores(query)
+        return () if scores_N is None else best(scores_N, count)
+
+    def scores(self, query: str) -> np.ndarray | None:
+        """A score per passage; None if no passage has a word of the query."""
         ids = [self._ids[word] for word in content_words(query) if word in self._ids]
-        return best(self._index.get_scores_from_ids(ids), count) if ids else ()
+        return self._index.get_scores_from_ids(ids) if ids else None
 
 
 class Dense:

@@ -11,25 +11,10 @@ from tacit.core.errors import TacitError
 from tacit.core.hindsight import Skills, critical_steps, tracker_states
 from tacit.core.types import Observation, StopReason, Task, Trajectory
 from tacit.core.world import Alphabet
+from tacit.worlds.webshop import world as shop
 from tacit.worlds.webshop.catalogue import NO_LIMIT, Goal
 from tacit.worlds.webshop.tracker import ShopTracker, Visit, format_options, split_action, truncate, update_visit
-from tacit.worlds.webshop.world import (
-    BACK,
-    BUY,
-    DETAIL_CLICKS,
-    NEXT,
-    PER_PAGE,
-    PREVIOUS,
-    SEPARATOR,
-    TOO_EXPENSIVE,
-    WRONG_OPTIONS,
-    Offer,
-    ParsedPage,
-    ShoppingRequest,
-    parse_request,
-    read_page,
-    read_parts,
-)
+from tacit.worlds.webshop.world import Offer, ParsedPage, ShoppingRequest, parse_request, read_page, read_parts
 
 STEPS = 15  # the step limit: before it, the shopper buys the best product seen
 PAGES = 3  # results pages to look through
@@ -79,7 +64,7 @@ class Shopper(_VisitingExpert):
             return "click[< prev]" if visit.page.number > 1 else _search(visit.wish)
         if fresh:
             return f"click[{fresh[0]}]"
-        if visit.page.number < min(PAGES, -(-visit.page.total // PER_PAGE)):
+        if visit.page.number < min(PAGES, -(-visit.page.total // shop.PER_PAGE)):
             return "click[next >]"
         return f"click[{here[0]}]" if here else "click[back to search]"
 
@@ -176,7 +161,7 @@ def act_on_prompt(prompt: str) -> str:
     task, now = _TASK.search(prompt), _NOW.search(prompt)
     if task and now:
         wish = parse_request(task[1])
-        page = read_parts([part[1:-1] for part in now[1].split(SEPARATOR)], names=tuple(wish.options))
+        page = read_parts([part[1:-1] for part in now[1].split(shop.SEPARATOR)], names=tuple(wish.options))
     else:
         lines = prompt.strip().split("\n")
         thing, *rest = lines[0].split(" / ")  # `waterproof backpacks / color: navy / under 40`
@@ -225,10 +210,10 @@ def _terse_page(line: str) -> ParsedPage:
 
 SKILLS = ("SEARCH", "OPEN", "MORE", "BACK", "INSPECT", "CHOOSE", "BUY")
 _BY_TEXT = {
-    NEXT.lower(): "MORE",
-    **dict.fromkeys((PREVIOUS.lower(), BACK.lower()), "BACK"),
-    **dict.fromkeys(DETAIL_CLICKS, "INSPECT"),
-    BUY.lower(): "BUY",
+    shop.NEXT.lower(): "MORE",
+    **dict.fromkeys((shop.PREVIOUS.lower(), shop.BACK.lower()), "BACK"),
+    **dict.fromkeys(shop.DETAIL_CLICKS, "INSPECT"),
+    shop.BUY.lower(): "BUY",
 }
 
 
@@ -276,8 +261,8 @@ def hindsight(trajectory: Trajectory) -> Skills:
     options = format_options({name or "option": value for name, value in goal.options})
     choice = f"choose {options}, then buy it" if goal.options else "and buy it"
     missing = {
-        WRONG_OPTIONS: f"before buying, choose {options}",
-        TOO_EXPENSIVE: f"look at the price before buying: no more than ${goal.limit:g}" if goal.limit < NO_LIMIT else "",
+        shop.WRONG_OPTIONS: f"before buying, choose {options}",
+        shop.TOO_EXPENSIVE: f"look at the price before buying: no more than ${goal.limit:g}" if goal.limit < NO_LIMIT else "",
     }
     right = f"the right one is {goal.product.lower()}, {truncate(goal.title)}: search for it, open it, {choice}"
     return Skills(missing.get(label) or right, steps, f"Failed: {label}.")

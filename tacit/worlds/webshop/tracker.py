@@ -12,16 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from tacit.core.hindsight import component_names, score_events, sum_signals
 from tacit.core.types import Observation, Task, Transition
-from tacit.worlds.webshop.world import (
-    BUY,
-    DETAIL_CLICKS,
-    ParsedPage,
-    ShoppingRequest,
-    parse_request,
-    read_page,
-    split_words,
-    stem,
-)
+from tacit.worlds.webshop import world as shop
+from tacit.worlds.webshop.world import DETAIL_CLICKS, ParsedPage, ShoppingRequest, parse_request, read_page
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ class Visit:
     def missing(self, product: str) -> tuple[str, ...]:
         """Words of the instruction that were not read about a product."""
         words = self.known[product].words if product in self.known else frozenset()
-        return tuple(word for word in self.wish.words if stem(word) not in words)
+        return tuple(word for word in self.wish.words if shop.stem(word) not in words)
 
 
 def update_visit(visit: Visit, action: str, observation: Observation) -> Visit:
@@ -105,7 +97,7 @@ def split_action(action: str) -> tuple[str, str]:
 
 
 def _stems(text: str) -> frozenset[str]:
-    return frozenset(stem(word) for word in split_words(text))
+    return frozenset(shop.stem(word) for word in shop.split_words(text))
 
 
 PROGRESS: Mapping[str, float] = {"option": 0.15, "ready": 0.10}
@@ -126,13 +118,9 @@ class ShopState:
 
     @property
     def phase(self) -> str:
-        if self.bought:
-            return "done"
-        if self.visit.ready:
-            return "purchase"
-        if self.visit.product:
-            return "options"
-        return "browse" if self.visit.page.kind == "results" else "search"
+        searching = "browse" if self.visit.page.kind == "results" else "search"
+        shopping = "purchase" if self.visit.ready else "options" if self.visit.product else searching
+        return "done" if self.bought else shopping
 
 
 class ShopTracker:
@@ -147,18 +135,13 @@ class ShopTracker:
         name, argument = split_action(action)
         clicked = argument if name == "click" else ""
         if transition.done:
-            premature = ("premature",) if clicked == BUY.lower() and before.remaining else ()
+            premature = ("premature",) if clicked == shop.BUY.lower() and before.remaining else ()
             return replace(state, bought=True, progress=(), errors=premature)
         visit = update_visit(before, action, transition.observation)
-        good, bad = [], []
-        chosen = visit.product == before.product and visit.chosen != before.chosen
-        for name, value in visit.chosen.items() if chosen else ():
-            if before.chosen.get(name) == value or name not in visit.wanted:
-                continue
-            if visit.wanted[name] == value:
-                good.append(f"option {name}")
-            else:
-                bad.append("wrong_option")
+        chosen = visit.chosen if visit.product == before.product and visit.chosen != before.chosen else {}
+        new = {name: value for name, value in chosen.items() if before.chosen.get(name) != value and name in visit.wanted}
+        good = [f"option {name}" for name, value in new.items() if visit.wanted[name] == value]
+        bad = ["wrong_option"] * (len(new) - len(good))
         if visit.ready and not before.ready:
             good.append("ready")
         if len(state.recent) == 2 and action == state.recent[0] != state.recent[1]:
@@ -181,13 +164,11 @@ class ShopTracker:
         visit = state.visit
         fields = {"phase": state.phase, "query": visit.query or "none"}
         if visit.product:
-            fields["product"] = visit.product
-            fields["chosen"] = format_options(visit.chosen)
+            fields |= {"product": visit.product, "chosen": format_options(visit.chosen)}
         fields["to choose"] = format_options(visit.remaining)
         if visit.product:
-            read = sorted(visit.known[visit.product].details)
             fields["not read of it"] = ", ".join(visit.missing(visit.product)) or "none"
-            fields["pages read"] = ", ".join(read) or "none"
+            fields["pages read"] = ", ".join(sorted(visit.known[visit.product].details)) or "none"
         opened = [product for product in visit.opened if product != visit.product]
         fields["opened before"] = ", ".join(opened[-SHOWN_PRODUCTS:]) or "none"
         return "\n".join(f"{name}: {truncate(value)}" for name, value in fields.items())
