@@ -21,7 +21,7 @@ from tacit.evaluation.scores import in_world
 from tacit.modules.carrying import package_draft, register_draft
 from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, describe_context
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import StateBlock
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import open_checkpoints, read_settings, versions
 from tacit.runs.files import write_directory, write_json

@@ -36,8 +36,7 @@ from tacit.engines.models.bases import (
 )
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings, hash_file
 from tacit.modules.carrying import PackagedDraft, read_packaged_draft, register_draft
-from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import History, StateBlock
 
 MANIFEST = "module.json"
 MAX_MANIFEST = 1 << 22  # bytes

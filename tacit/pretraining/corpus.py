@@ -35,8 +35,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import Observation, Prompt, Task
 from tacit.core.world import Environment
 from tacit.prompts.conversation import insert_lesson
-from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import History, StateBlock
 from tacit.rollout.replay import play_episode, render_turns
 from tacit.worlds import get_environment
 

@@ -1,28 +1,35 @@
-"""The prompt is the task, the last k turns, and the current observation. k = 0 is memoryless, k = None the whole episode.
+"""What the agent reads: the task, past turns and the current observation (`History`), or a bounded prompt (`StateBlock`).
 
-With `chat`, each turn is a message and its answer in the model's chat template; otherwise the prompt is one text.
+    xₜ = Format(g, oₜ, qₜ, bₜ),   |xₜ| ≤ B                 (constant context, Eqs. 2–3)
+
+g  the task                                   Prompt.task
+qₜ the last turn, (oₜ₋₁, aₜ₋₁)                Prompt.history, at most one line
+bₜ the tracker's state block                  Prompt.now, before the observation
+oₜ the current observation                    Prompt.now
+
+The paper's baselines are `History` with one turn (ReAct-1step) and with all turns (ReAct-full), both in the style `tags`. With
+`chat`, each turn is a message and its answer in the model's chat template; otherwise the prompt is one text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tacit.core.actions import ActionFormat
 from tacit.core.chat import Conversation, Exchange
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
-from tacit.core.world import Wording, tell_now
+from tacit.core.world import Tracker, Wording, tell_now
 from tacit.prompts.conversation import build_exchange, build_format, frame_note, render_observation, render_request
-
-if TYPE_CHECKING:
-    from tacit.prompts.state_block import StateBlock
 
 
 @dataclass(frozen=True)
 class History(Context):
+    """The last `turns` turns: 0 is memoryless, None the whole episode."""
+
     wording: Wording = field()
     turns: int | None = 2
     admissible: bool = True
@@ -37,6 +44,29 @@ class History(Context):
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
         return TurnReader(self, task, condition, self.turns)
+
+
+@dataclass(frozen=True)
+class StateBlock(Context):
+    """`block=False` and `one_step=False` leave out bₜ and qₜ. The tracker's signals are measured either way."""
+
+    wording: Wording = field()
+    tracker: Tracker = field()
+    block: bool = True
+    one_step: bool = True
+    admissible: bool = False
+    style: ActionStyle = "bare"
+    bound: int = 4000  # B, in characters, without a condition's note, which has its own bound
+    chat: bool = False
+    """chat messages: the last turn is a message and its answer, block and observation are the current message"""
+    thinking: bool = False
+
+    @property
+    def format(self) -> ActionFormat:
+        return build_format(self.wording, self.style, self.thinking)
+
+    def begin(self, task: Task, condition: Condition) -> PromptReader:
+        return TurnReader(self, task, condition, int(self.one_step))
 
 
 class TurnReader(PromptReader):

@@ -11,8 +11,7 @@ from tacit.core.method import Context
 from tacit.core.resources import Base
 from tacit.core.types import ActionStyle
 from tacit.core.world import FULL_BLOCK, Environment
-from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import History, StateBlock
 
 Turns = Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -1 for all of them")]
 

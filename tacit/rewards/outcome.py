@@ -83,7 +83,7 @@ class StepSignals(RewardTerm):
             if name not in step.signals:
                 raise TacitError(
                     f"a step has no signal {name!r} (it has: {', '.join(sorted(step.signals)) or 'none'}). Signals come from "
-                    f"the world (Transition.signals) or from a context with a tracker, such as tacit/prompts/state_block.py; "
+                    f"the world (Transition.signals) or from a context with a tracker, such as tacit/prompts/history.py; "
                     f"use one of them, or give {name!r} the weight 0."
                 )
             left_out = sum(step.signals.get(part, 0.0) for part in self.without if part.startswith(f"{name}."))

@@ -15,8 +15,7 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason
 from tacit.core.world import Wording
 from tacit.evaluation.tokens import TokenUse, count_tokens, join_uses, react_contexts, replay_observations
-from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import History, StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment

@@ -20,7 +20,7 @@ from tacit.credit.returns import StepReturns
 from tacit.losses.surrogates import PolicyGradient, ReferenceKL, ReferenceLogprobs, SampledPenalty
 from tacit.methods import get_method
 from tacit.methods.constant_context import ConstantContext
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import StateBlock
 from tacit.rewards.outcome import InvalidPenalty, Outcome, ReferencePenalty, StepSignals
 from tacit.worlds import get_environment
 

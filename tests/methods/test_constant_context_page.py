@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tacit.core.types import PLAIN
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import StateBlock
 from tacit.worlds import get_environment
 
 ROOT = Path(__file__).resolve().parents[2]

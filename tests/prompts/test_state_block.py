@@ -11,8 +11,7 @@ from scripted import ScriptedPolicy, stumble_through_countdown
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import PLAIN, Condition, Observation, Transition
-from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import History, StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment

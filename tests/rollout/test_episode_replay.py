@@ -11,8 +11,7 @@ from small_worlds import Corridor, Signs, corridor
 
 from tacit.core.protocols import Sampling
 from tacit.core.types import Condition, StopReason
-from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import History, StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.replay import PromptRenderer, ReplayMismatch, iterate_trajectory, play_episode, render_turns, replay_actions
 from tacit.rollout.worlds import InProcessPool

@@ -14,8 +14,7 @@ from small_worlds import Corridor, Signs, corridor
 from tacit.core.actions import Bare, Parsed
 from tacit.core.protocols import Sampling
 from tacit.core.types import Group, Observation, StopReason, Transition
-from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import History, StateBlock
 from tacit.rewards.outcome import Outcome, StepSignals
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool

@@ -14,8 +14,7 @@ from scripted import Words
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
-from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import History, StateBlock
 from tacit.training.demonstrations import Demonstrations, demonstrate
 from tacit.training.recordings import imitate_recordings
 from tacit.worlds import get_environment

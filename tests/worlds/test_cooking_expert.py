@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from random import Random
 
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import StateBlock
 from tacit.training.demonstrations import demonstrate
 from tacit.worlds import get_environment
 from tacit.worlds.cooking.tracker import read_scene

@@ -8,7 +8,7 @@ import pytest
 
 from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Observation, Task, Transition
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import StateBlock
 from tacit.worlds.cooking import ENVIRONMENT
 from tacit.worlds.cooking.skills import act_on_prompt
 from tacit.worlds.cooking.world import CookingWorld

@@ -13,8 +13,7 @@ from every_world import HOSTILE, expert_episode, fingerprint, fingerprint_elsewh
 from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Completion, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.engines.models.tiny import train_tokenizer
-from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import History, StateBlock
 from tacit.worlds import get_environment
 from tacit.worlds.textcraft.recipes import open_book
 from tacit.worlds.textcraft.skills import SKILLS, plan

@@ -10,7 +10,7 @@ from tracker_episodes import fold, rules_met, some_of_all
 
 from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import StateBlock
 from tacit.worlds import get_environment
 from tacit.worlds.webshop.tasks import generated_catalogue
 from tacit.worlds.webshop.tracker import BOUND, ERRORS, PROGRESS

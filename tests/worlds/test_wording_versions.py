@@ -7,8 +7,7 @@ import hashlib
 import pytest
 
 from tacit.core.types import PLAIN
-from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
+from tacit.prompts.history import History, StateBlock
 from tacit.worlds import get_environment
 
 EPISODES, TURNS = 10, 12
