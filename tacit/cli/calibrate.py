@@ -13,7 +13,9 @@ from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, make_con
 from tacit.config.checks import EXPERT, RULE_AGENT
 from tacit.config.flags import Parser, options_of
 from tacit.config.resources import calibration_path
+from tacit.config.values import from_text
 from tacit.core.errors import TacitError, unknown
+from tacit.credit.embedders import Pooling
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 
@@ -25,10 +27,12 @@ SUMMARY_LINE = "Choose the layer, pooling and radius of BiPACE and BiGPO for a m
 
 def run(argv: Sequence[str]) -> int:
     arguments, said = make_parser(peek_method(argv, "calibrate")).parse(argv)
-    layers, epsilons, poolings = _numbers(arguments.layers, int), _numbers(arguments.epsilons, float), _poolings(arguments)
+    layers = from_text(tuple[int, ...], arguments.layers, "--layers")
+    epsilons = from_text(tuple[float, ...], arguments.epsilons, "--epsilons")
+    poolings = from_text(tuple[Pooling, ...], arguments.poolings, "--poolings")
     _check(arguments)
     from tacit.calibration.audit import play_audit
-    from tacit.calibration.calibrate import draw, finish, scan_layers
+    from tacit.calibration.calibrate import finish, scan_layers
     from tacit.config.agents import open_target
     from tacit.config.credit_quality import rollout_setup
     from tacit.credit.partitions import check_radius
@@ -75,7 +79,6 @@ def run(argv: Sequence[str]) -> int:
     place = arguments.out or calibration_path(target.recipe, target.world)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_json(place, result)
-    picture = draw(slices, found.chosen, arguments.min_clusters, place.with_suffix(".png"))
     chosen = found.chosen
     probed = f"probe {chosen.probe:.3f} ± {chosen.probe_error:.3f}"
     say(console, f"layer {chosen.layer}, pooling {chosen.pooling} ({probed})", style="bold")
@@ -84,7 +87,7 @@ def run(argv: Sequence[str]) -> int:
         say(console, f"{embedder}: epsilon {radius.epsilon:.4g}, with which {told}", style="bold")
         if radius.warning:
             say(console, f"warning, {embedder}: {radius.warning}", style="yellow")
-    say(console, f"written to {place}" + (f" and {picture}" if picture else ""))
+    say(console, f"written to {place}")
     if not arguments.out:
         used = f"Training {target.recipe.model} with bigpo or bipace uses it from now on"
         say(console, f"{used}; --layer and --epsilon override it.")
@@ -150,18 +153,3 @@ def _show(console: Any, slices: Sequence[Slice], chosen: Slice | None, min_clust
         for s in slices
     ]  # fmt: skip
     console.print(table("", columns, rows, numbers=("epsilon", "probe", "±", "clusters", "singletons", "alone", "largest")))
-
-
-def _numbers(text: str, kind: type) -> list[Any]:
-    try:
-        return [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise TacitError(f"{text!r} is not a list of numbers such as -12,-8 or 0.05,0.1.") from error
-
-
-def _poolings(arguments: Any) -> list[str]:
-    chosen = [part.strip() for part in arguments.poolings.split(",") if part.strip()]
-    for pooling in chosen:
-        if pooling not in POOLINGS:
-            raise unknown("pooling", pooling, POOLINGS)
-    return chosen

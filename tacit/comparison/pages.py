@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -186,30 +186,27 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
     from matplotlib.figure import Figure
 
     methods = [(i, method) for i, method in enumerate(found["methods"]) if any(c["method"] == method for c in cells)]
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    axes = figure.subplots()
-    curves = [[{p["step"]: 100 * p["success"] for p in c["curve"]} for c in cells if c["method"] == m] for _, m in methods]
-    series = [s for (i, m), own in zip(methods, curves, strict=True) if (s := mean_series(m, own, i)).points]
-    draw_lines(axes, series, marks=True)
-    seeds = len({c["seed"] for c in cells})
-    title = f"{world}: mean of {pluralize(seeds, 'seed')}; each seed thin"
-    axes.set(xlabel="iteration", ylabel="success on the panel, %", title=title)
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    axes.grid(axis="y")
-    name_ends(axes, [replace(s, name=f"{s.name}  {s.points[-1].y:.1f}") for s in series], 0.055)
-    yield "learning", figure
-
-    for name in found.get("metrics", ()):
-        by_method = [[average_spans(c["practice"][name]) for c in cells if c["method"] == m] for _, m in methods]
-        drawn = [s for (i, m), own in zip(methods, by_method, strict=True) if (s := mean_series(m, own, i)).points]
-        if drawn:
-            figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-            axes = figure.subplots()
-            draw_lines(axes, drawn, marks=True)
-            axes.set(xlabel="iteration", ylabel=name, title=f"{world}: in RL, means of {SPANS} spans of iterations")
-            axes.grid(axis="y")
-            name_ends(axes, [replace(s, name=f"{s.name}  {s.points[-1].y:.2f}") for s in drawn], 0.055)
-            yield name.replace("/", "-"), figure
+    by_spans = f"{world}: in RL, means of {SPANS} spans of iterations"
+    lines: list[tuple[str, str, str, int, Callable[[Found], dict[float, float]]]] = [
+        (name.replace("/", "-"), name, by_spans, 2, lambda c, name=name: average_spans(c["practice"][name]))
+        for name in found.get("metrics", ())
+    ]
+    title = f"{world}: mean of {pluralize(len({c['seed'] for c in cells}), 'seed')}; each seed thin"
+    success = ("learning", "success on the panel, %", title, 1, lambda c: {p["step"]: 100 * p["success"] for p in c["curve"]})
+    for file, label, title, digits, curve in (success, *lines):
+        by_method = [mean_series(m, [curve(c) for c in cells if c["method"] == m], i) for i, m in methods]
+        series = [s for s in by_method if s.points]
+        if not series:
+            continue
+        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+        axes = figure.subplots()
+        draw_lines(axes, series, marks=True)
+        axes.set(xlabel="iteration", ylabel=label, title=title)
+        if file == "learning":
+            axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+        axes.grid(axis="y")
+        name_ends(axes, [replace(s, name=f"{s.name}  {s.points[-1].y:.{digits}f}") for s in series], 0.055)
+        yield file, figure
 
     thresholds = found["thresholds"]
     if thresholds:

@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import platform
+import shutil
 import tarfile
 import tempfile
 import time
@@ -102,13 +103,18 @@ def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Pa
 
     def fill(directory: Path) -> None:
         try:
-            with tarfile.open(fileobj=_Parts(pack, manifest["parts"]), mode="r|gz") as tar:
+            with tempfile.TemporaryFile(dir=directory) as whole:
+                for part in manifest["parts"]:
+                    with (pack / Path(part["name"]).name).open("rb") as one:
+                        shutil.copyfileobj(one, whole)
+                whole.seek(0)
                 total = 0
-                for member in tar:
-                    total += member.size
-                    if not member.isfile() or total > MAX_BYTES:
-                        raise TacitError(f"{pack} is no pack of a run: {member.name!r} is not a file, or it is too large.")
-                    tar.extract(member, directory, filter="data")
+                with tarfile.open(fileobj=whole, mode="r|gz") as tar:
+                    for member in tar:
+                        total += member.size
+                        if not member.isfile() or total > MAX_BYTES:
+                            raise TacitError(f"{pack} is not a packed run: {member.name!r} is not a file, or too large.")
+                        tar.extract(member, directory, filter="data")
         except (tarfile.TarError, OSError, EOFError) as error:
             raise TacitError(f"{pack} is damaged: {error}. Copy it again.") from error
         for file in sorted(directory.rglob("training/*.safetensors")):
@@ -163,25 +169,3 @@ def _cut(archive: Path, directory: Path) -> Iterator[dict[str, Any]]:
             name = f"part-{number:03d}"
             (directory / name).write_bytes(data)
             yield {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-class _Parts(io.RawIOBase):
-    """The parts as one stream."""
-
-    def __init__(self, pack: Path, parts: list[dict[str, Any]]) -> None:
-        self._files = iter([pack / Path(part["name"]).name for part in parts])
-        self._open: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while True:
-            if self._open is None:
-                if (file := next(self._files, None)) is None:
-                    return 0
-                self._open = file.open("rb")
-            if count := self._open.readinto(buffer):
-                return count
-            self._open.close()
-            self._open = None

@@ -104,33 +104,28 @@ def expert_workload(
     tokenizer, share, counted = tokens_of(model[1], model[0])
     live, make_expert = world.make(), world.expert()
     measured, seconds, steps = [], 0.0, 0
+
+    def timed(course: Iterator[Interaction]) -> Iterator[Interaction]:
+        """The episode; adds up the seconds its world and expert take."""
+        nonlocal seconds
+        while True:
+            began = time.perf_counter()
+            turn = next(course, None)
+            seconds += time.perf_counter() - began
+            if turn is None:
+                return
+            yield turn
+
     try:
         for task in tasks:
             turns = []
-            timed = _Timed(play_episode(live, task, make_expert(task), limit))
-            for turn in render_turns(context, task, timed, tokenizer=tokenizer):
+            course = timed(play_episode(live, task, make_expert(task), limit))
+            for turn in render_turns(context, task, course, tokenizer=tokenizer):
                 action = encode_action(turn.prompt, turn.action, context.format, tokenizer)
                 turns.append((max(1, round(len(turn.tokens) * share)), max(1, round(len(action) * share))))
             measured.append(np.array(turns, np.int64))
-            seconds, steps = seconds + timed.seconds, steps + len(turns)
+            steps += len(turns)
     finally:
         live.close()
     source = f"expert of {world.name}, {len(tasks)} tasks, {counted}"
     return Workload.measured(episodes, measured, seconds / steps, source)
-
-
-class _Timed:
-    """An episode, and the seconds its world and expert took."""
-
-    def __init__(self, course: Iterator[Interaction]) -> None:
-        self._course, self.seconds = course, 0.0
-
-    def __iter__(self) -> Iterator[Interaction]:
-        return self
-
-    def __next__(self) -> Interaction:
-        began = time.perf_counter()
-        try:
-            return next(self._course)
-        finally:
-            self.seconds += time.perf_counter() - began

@@ -477,7 +477,7 @@ def test_bad_geometry_is_refused_before_anything_is_loaded(words, reason, capsys
     ("words", "reason"),
     [
         (["tiny"], "--world"),
-        (["tiny", "--world", "countdown", "--poolings", "sum"], "unknown pooling"),
+        (["tiny", "--world", "countdown", "--poolings", "sum"], "--poolings must be one of last, mean, attention"),
         (["tiny", "--world", "countdown", "--epsilons", "0.1,x"], "list of numbers"),
         (["tiny", "--world", "countdown", "--layers=-9"], "layer -9 does not exist"),
         (["tiny", "--world", "countdown", "--epsilons", "3"], "between 0"),

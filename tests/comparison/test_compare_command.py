@@ -133,7 +133,7 @@ def test_killed_in_the_middle_moved_stopped_and_resumed_it_ends_in_the_same_tabl
     going_on = start("compare", file, "--out", out, "--jobs", "2")
     going_on.until(lambda: finished(out) >= 6)
     going_on.terminate()  # the command alone: its runs are its own to stop
-    assert going_on.wait() == 143 and "stopped. The same command goes on" in going_on.out + going_on.err
+    assert going_on.wait() == 143 and "stopped. The same command resumes it" in going_on.out + going_on.err
     assert not read(out)["complete"] and 6 <= finished(out) < 12
     for lock in out.glob("runs/**/.lock"):
         with lock.open() as held:
