@@ -241,7 +241,7 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     assert 0.02 <= result["radii"]["ngram"]["epsilon"] <= 0.40
     assert (result["radius_groups"], result["radius_group_size"]) == (3, 4), "as many as training plays"
     place = calibration_path(recipe, world)
-    assert place.exists() and place.with_suffix(".png").stat().st_size > 1000
+    assert place.exists()
     picked = prepare(recipe).recipe
     found = (result["layer"], result["pooling"], result["epsilon"])
     assert (picked.settings.layer, picked.settings.pooling, picked.settings.epsilon) == found
@@ -478,7 +478,7 @@ def test_bad_geometry_is_refused_before_anything_is_loaded(words, reason, capsys
     [
         (["tiny"], "--world"),
         (["tiny", "--world", "countdown", "--poolings", "sum"], "--poolings must be one of last, mean, attention"),
-        (["tiny", "--world", "countdown", "--epsilons", "0.1,x"], "list of numbers"),
+        (["tiny", "--world", "countdown", "--epsilons", "0.1,x"], "--epsilons must be a finite number"),
         (["tiny", "--world", "countdown", "--layers=-9"], "layer -9 does not exist"),
         (["tiny", "--world", "countdown", "--epsilons", "3"], "between 0"),
         (["tiny", "--world", "countdown", "--members", "-1"], "--members -1 must be at least 0"),
