@@ -248,8 +248,8 @@ def train(
     begun = (recipe.out / SETTINGS).exists()
     if begun and not resume:
         raise TacitError(
-            f"{recipe.out} already holds a run. Go on with it (resume=True, or tacit.open_run({str(recipe.out)!r}).resume()), "
-            "or name another `out`."
+            f"{recipe.out} already contains a run. Resume it (resume=True, or tacit.open_run({str(recipe.out)!r}).resume()), or "
+            "name another `out`."
         )
     if not begun:
         check_new_run(recipe.out)
@@ -357,22 +357,22 @@ def evaluate(
     """
     if hasattr(who, "sample") and hasattr(who, "encode_prompt"):
         if checkpoint or endpoint:
-            raise TacitError("a loaded policy has its weights already: leave `checkpoint` and `endpoint` out.")
+            raise TacitError("a loaded policy has its weights already; remove `checkpoint` and `endpoint`.")
         run = str(like.path if isinstance(like, OpenRun) else like or "")
         meant = with_panel(_collect_overrides(run, world, method, settings), panel, run)
         target = open_loaded(cast(SamplingPolicy, who), meant, run)
     else:
         if hasattr(who, "act") and not callable(who):
-            raise TacitError(f"{who!r} plays one episode; give {type(who).__name__} itself, which is made anew for each task.")
+            raise TacitError(f"{who!r} is an instance; pass the class {type(who).__name__}, which is created for each task.")
         if like is not None:
-            raise TacitError(f"like = {like}: only a loaded policy can be measured as another run is, and {who!r} is none.")
+            raise TacitError(f"like = {like}: only a loaded policy can use the settings of another run.")
         actor = cast(Callable[[Task], Expert], who) if callable(who) else None
         name = getattr(who, "__name__", "actor") if actor else str(who.path if isinstance(who, OpenRun) else who)
         meant = with_panel(_collect_overrides(name, world, method, settings), panel, "" if endpoint else name)
         if endpoint is None:
             target = open_agent(name, meant, checkpoint, actor)
         elif checkpoint:
-            raise TacitError(f"checkpoint = {checkpoint!r} is for runs; an endpoint serves what it serves.")
+            raise TacitError(f"checkpoint = {checkpoint!r} is for runs; remove it for an endpoint.")
         else:
             target = open_endpoint(meant, endpoint, name, key_variable, concurrency, timeout_s)
     sitting = PanelEvaluation(target, tuple(ks), prices, Path(out) if out is not None else None, fresh, meant)

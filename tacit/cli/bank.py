@@ -124,7 +124,7 @@ def bring_in(argv: Sequence[str]) -> int:
     arguments, _ = parser.parse(argv)
     console, path = make_console(), arguments.bank
     if not arguments.file.exists() or arguments.file.is_dir():
-        raise TacitError(f"there is no file {arguments.file} to import.")
+        raise TacitError(f"the file {arguments.file} does not exist.")
     bank, embedding = _bank_to_fill(path, arguments.embedding)
     with arguments.file.open("rb") as lines:
         taken = import_lines(bank, embedding, lines)

@@ -36,7 +36,7 @@ def prepare_packed(name: str, argv: Sequence[str]) -> int:
     parser.flag("--gguf", Path, "use this file instead of the packages", "FILE")
     arguments, _ = parser.parse(argv)
     if arguments.gguf is not None and not arguments.gguf.is_file():
-        raise TacitError(f"--gguf {arguments.gguf}: there is no such file.")
+        raise TacitError(f"--gguf {arguments.gguf}: the file does not exist.")
     made = prepare_model(packed, arguments.destination, arguments.gguf, partial(print, flush=True))
     print(f"ready: tacit eval {made} --world countdown --tasks 4\n       tacit train --model {made} --world countdown")
     return 0

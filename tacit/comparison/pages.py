@@ -187,13 +187,17 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
 
     methods = [(i, method) for i, method in enumerate(found["methods"]) if any(c["method"] == method for c in cells)]
     by_spans = f"{world}: in RL, means of {SPANS} spans of iterations"
-    lines: list[tuple[str, str, str, int, Callable[[Found], dict[float, float]]]] = [
-        (name.replace("/", "-"), name, by_spans, 2, lambda c, name=name: average_spans(c["practice"][name]))
-        for name in found.get("metrics", ())
-    ]
-    title = f"{world}: mean of {pluralize(len({c['seed'] for c in cells}), 'seed')}; each seed thin"
-    success = ("learning", "success on the panel, %", title, 1, lambda c: {p["step"]: 100 * p["success"] for p in c["curve"]})
-    for file, label, title, digits, curve in (success, *lines):
+
+    def spans(name: str) -> Callable[[Found], dict[float, float]]:
+        return lambda cell: average_spans(cell["practice"][name])
+
+    lines = [(name.replace("/", "-"), name, by_spans, 2, spans(name)) for name in found.get("metrics", ())]
+    by_seeds = f"{world}: mean of {pluralize(len({c['seed'] for c in cells}), 'seed')}; each seed thin"
+
+    def success(cell: Found) -> dict[float, float]:
+        return {p["step"]: 100 * p["success"] for p in cell["curve"]}
+
+    for file, label, title, digits, curve in (("learning", "success on the panel, %", by_seeds, 1, success), *lines):
         by_method = [mean_series(m, [curve(c) for c in cells if c["method"] == m], i) for i, m in methods]
         series = [s for s in by_method if s.points]
         if not series:

@@ -179,7 +179,7 @@ def open_target(
     if path.parent.name == "checkpoints" and (path.parent.parent / SETTINGS).exists():
         return _open_run(path.parent.parent, said, checkpoint or path.name)
     if checkpoint:
-        raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is none: it has no {SETTINGS}.")
+        raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is not one: it has no {SETTINGS}.")
     _needs_world(name, said, place=True)
     recipe = Recipe.from_json(override({"model": name}, said))
     return _open(name, recipe, recipe.train.seed)
@@ -232,7 +232,8 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
     recipe, seed, trained_in = _run_recipe(path, said)
     if recipe.model in AGENTS:
         raise TacitError(
-            f"{path} has measured the {recipe.model}, which has no weights: `tacit eval {recipe.model} --world {recipe.world}`."
+            f"{path} evaluated the {recipe.model}, which has no weights; use "
+            f"`tacit eval {recipe.model} --world {recipe.world}`."
         )
     found = None
     if name != UNTRAINED:
@@ -288,7 +289,7 @@ def _open_agent(name: str, said: Overrides, actor: Callable[[Task], Expert] | No
     recipe = Recipe.from_json(override(RULE_AGENT_DEFAULTS if reads else {}, said))
     world = open_world(recipe.world)
     if reads and world.reader is None:
-        raise TacitError(f"world {world.name!r} has no reader; its expert plays without reading (`tacit eval expert`).")
+        raise TacitError(f"world {world.name!r} has no rule agent; use its expert (`tacit eval expert`).")
     recipe = check_sampling(recipe, world, loads=False)
     context: Context = ActingContext(actor) if actor else expert_context(world, recipe.train.world_timeout_s)
     policy: SamplingPolicy = Echo()
@@ -303,8 +304,8 @@ def _needs_world(name: str, said: Overrides, place: bool = False) -> None:
     if ("world",) not in said:
         if not place or name in (*TINY_SIZES, *BASES):
             where = "add --world, or world=… from Python (see `tacit list worlds`)"
-            raise TacitError(f"{name!r} can play in any world, so one must be named: {where}.")
+            raise TacitError(f"{name!r} needs a world: {where}.")
         there = describe_directory(Path(name))
         here = f" Runs here: {', '.join(runs)}." if not Path(name).is_dir() and (runs := find_runs(Path())) else ""
         model = "A model needs a world: add --world (see `tacit list worlds`)."
-        raise TacitError(f"{name!r} is no run directory: {there} {model}{here}")
+        raise TacitError(f"{name!r} is not a run directory: {there} {model}{here}")

@@ -38,23 +38,21 @@ def find_warnings(recipe: Recipe) -> tuple[str, ...]:
     found = []
     if imitates and recipe.train.sft.lr > LANGUAGE_MODEL_SFT_LR and not small:
         found.append(
-            f"sft.lr = {recipe.train.sft.lr:g} is meant for policies of a million parameters; a language model may lose what "
-            "it knows by it; try --sft.lr 1e-4"
+            f"sft.lr = {recipe.train.sft.lr:g} is meant for policies of a million parameters and may damage a language model; "
+            "try --sft.lr 1e-4"
         )
     if imitates and recipe.train.sft.entries:
         found += recipe.settings.entry_warnings(frozenset(recipe.policies))
     if not schedule.iterations:
         return tuple(found)
     if (recipe.model in TINY_SIZES or base_named(recipe.model)) and not imitates:
-        begins = "begins as noise" if recipe.model in TINY_SIZES else "has never been shown what to do"
+        begins = "starts from random weights" if recipe.model in TINY_SIZES else "was not trained on any task"
         found.append(
-            f"{recipe.model} {begins} and imitates nobody first: hardly an episode will succeed, and practice will have "
-            "nothing to learn from; add --sft.steps 300"
+            f"{recipe.model} {begins} and there is no imitation: hardly an episode will succeed, so RL has nothing to learn "
+            "from; add --sft.steps 300"
         )
     if schedule.lr < SMALL_POLICY_LR and small:
-        found.append(
-            f"lr = {schedule.lr:g} is meant for language models, and {recipe.model} will hardly move by it; try --lr 3e-4"
-        )
+        found.append(f"lr = {schedule.lr:g} is meant for language models and too low for {recipe.model}; try --lr 3e-4")
     return tuple(found)
 
 
@@ -158,11 +156,13 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     if recipe.model in AGENTS:
         _check_agent(recipe, worlds)
     elif not train.sft.imitates and not schedule.iterations:
-        raise TacitError("sft.steps and iterations are both 0, so nothing would be trained; to measure only, use `tacit eval`.")
+        raise TacitError(
+            "sft.steps and iterations are both 0, so nothing would be trained; to evaluate only, use `tacit eval`."
+        )
     if train.sft.steps and train.sft.epochs:
         raise TacitError(
-            f"sft.steps = {train.sft.steps} and sft.epochs = {train.sft.epochs:g} both say how long to imitate; set one of "
-            "them to 0."
+            f"sft.steps = {train.sft.steps} and sft.epochs = {train.sft.epochs:g} both set the length of imitation; set "
+            "one of them to 0."
         )
     for world in worlds:
         if not world.playable and (schedule.iterations or train.sft.rounds or not train.sft.from_ or len(worlds) > 1):
@@ -199,13 +199,13 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
 
 def _check_agent(recipe: Recipe, worlds: Sequence[Environment]) -> None:
     if recipe.train.sft.imitates or recipe.schedule.iterations:
-        raise TacitError(f"the {recipe.model} learns nothing: --sft.steps 0 --iterations 0 measures it as a run is measured.")
+        raise TacitError(f"the {recipe.model} cannot be trained; evaluate it with --sft.steps 0 --iterations 0.")
     if len(worlds) > 1:
-        raise TacitError(f"the {recipe.model} of one world knows no other; measure it in one of {recipe.world} at a time.")
+        raise TacitError(f"the {recipe.model} belongs to one world; evaluate it in one of {recipe.world} at a time.")
     if not recipe.train.evaluation.untrained:
-        raise TacitError(f"evaluation.untrained = false, and nothing else of the {recipe.model} would be measured.")
+        raise TacitError(f"evaluation.untrained = false leaves nothing to evaluate for the {recipe.model}; remove it.")
     if recipe.model == RULE_AGENT and worlds[0].reader is None:
-        raise TacitError(f"world {worlds[0].name!r} has no reader; its expert plays without reading (--model {EXPERT}).")
+        raise TacitError(f"world {worlds[0].name!r} has no rule agent; use its expert (--model {EXPERT}).")
 
 
 def _fill_choices(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
@@ -248,7 +248,7 @@ def _check_place(place: WorldRecipe, world: Environment) -> None:
     if train.sft.imitates and not train.sft.from_:
         world.expert(train.sft.expert or None)
     elif train.sft.imitates and not Path(train.sft.from_).expanduser().is_file():
-        raise TacitError(f"sft.from = {train.sft.from_!r}: there is no such file of recorded episodes.")
+        raise TacitError(f"sft.from = {train.sft.from_!r}: the file does not exist.")
     if train.sft.rounds:
         check_adviser(world, train.sft.expert)
     if (most := math.ceil(schedule.groups * place.share)) > train.tasks:
@@ -257,7 +257,7 @@ def _check_place(place: WorldRecipe, world: Environment) -> None:
 
 def check_new_run(out: Path) -> None:
     if (out / SETTINGS).exists():
-        raise TacitError(f"{out} already holds a run. Continue it with `tacit train --resume {out}`, or name another --out.")
+        raise TacitError(f"{out} already contains a run. Resume it with `tacit train --resume {out}`, or name another --out.")
     check_output_directory(out)
 
 
@@ -285,10 +285,10 @@ def check_model(model: str) -> None:
         return
     if path.is_dir():
         if (path / "settings.json").exists():
-            raise TacitError(f"{model!r} is a run; to start from its weights give {path}/checkpoints/NAME/policy.")
+            raise TacitError(f"{model!r} is a run; to start from its weights use --model {path}/checkpoints/NAME/policy.")
         place = next((p for p in (path, path / "model") if (p / "config.json").is_file()), None)
         if place is None:
-            raise TacitError(f"{model!r} is a directory without config.json; give the directory of a saved transformers model.")
+            raise TacitError(f"{model!r} has no config.json; give the directory of a saved transformers model.")
         if not any(True for pattern in TOKENIZERS for _ in place.glob(pattern)):
             raise TacitError(
                 f"{model!r} has no tokenizer (tokenizer.json or the like); copy the model's tokenizer files into it, "
@@ -296,8 +296,8 @@ def check_model(model: str) -> None:
             )
         return
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
-        remedy = "give that of a saved transformers model, or owner/name on the hub."
-        raise TacitError(f"no model at {model!r}: there is no such directory; {remedy}")
+        remedy = "give a saved transformers model, or owner/name on the hub."
+        raise TacitError(f"model {model!r}: the directory does not exist; {remedy}")
     if model.count("/") != 1:
         if model.lower().startswith("smol"):
             raise TacitError(f"unknown model {model!r}. Make it with `tacit prepare smollm2 DIR`, then give --model DIR.")
@@ -355,8 +355,8 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
     refused = fixed_differences(replace(before, out=path).to_json(), replace(after, out=path).to_json())
     if refused:
         raise TacitError(
-            f"a resumed run keeps its settings, and {', '.join(refused)} is not what {path / SETTINGS} says. "
-            f"Only {MAY_CHANGE} may change; for anything else start a new run."
+            f"a resumed run keeps its settings: {', '.join(refused)} differs from {path / SETTINGS}. Only "
+            f"{MAY_CHANGE} may change; otherwise start a new run."
         )
     if (summary := find_summary(path)) is not None and summary.get("iterations") == after.schedule.iterations:
         # A run stopped by a callback continues; one out of patience only with more patience.

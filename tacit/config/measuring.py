@@ -43,15 +43,15 @@ def with_panel(said: Overrides, name: str, target: str) -> Overrides:
     played = said.get(("world",)) or (read_settings(run)["world"] if run else None)
     if is_panel_file(name):
         if picked := next((place[-1] for place in PICKS if place in said), None):
-            raise TacitError(f"--{picked} picks from a split; take what you do not want out of {name} instead.")
+            raise TacitError(f"--{picked} selects from a split and has no effect on a file; edit {name} instead.")
         own: dict[tuple[str, ...], Any] = {} if played else {("world",): read_panel(Path(name).expanduser()).tasks[0].world}
         return {**said, PANEL: name, **own}
     place, _, count = name.rpartition("/")
     world, _, split = place.rpartition("/")
     if not world or not split or not count.isdigit():
         raise TacitError(
-            f"--panel {name!r} is no panel name; one reads WORLD/SPLIT/TASKS, such as countdown/test/128, or is a .json or "
-            ".jsonl file of tasks."
+            f"--panel {name!r} is not a panel: give WORLD/SPLIT/TASKS, such as countdown/test/128, or a .json or .jsonl "
+            "file of tasks."
         )
     splits = open_world(world).splits
     if split not in splits:

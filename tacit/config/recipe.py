@@ -116,15 +116,13 @@ def read_mixture(text: str) -> Mapping[str, float]:
             with suppress(ValueError):
                 shares[name] = float(number)
             if not 0 < (shares[name] or 0) <= 1:
-                raise TacitError(
-                    f"world = {text!r}: {number!r} is no share; it must be above 0 and at most 1, as in {EXAMPLE}."
-                )
+                raise TacitError(f"world = {text!r}: the share {number!r} must be above 0 and at most 1, as in {EXAMPLE}.")
     said = [share for share in shares.values() if share is not None]
     if not said:
         return {name: 1 / len(shares) for name in shares}
     if len(said) < len(shares):
         silent = ", ".join(name for name, share in shares.items() if share is None)
-        raise TacitError(f"world = {text!r} says shares, but none for {silent}; give every world one, or none.")
+        raise TacitError(f"world = {text!r} has no share for {silent}; give every world a share, or none.")
     if abs(sum(said) - 1) > 1e-6:
         raise TacitError(f"the shares of world = {text!r} add up to {sum(said):g}, not to 1; write for example {EXAMPLE}.")
     return {name: share for name, share in shares.items() if share is not None}
@@ -305,7 +303,7 @@ class Recipe:
     def alone(self, world: str = "") -> Recipe:
         """The same run in the named world, or in its only world."""
         if not world and len(self.places) > 1:
-            raise TacitError(f"{self.out} was trained in several worlds ({self.world}); say which one is meant (--world).")
+            raise TacitError(f"{self.out} was trained in several worlds ({self.world}); choose one with --world.")
         return self.at(world or self.places[0].world)
 
     @property
@@ -438,8 +436,8 @@ def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Doc
             own = tables[name].get(section, {}) if section else tables[name]
             for key in own if isinstance(own, Mapping) else ():
                 if key.replace("-", "_") in shared:
-                    said = f"[worlds.{name}] says {(f'{section}.{key}' if section else key)!r}"
-                    raise TacitError(f"{said}, which the worlds of a run share: say it outside [worlds].")
+                    said = f"[worlds.{name}] sets {(f'{section}.{key}' if section else key)!r}"
+                    raise TacitError(f"{said}, which all worlds of a run share; move it out of [worlds].")
     return {name: dict(table) for name, table in tables.items()}
 
 
@@ -461,7 +459,7 @@ def _world_name(said: Any) -> str:
     if not isinstance(name, str) or not name:
         raise TacitError(f'[world] has no name, only {", ".join(options) or said}; write name = "code", or --world code.')
     if "," in name and options:
-        raise TacitError(f"{', '.join(options)}: say for which of {name} it is meant, as in code+{next(iter(options))}=…")
+        raise TacitError(f"{', '.join(options)}: several worlds are named ({name}); write it as code+{next(iter(options))}=….")
     base, *own = name.split("+")
     known = dict(option.partition("=")[::2] for option in own)
     return "+".join([base, *(f"{key}={value}" for key, value in {**known, **options}.items())])

@@ -130,7 +130,7 @@ def encoder_of_bank(embedder: str) -> Encode:
     url = os.environ.get(ADDRESS, "")
     if not url:
         raise TacitError(
-            f"the bank was made with {model!r} behind an endpoint: say where it is, {ADDRESS}=http://HOST:PORT/v1."
+            f"the bank was made with {model!r} behind an endpoint; set its URL with {ADDRESS}=http://HOST:PORT/v1."
         )
     return load_encoder(model, url)
 
@@ -184,8 +184,7 @@ class RunResources(Resources):
         known, thing = self._shared[name]
         if known != like:
             raise TacitError(
-                f"the worlds of a run share its {name}, and [worlds.…] would have it made differently: say those settings "
-                "outside [worlds]."
+                f"the worlds of a run share its {name}, but [worlds.…] gives it different settings; move them out of [worlds]."
             )
         return thing
 

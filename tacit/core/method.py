@@ -276,8 +276,8 @@ class Schedule:
             raise TacitError(f"minibatch_rows = {self.minibatch_rows} must not be negative.")
         if self.minibatch_rows and self.minibatches > 1:
             raise TacitError(
-                f"minibatches = {self.minibatches} and minibatch_rows = {self.minibatch_rows} both say how a batch is parted; "
-                "leave one of them out."
+                f"minibatches = {self.minibatches} and minibatch_rows = {self.minibatch_rows} both divide the batch; "
+                "remove one of them."
             )
 
     def lr_at(self, info: IterationInfo) -> float:

@@ -35,7 +35,7 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
         if _joined and _joined != address:
             raise TacitError(
                 f"{setting} {address}, but this process is in the Ray cluster at {_joined!r} already, and can be in one only; "
-                "say the same address for the engine and for the workers of worlds."
+                "use the same address for the engine and the world workers."
             )
         return ray
     own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == OWN else {}
@@ -53,8 +53,8 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
             ) from error
         raise TacitError(
             f"no Ray cluster answers at {address!r}: {first}. Start one with `ray start --head` and give its address, "
-            f"or use {setting} {OWN} for one of this run's own. One that asks for a token, as `ray start` says it does, wants "
-            "RAY_AUTH_MODE=token here too."
+            f"or use {setting} {OWN} for a new one. A cluster that requires a token "
+            "needs RAY_AUTH_MODE=token here too."
         ) from error
     _joined = address
     return ray

@@ -40,7 +40,7 @@ def import_object(
     place, colon, attribute = name.rpartition(":")
     if not colon:
         if name.endswith(".py"):
-            raise TacitError(f"{name!r} is a file; say which {kind} in it: {name}:NAME.")
+            raise TacitError(f"{name!r} is a file; name the {kind} in it: {name}:NAME.")
         raise TacitError(f"{unknown(kind, name, known)} Your own: package.module:NAME or path/to/file.py:NAME.")
     if not trusted:
         check_import(kind, name)
@@ -59,7 +59,7 @@ def import_object(
         )
     found = getattr(module, attribute)
     if not fits(found):
-        raise TacitError(f"{name!r} is no {kind}: it must be {must_be}.")
+        raise TacitError(f"{name!r} is not a valid {kind}: it must be {must_be}.")
     return found
 
 
@@ -67,7 +67,7 @@ def _import_file(kind: str, path: Path) -> ModuleType:
     """Import a file as a module named after it, with its folder on sys.path, so that worker processes can import it too."""
     path = path.resolve()
     if not path.exists():
-        raise TacitError(f"there is no {kind} file {str(path)!r}.")
+        raise TacitError(f"the {kind} file {str(path)!r} does not exist.")
     name = path.stem
     loaded = sys.modules.get(name)
     if loaded is not None:
@@ -118,7 +118,7 @@ class Registry:
 
     def check(self, found: Any) -> None:
         if not self.fits(found):
-            raise TacitError(f"{found!r} is no {self.kind}: it must be {self.must_be}, or a name.")
+            raise TacitError(f"{found!r} is not a valid {self.kind}: it must be {self.must_be}, or a name.")
 
     def get(self, name: str) -> Any:
         if name in self.registered:
@@ -141,5 +141,5 @@ class Registry:
         except (Exception, SystemExit) as error:
             raise TacitError(f"cannot load the {self.kind} {name!r} of {package}: {describe_error(error)}.") from error
         if not self.fits(found):
-            raise TacitError(f"{name!r} of {package} ({point.value}) is no {self.kind}: it must be {self.must_be}.")
+            raise TacitError(f"{name!r} of {package} ({point.value}) is not a valid {self.kind}: it must be {self.must_be}.")
         return found

@@ -394,8 +394,8 @@ class Environment:
             raise TacitError(f"world {self.name!r} is {self.summary}: nothing can be played or measured in it.")
         if not named and self.panel_split not in self.splits:
             raise TacitError(
-                f"world {self.name!r} has no split {self.panel_split!r} to be measured on; name one of "
-                f"{', '.join(self.splits)} (evaluation.split), or say which it is by the world's panel_split."
+                f"world {self.name!r} has no split {self.panel_split!r} to evaluate on; name one of "
+                f"{', '.join(self.splits)} (evaluation.split), or set the world's panel_split."
             )
         if named and named not in self.splits:
             raise unknown(f"split of world {self.name!r}", named, self.splits)

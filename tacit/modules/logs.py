@@ -89,7 +89,7 @@ def find_logs(paths: Sequence[Path]) -> list[Path]:
             raise TacitError(f"--from {path}: the directory has no logs ({', '.join(ENDINGS)}).")
         for file in inside:
             if not file.is_file():
-                raise TacitError(f"--from {file}: there is no such file of recorded episodes.")
+                raise TacitError(f"--from {file}: the file does not exist.")
             found += [file] if file not in found else []
     return found
 

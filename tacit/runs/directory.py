@@ -43,7 +43,7 @@ class Run:
     def create(cls, path: Path, settings: dict[str, Any], keep: int = 2, wandb: str = "") -> Run:
         if (path / SETTINGS).exists():
             raise TacitError(
-                f"{path} already holds a run. Continue it with `tacit train --resume {path}`, or name another --out."
+                f"{path} already contains a run. Resume it with `tacit train --resume {path}`, or name another --out."
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def open_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
 
 def read_settings(path: Path) -> dict[str, Any]:
     if not (path / SETTINGS).exists():
-        raise TacitError(f"{path} is no run directory: {describe_directory(path)}")
+        raise TacitError(f"{path} is not a run directory: {describe_directory(path)}")
     found = _read(path, SETTINGS, "")
     for name in ("method", "engine", "schedule", "policies"):
         if not isinstance(found, dict) or not isinstance(found.get(name, None if name == "method" else {}), dict):
@@ -118,7 +118,7 @@ def find_summary(path: Path) -> dict[str, Any] | None:
 def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
     file = path / name
     if not file.exists():
-        raise TacitError(f"there is no {name} in {path}: {remedy}")
+        raise TacitError(f"{path} has no {name}: {remedy}")
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

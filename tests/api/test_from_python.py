@@ -195,11 +195,11 @@ def test_a_loaded_policy_is_measured_as_it_is(run, tmp_path, monkeypatch):
     policy.load(run.path / "checkpoints" / run.checkpoints[0] / "policy")
     changed = tacit.evaluate(policy, like=run, out=tmp_path / "policy")
     assert changed.result["fingerprint"] != measured.result["fingerprint"]
-    with pytest.raises(TacitError, match="'a policy' can play in any world, so one must be named"):
+    with pytest.raises(TacitError, match="'a policy' needs a world"):
         tacit.evaluate(policy)
     with pytest.raises(TacitError, match="has its weights already"):
         tacit.evaluate(policy, like=run, checkpoint="best")
-    with pytest.raises(TacitError, match=r"plays one episode; give Always itself, which is made anew for each task"):
+    with pytest.raises(TacitError, match=r"is an instance; pass the class Always, which is created for each task"):
         tacit.evaluate(Always(None), SAME)
     with pytest.raises(TacitError, match=r"made 'a' of a task, which cannot play: .* `act\(observation\)`"):
         tacit.evaluate(lambda task: "a", SAME, tasks=2)
@@ -292,9 +292,9 @@ def test_names_find_the_object_again(tmp_path):
     assert tacit.open_run(run.path, world=hidden).evaluate().result["equals_run"]
     with pytest.raises(TacitError, match=r"world = 3 must be a name, an Environment"):
         name_worlds(3)
-    with pytest.raises(TacitError, match="is no method: it must be a dataclass"):
+    with pytest.raises(TacitError, match="is not a valid method: it must be a dataclass"):
         name_method(Path)
-    with pytest.raises(TacitError, match="<class 'int'> is no method"):
+    with pytest.raises(TacitError, match="<class 'int'> is not a valid method"):
         name_method(3)
     with pytest.raises(TacitError, match=r"is what plays one episode; what is trained in is an Environment with make=Say"):
         name_worlds(Say)
@@ -341,10 +341,10 @@ def test_a_recipe_by_name_with_something_else_said(tmp_path, monkeypatch):
 
 
 def test_a_second_start_is_refused_and_one_with_resume_goes_on(run, tmp_path):
-    with pytest.raises(TacitError, match=r"already holds a run\. Go on with it"):
+    with pytest.raises(TacitError, match=r"already contains a run\. Resume it"):
         small(run.path)
     assert small(run.path, resume=True).summary == run.summary, "it was finished"
-    with pytest.raises(TacitError, match=r"a resumed run keeps its settings, and method\.kl=0\.5"):
+    with pytest.raises(TacitError, match=r"a resumed run keeps its settings: method\.kl=0\.5"):
         small(run.path, resume=True, kl=0.5)
 
 

@@ -145,7 +145,7 @@ def test_eval_of_the_expert_and_of_a_model(capsys, tmp_path, monkeypatch):
 def test_a_run_is_not_started_twice_and_a_finished_one_only_shows_its_end(finished, recipe, capsys):
     run, _ = finished
     assert main(["train", "--config", str(recipe), "--out", str(run)]) == 2
-    assert f"already holds a run. Continue it with `tacit train --resume {run}`" in capsys.readouterr().err
+    assert f"already contains a run. Resume it with `tacit train --resume {run}`" in capsys.readouterr().err
     assert main(["train", "--resume", str(run)]) == 0
     out = capsys.readouterr().out
     assert f"{run} is finished" in out and "after rl 2" in out

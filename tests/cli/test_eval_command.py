@@ -242,8 +242,8 @@ def test_a_task_the_world_cannot_set_up_is_a_crash_that_is_shown(capsys, tmp_pat
     ("words", "message"),
     [
         (["--panel", "missing.jsonl"], "cannot read the panel missing.jsonl: No such file"),
-        (["--panel", "missing.jsonl", "--tasks", "3"], "--tasks picks from a split"),
-        (["--panel", "countdown/test"], "is no panel name"),
+        (["--panel", "missing.jsonl", "--tasks", "3"], "--tasks selects from a split"),
+        (["--panel", "countdown/test"], "is not a panel"),
         (["--panel", "alfworld/unseen/8"], "belongs to world 'alfworld'"),
         (["--k", "3"], "--k 3 needs 3 episodes per task, and --repeats is 1: add --repeats 3"),
         (["--k", "0", "--repeats", "2"], "each k must be at least 1"),
@@ -343,7 +343,7 @@ def test_an_endpoint_that_goes_away_and_comes_back(capsys, tmp_path):
         ([], "the following arguments are required: TARGET"),
         (["--endpoint", "http://localhost:1/v1", "--world", "countdown"], "add --model NAME"),
         (["--endpoint", "localhost", "--model", "m", "--world", "countdown"], "must begin with http"),
-        (["--endpoint", "http://localhost:1/v1", "--model", "m"], "'m' can play in any world, so one must be named"),
+        (["--endpoint", "http://localhost:1/v1", "--model", "m"], "'m' needs a world"),
         (
             ["--endpoint", "http://x", "--model", "m", "--world", "countdown", "--checkpoint", "best"],
             "--checkpoint best is for runs",

@@ -190,7 +190,7 @@ def test_a_run_that_kept_no_checkpoint_is_read_from_its_episodes(runs, capsys, t
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["nowhere"], "nowhere is no run directory"),
+        (["nowhere"], "nowhere is not a run directory"),
         (["RUN", "--iteration", "9"], "iteration 9 is not recorded"),
         (["RUN", "--checkpoint", "sft"], "it comes with practice"),
         (["RUN", "--checkpoint", "rl-9"], "no checkpoint 'rl-9'"),

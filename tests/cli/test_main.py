@@ -92,16 +92,16 @@ def test_the_first_help_names_the_commands(capsys):
         (["train", "--world", "countdown", "--lam", "1"], "error: unknown flag --lam. It belongs to ppo: add --method ppo."),
         (["train", "--world", "countdown", "--gruops", "1"], "error: unknown flag --gruops. Did you mean --groups?"),
         (["train", "--world", "countdown", "--learning_rate", "1"], "error: unknown flag --learning-rate. Did you mean --lr?"),
-        (["train", "--resume", "nowhere"], "error: nowhere is no run directory: there is nothing of that name."),
-        (["train", "--resume", str(Path(__file__).parent)], f"error: {Path(__file__).parent} is no run directory: it has"),
-        (["train", "--resume", __file__], f"error: {__file__} is no run directory: it is a file."),
+        (["train", "--resume", "nowhere"], "error: nowhere is not a run directory: there is nothing of that name."),
+        (["train", "--resume", str(Path(__file__).parent)], f"error: {Path(__file__).parent} is not a run directory: it has"),
+        (["train", "--resume", __file__], f"error: {__file__} is not a run directory: it is a file."),
         (["train", "countdown"], "error: unexpected argument 'countdown'. See"),
-        (["eval", "runs/nowhere"], "error: 'runs/nowhere' is no run directory: there is nothing of that name. A model"),
-        (["eval", "tiny"], "error: 'tiny' can play in any world, so one must be named: add --world"),
-        (["eval", "expert"], "error: 'expert' can play in any world, so one must be named: add --world"),
+        (["eval", "runs/nowhere"], "error: 'runs/nowhere' is not a run directory: there is nothing of that name. A model"),
+        (["eval", "tiny"], "error: 'tiny' needs a world: add --world"),
+        (["eval", "expert"], "error: 'expert' needs a world: add --world"),
         (["eval"], "error: the following arguments are required: TARGET"),
         (["eval", "expert", "--panel", "countdown/tset/8"], "error: unknown panel 'countdown/tset/8'. Did you mean"),
-        (["eval", "expert", "--panel", "test"], "error: --panel 'test' is no panel name"),
+        (["eval", "expert", "--panel", "test"], "error: --panel 'test' is not a panel"),
         (["eval", "tiny", "--world", "countdown", "--checkpoint", "best"], "error: --checkpoint best is for runs"),
         (["play", "--policy", "expert", "--world", "countdown", "--task", "-1"], "error: --task -1 must not be negative"),
         (["list", "wrolds"], "error: unknown list 'wrolds'. Did you mean 'worlds'?"),
@@ -220,4 +220,6 @@ def test_a_run_that_is_not_there_is_answered_with_those_that_are(tmp_path, monke
     assert main(["eval", "runs/three"]) == 2
     assert capsys.readouterr().err.endswith("(see `tacit list worlds`). Runs here: runs/one, runs/two.\n")
     assert main(["eval", "runs"]) == 2
-    assert "'runs' is no run directory: it holds runs, though: runs/one, runs/two; name one of them." in capsys.readouterr().err
+    assert (
+        "'runs' is not a run directory: it holds runs, though: runs/one, runs/two; name one of them." in capsys.readouterr().err
+    )

@@ -177,7 +177,7 @@ def test_export_of_a_checkpoint_of_ones_choice(trained, tmp_path, capsys) -> Non
     assert module.run["checkpoint"] == "sft-000060" and set(module.scores) == {"sft"} and module.families == ("heat",)
     assert module.digest != read_module(trained[0] / "heat").digest
     assert main(["modules", "export", str(tmp_path), "--out", str(tmp_path)]) == 2
-    assert "is no run directory" in capsys.readouterr().err
+    assert "is not a run directory" in capsys.readouterr().err
 
 
 def test_eval_of_a_module_repeats_its_own_score(trained, tmp_path, capsys) -> None:

@@ -42,7 +42,7 @@ def test_it_can_be_watched(capsys):
     ("flags", "reason"),
     [
         (("--world", "countdown"), "world 'countdown' has no reader"),
-        ((), "'reader' can play in any world, so one must be named"),
+        ((), "'reader' needs a world"),
         (("--world", "alfworld", "--no-state-block"), "needs a prompt with a state block"),
         (("--world", "alfworld", "--block", "papers"), "unknown form 'papers' of the state block"),
         (("--world", "alfworld", "--tokens"), "--tokens counts with a policy's own tokenizer, and 'reader' has none"),

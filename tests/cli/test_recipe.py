@@ -213,7 +213,7 @@ def test_a_missing_file_is_named(tmp_path):
         ),
         (["--model", "tinny"], "unknown model 'tinny'. Did you mean 'tiny'?"),
         (["--model", "smollm2"], "Make it with `tacit prepare smollm2 DIR`"),
-        (["--model", "./nowhere"], "no model at './nowhere': there is no such directory"),
+        (["--model", "./nowhere"], "model './nowhere': the directory does not exist"),
         (["--style", "tags"], "completions of up to 512 tokens leave no room for a prompt in 'tiny'"),
         (["--engine.max-batch", "0"], "engine setting max_batch = 0 must be at least 1"),
         (["--tiny.heads", "3"], "tiny policy: hidden = 128"),
@@ -240,7 +240,7 @@ def test_a_world_without_an_expert_or_text_is_refused_only_where_it_is_needed():
 
 
 def test_a_directory_that_is_no_model_is_refused(tmp_path):
-    assert "is a directory without config.json" in refusal("--model", str(tmp_path))
+    assert "has no config.json" in refusal("--model", str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     assert "has no tokenizer (tokenizer.json or the like)" in refusal("--model", str(tmp_path))
     (tmp_path / "settings.json").write_text("{}")
@@ -250,7 +250,7 @@ def test_a_directory_that_is_no_model_is_refused(tmp_path):
 def test_an_existing_run_is_not_written_over(tmp_path):
     check_new_run(tmp_path / "new" / "deep")
     (tmp_path / "settings.json").write_text("{}")
-    with pytest.raises(TacitError, match=r"already holds a run\. Continue it with `tacit train --resume"):
+    with pytest.raises(TacitError, match=r"already contains a run\. Resume it with `tacit train --resume"):
         check_new_run(tmp_path)
     with pytest.raises(TacitError, match="is a file, not a directory"):
         check_new_run(tmp_path / "settings.json")

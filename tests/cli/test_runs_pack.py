@@ -129,7 +129,7 @@ def test_bad_packs_are_refused_with_the_reason(runs, tmp_path, capsys):
     pack = tmp_path / "half.pack"
     shutil.copytree(runs / "half.pack", pack)
     assert "already exists" in refuse("pack", str(runs / "half"), "--out", str(pack))
-    assert "is no run directory" in refuse("pack", str(tmp_path / "nothing"))
+    assert "is not a run directory" in refuse("pack", str(tmp_path / "nothing"))
     assert "no checkpoint 'rl-000099'" in refuse("pack", str(runs / "half"), "--checkpoint", "rl-000099")
     assert "cannot read" in refuse("unpack", str(tmp_path / "nothing"))
     part = pack / "part-000"

@@ -34,7 +34,7 @@ def run(tmp_path_factory) -> Path:
 def test_which_world_is_meant_has_to_be_said(run, command, tmp_path, capsys):
     words = [{"RUN": str(run), "OUT": str(tmp_path)}.get(word, word) for word in command.split()]
     assert main(words) == 2
-    assert "was trained in several worlds (alfworld,countdown); say which one is meant (--world)." in capsys.readouterr().err
+    assert "was trained in several worlds (alfworld,countdown); choose one with --world." in capsys.readouterr().err
     if not command.startswith("eval"):  # a policy may play where it has never been
         assert main([*words, "--world", "cooking"]) == 2
         assert "this run was in alfworld,countdown, not in 'cooking'" in capsys.readouterr().err

@@ -102,10 +102,10 @@ def test_what_cannot_be_meant_is_refused(before, after, reason):
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ([], "the reader learns nothing: --sft.steps 0 --iterations 0"),
+        ([], "the reader cannot be trained; evaluate it with --sft.steps 0 --iterations 0"),
         (["--iterations", "0", "--world", "countdown"], "world 'countdown' has no reader"),
-        (["--iterations", "0", "--world", "cooking,alfworld"], "knows no other"),
-        (["--iterations", "0", "--no-evaluation.untrained"], "nothing else of the reader would be measured"),
+        (["--iterations", "0", "--world", "cooking,alfworld"], "belongs to one world"),
+        (["--iterations", "0", "--no-evaluation.untrained"], "leaves nothing to evaluate for the reader"),
     ],
 )
 def test_a_reader_is_not_trained(flags, reason, capsys, tmp_path):
@@ -149,5 +149,5 @@ def test_rules_are_compared_for_real_and_go_on_after_a_kill(tmp_path, capsys, mo
     assert rows["reader"]["start"] is None and rows["reader"]["steps_to"][0]["of"] == 0
     text = markdown(found)
     assert "| final, train" in text and "final cooking/train/4 low" in csv_text(found).splitlines()[0]
-    assert main(["eval", str(killed)]) == 2 and "has measured the expert, which has no weights" in capsys.readouterr().err
+    assert main(["eval", str(killed)]) == 2 and "evaluated the expert, which has no weights" in capsys.readouterr().err
     assert main(["report", str(out), "--runs"]) == 0

@@ -60,7 +60,7 @@ def test_a_copy_of_a_packaged_base_is_that_base_by_whatever_name(tmp_path):
     copy = shutil.copytree(FOLDER / "tiny-base", tmp_path / "of-my-own")
     assert base_named(str(copy)) == "tiny-base" and geometry(recipe(model=str(copy))) == (-1, "mean", 0.33)
     notes = "\n".join(prepare(recipe(model=str(copy))).recipe.notes)
-    assert "of-my-own has never been shown what to do and imitates nobody first" in notes
+    assert "of-my-own was not trained on any task and there is no imitation" in notes
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     assert base_named(str(copy)) == "" and geometry(recipe(model=str(copy))) == (-2, "last", 0.10), "other weights"

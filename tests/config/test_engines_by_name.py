@@ -95,7 +95,7 @@ def test_the_engine_turns_on_what_a_method_needs():
 def test_a_policy_nobody_asks_for_is_refused():
     with pytest.raises(TacitError, match=r"\[policies.extractor\]: method 'grpo' does not use a policy of that name"):
         prepare(recipe(policies={"extractor": {"model": "tiny-base"}}))
-    with pytest.raises(TacitError, match="no model at '/nowhere/at/all'"):
+    with pytest.raises(TacitError, match="model '/nowhere/at/all': the directory does not exist"):
         prepare(recipe(policies={"extractor": {"model": "/nowhere/at/all"}}))
 
 

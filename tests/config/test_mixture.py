@@ -33,8 +33,8 @@ def test_shares_are_equal_unless_said():
     [
         ("alfworld=0.5,countdown=0.4", "add up to 0.9, not to 1"),
         ("alfworld=0.5,countdown", "none for countdown"),
-        ("alfworld=0.5,countdown=half", "'half' is no share"),
-        ("alfworld=1.5,countdown=-0.5", "'1.5' is no share"),
+        ("alfworld=0.5,countdown=half", "the share 'half' must be"),
+        ("alfworld=1.5,countdown=-0.5", "the share '1.5' must be"),
         ("alfworld,alfworld", "names 'alfworld' twice"),
         ("alfworld,,countdown", "an empty name"),
     ],

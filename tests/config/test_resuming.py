@@ -52,5 +52,5 @@ def test_a_world_whose_name_has_dots():
     ],
 )
 def test_what_the_worlds_of_a_run_share_is_not_said_of_one(table, setting):
-    with pytest.raises(TacitError, match=rf"\[worlds.countdown\] says '{setting}', which the worlds of a run share"):
+    with pytest.raises(TacitError, match=rf"\[worlds.countdown\] sets '{setting}', which all worlds of a run share"):
         written({"countdown": table})

@@ -16,8 +16,8 @@ def warnings(*words: str, method: str = "grpo") -> str:
 
 def test_a_policy_from_scratch_with_nothing_to_imitate_and_a_language_models_learning_rate():
     notes = warnings("--model", "tiny", "--iterations", "3")
-    assert "tiny begins as noise and imitates nobody first" in notes and "add --sft.steps 300" in notes
-    assert "lr = 1e-06 is meant for language models, and tiny will hardly move by it; try --lr 3e-4" in notes
+    assert "tiny starts from random weights and there is no imitation" in notes and "add --sft.steps 300" in notes
+    assert "lr = 1e-06 is meant for language models and too low for tiny; try --lr 3e-4" in notes
     assert "tiny-base has never been shown what to do" in warnings("--model", "tiny-base")
 
 

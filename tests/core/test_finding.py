@@ -76,9 +76,9 @@ def test_a_users_file_cannot_take_the_place_of_a_library(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("{folder}/door_with_fault.py:NOTHING", "is no world: it must be a tacit.core.world.Environment"),
+        ("{folder}/door_with_fault.py:NOTHING", "is not a valid world: it must be a tacit.core.world.Environment"),
         ("{folder}/door_with_none.py:MISSING", "door_with_none.py has DOOR, not 'MISSING'"),
-        ("{folder}/door_with_none.py", r"is a file; say which world in it: .*door_with_none.py:NAME"),
+        ("{folder}/door_with_none.py", r"is a file; name the world in it: .*door_with_none.py:NAME"),
         ("door", r"unknown world 'door'\. Known: .* Your own: package.module:NAME or path/to/file.py:NAME"),
         ("{folder}/absent.py:DOOR", "no world file"),
         ("no_such_package.world:DOOR", "cannot import"),
@@ -137,7 +137,7 @@ def test_a_method_by_name_and_by_path():
         ("tacit.methods.grpo:Nothing", "cannot import the method"),
         ("no_such_package:GRPO", "cannot import the method"),
         (":GRPO", "cannot import the method"),
-        ("tacit.core.types:Task", "is no method"),
+        ("tacit.core.types:Task", "is not a valid method"),
     ],
 )
 def test_what_is_no_method_says_so(name, message):

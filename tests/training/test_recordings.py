@@ -179,4 +179,4 @@ def test_a_run_begins_with_a_file(tmp_path, monkeypatch, capsys):
     digests = [json.loads((tmp_path / run / "summary.json").read_text())["digest"] for run in ("run", "again")]
     assert digests[0] == digests[1]
     assert main([*SMALL, "--sft.from", str(tmp_path / "nowhere"), "--out", str(tmp_path / "no")]) == 2
-    assert "there is no such file of recorded episodes" in capsys.readouterr().err
+    assert "the file does not exist" in capsys.readouterr().err

@@ -218,4 +218,4 @@ def test_a_run_of_epochs_and_its_continuation(tmp_path):
 
 def test_steps_and_epochs_are_one_choice(capsys):
     assert main(["train", "--world", "countdown", "--model", "tiny", "--sft.steps", "5", "--sft.epochs", "1"]) != 0
-    assert "sft.steps = 5 and sft.epochs = 1 both say how long to imitate; set one of them to 0" in capsys.readouterr().err
+    assert "sft.steps = 5 and sft.epochs = 1 both set the length of imitation; set one of them to 0" in capsys.readouterr().err

@@ -357,7 +357,7 @@ def find_pretrained(model: str) -> str:
                 return str(candidate)
         if any(path.glob("**/adapter_config.json")):
             raise TacitError(f"{model!r} holds LoRA adapters, not a whole model; give the base model and load this onto it.")
-        raise TacitError(f"{model!r} is a directory without config.json; give the directory of a saved transformers model.")
+        raise TacitError(f"{model!r} has no config.json; give the directory of a saved transformers model.")
     looks_like_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
     if model.count("/") == 1 and not looks_like_path:
         return model
