@@ -248,8 +248,8 @@ def train(
     begun = (recipe.out / SETTINGS).exists()
     if begun and not resume:
         raise TacitError(
-            f"{recipe.out} already contains a run. Resume it (resume=True, or tacit.open_run({str(recipe.out)!r}).resume()), or "
-            "name another `out`."
+            f"{recipe.out} already contains a run. Resume it (resume=True, or tacit.open_run({str(recipe.out)!r}).resume()), "
+            "or name another `out`."
         )
     if not begun:
         check_new_run(recipe.out)
