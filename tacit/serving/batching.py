@@ -183,7 +183,7 @@ class WorkerThread:
             else:
                 answer.set_result(result)
             del item, work, answer  # held until the next call otherwise
-            result = None
+            result = error = None
 
 
 async def run_in_thread(work: Callable[[], Result], limit_s: float) -> Result:

@@ -7,10 +7,12 @@ import contextlib
 import faulthandler
 import gc
 import os
+import re
 import secrets
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
@@ -43,12 +45,36 @@ def run_server(
     )  # fmt: skip
 
     async def run(listener: socket.socket) -> None:
-        async with around or contextlib.nullcontext():
-            await _Server(config, lambda: announce(_address(listener)), hang_up).serve(sockets=[listener])
+        def ready() -> None:
+            # torch alone has half a million objects. Looking through them for garbage would stop all threads for 0.3 to 1.4 s.
+            gc.collect()
+            gc.freeze()
+            limit_memory(STACK_BYTES * settings.sessions)
+            announce(_address(listener))
 
+        async with around or contextlib.nullcontext():
+            await _Server(config, ready, hang_up).serve(sockets=[listener])
+
+    threading.stack_size(STACK_BYTES)
     with contextlib.closing(listen(settings)) as listener, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(run(listener))
     return 0
+
+
+STACK_BYTES = 1 << 21  # of a thread; a session in a world of this server has one
+MIN_ROOM = 1 << 30
+
+
+def limit_memory(more: int) -> None:
+    """Let the process take as much again as it takes now, at least 1 GiB, and `more`. Beyond that one request fails with a
+    MemoryError: a chat template can double a text in a loop, which would end the server or the machine. Linux only."""
+    with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
+        import resource
+
+        taken = 1024 * int(re.findall(r"^VmData:\s+(\d+)", Path("/proc/self/status").read_text(), re.M)[0])
+        limit, (soft, hard) = taken + max(taken, MIN_ROOM) + more, resource.getrlimit(resource.RLIMIT_DATA)
+        if soft == resource.RLIM_INFINITY or limit < soft:
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
 SEND_BYTES = 1 << 18
@@ -110,9 +136,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started and not self.should_exit:
-            # torch alone has half a million objects. Looking through them for garbage would stop all threads for 0.3 to 1.4 s.
-            gc.collect()
-            gc.freeze()
             if self._hang_up is not None:
                 on_sighup(self._hang_up)
             self._ready()

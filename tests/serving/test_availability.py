@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import re
+import shutil
 import socket
 import threading
 import time
@@ -15,11 +16,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from served import TOKEN, Served, connect, read_to_end, served
+from served import TOKEN, WORLD, Served, connect, read_to_end, served
+from small_modules import change_manifest
 from test_hostile_requests import read_answer
 
 from tacit.core.errors import TacitError
 from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.bases import hash_file
+from tacit.modules import read_module
 from tacit.serving import guard
 from tacit.serving.app import make_app
 from tacit.serving.batching import WorkerThread
@@ -264,6 +268,27 @@ def test_work_that_hangs_is_interrupted_and_the_next_goes_on() -> None:
         worker.close()
 
     asyncio.run(run())
+
+
+DOUBLES = """{% set ns = namespace(x='the quick brown fox') %}{% for message in messages %}{{ message.content }}
+{%- for letter in message.content %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x[:10] }}{% endfor %}"""
+
+
+@pytest.mark.slow
+def test_a_chat_template_cannot_take_all_memory(modules: Path, tmp_path: Path) -> None:
+    """It doubles a text with each letter of a message."""
+    heat = read_module(modules / "heat")
+    place = tmp_path / "modules" / "heat"
+    shutil.copytree(heat.base.source(WORLD), place)
+    (place / "chat_template.jinja").write_text(DOUBLES)
+    files = {file.name: hash_file(file) for file in place.iterdir()}
+    shutil.copy(heat.path / "module.json", place)
+    change_manifest(place, weights="model", files=files)
+    with served(tmp_path / "modules") as server:
+        for letters, status in ((4, 200), (60, 422), (4, 200)):
+            body = {"model": "heat", "messages": [{"role": "user", "content": "x" * letters}]}
+            answered, told = server.ask("POST", "/v1/chat/completions", body)
+            assert answered == status and (status == 200 or "MemoryError" in told["error"]["message"]), told
 
 
 def test_a_session_has_a_budget_of_bytes_and_so_has_the_server(bounded: Served) -> None:
