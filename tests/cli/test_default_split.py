@@ -109,7 +109,7 @@ def test_the_commands_play_it(capsys):
     assert main(["play", "--world", "alfworld", "--policy", "expert"]) == 0
     assert "unseen" in capsys.readouterr().out.splitlines()[0]
     assert main(["list", "panels", "--world", "alfworld"]) == 0
-    (usual,) = [line for line in capsys.readouterr().out.splitlines() if "where none is named" in line]
+    (usual,) = [line for line in capsys.readouterr().out.splitlines() if ", the default" in line]
     assert "alfworld/unseen/128" in usual
 
 
