@@ -279,8 +279,7 @@ def reporter_for(quiet: bool) -> Callable[[], Reporter]:
 
 # `tacit.evaluate`: an agent on a fixed panel, as `tacit eval` does it.
 
-PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
-"""settings of [evaluation] that are plain arguments here"""
+PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")  # of [evaluation]
 
 
 @dataclass(frozen=True)

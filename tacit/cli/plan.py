@@ -211,8 +211,7 @@ def _recipe(model: str, said: Overrides, recorded: Document, settings: PlanSetti
     return Recipe.from_json(override({"world": "countdown", **before, "model": model}, said))
 
 
-USUAL_SHARE = 0.34
-"""mean length of a completion as a share of the longest allowed: 175 of 512 tokens, Qwen2.5-Coder-1.5B-Instruct in ALFWorld"""
+USUAL_SHARE = 0.34  # mean length of a completion / longest: 175 of 512, Qwen2.5-Coder-1.5B-Instruct in ALFWorld
 
 
 def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, Path | None]) -> tuple[Workload, str]:

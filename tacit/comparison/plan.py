@@ -273,8 +273,7 @@ class Plan:
     thresholds: tuple[float, ...] = THRESHOLDS
     description: str = ""
     notes: tuple[str, ...] = field(default=())
-    differences: Mapping[str, Sequence[Difference]] = field(default_factory=dict)
-    """by world: settings in which its columns differ"""
+    differences: Mapping[str, Sequence[Difference]] = field(default_factory=dict)  # by world
     metrics: tuple[str, ...] = ()  # RL metrics to plot
     outcome: int = 1  # methods are compared by the mean success of a run's last so many evaluations
 

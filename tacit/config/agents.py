@@ -114,8 +114,7 @@ def as_policy(name: str, setup: WorldSetup) -> tuple[Policy, WorldSetup]:
 
 HUMAN = "human"
 RULE_AGENT_METHOD = "constant_context"
-RULE_AGENT_DEFAULTS: Document = {"method": RULE_AGENT_METHOD, "prompt": {"wording": "terse"}}
-"""default prompt of the rule agent: that of the smallest policies"""
+RULE_AGENT_DEFAULTS: Document = {"method": RULE_AGENT_METHOD, "prompt": {"wording": "terse"}}  # its default prompt
 UNTRAINED = "untrained"
 
 

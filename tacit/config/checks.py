@@ -56,8 +56,7 @@ def find_warnings(recipe: Recipe) -> tuple[str, ...]:
     return tuple(found)
 
 
-EXPERT, RULE_AGENT = AGENTS = ("expert", "reader")
-"""agents that are not models: the world's expert and its rule agent. They are evaluated, never trained"""
+EXPERT, RULE_AGENT = AGENTS = ("expert", "reader")  # evaluated, never trained
 
 
 def open_world(name: str) -> Environment:

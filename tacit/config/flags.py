@@ -35,16 +35,12 @@ from tacit.training.settings import TrainSettings
 class Option:
     """One flag and the setting it sets."""
 
-    name: str
-    """without dashes: `group-size`, `sft.steps`"""
-    place: tuple[str, ...]
-    """path in the document: ("schedule", "group_size")"""
-    kind: Any
-    """the field's type"""
+    name: str  # without dashes: `group-size`, `sft.steps`
+    place: tuple[str, ...]  # path in the document: ("schedule", "group_size")
+    kind: Any  # the field's type
     default: Any
     help: str
-    basic: bool = True
-    """shown by plain `--help`"""
+    basic: bool = True  # shown by plain `--help`
 
     @property
     def flag(self) -> str:

@@ -77,8 +77,7 @@ def run_of(word: str) -> Path | None:
     return next((place for place in places if (place / SETTINGS).exists()), None)
 
 
-COUNTED = ("successes", "score", "steps", "invalid", "prompt_tokens", "completion_tokens")
-"""of two evaluations with the same episodes: the same turns and tokens, not only as many successes"""
+COUNTED = ("successes", "score", "steps", "invalid", "prompt_tokens", "completion_tokens")  # equal for the same episodes
 OUTPUT_DIRECTORY = Path("evaluations")  # directory for episodes of agents that are not runs
 
 

@@ -107,8 +107,7 @@ def _config(path: Path) -> dict[str, Any] | None:
 
 # Sentence encoders: local, or behind an endpoint.
 
-ADDRESS = "OPENAI_BASE_URL"
-"""environment variable with the endpoint of a bank's embedding model; banks store the model's name only"""
+ADDRESS = "OPENAI_BASE_URL"  # URL of a bank's embedding model; banks store only its name
 
 
 def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY") -> Encode:

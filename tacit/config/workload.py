@@ -23,9 +23,7 @@ from tacit.rollout.encoding import encode_action
 from tacit.rollout.replay import Interaction, play_episode, render_turns
 from tacit.runs.trajectories import read_records
 
-BYTES_PER_TOKEN = 3.2
-"""of a world's text, if there is no tokenizer. SmolLM2 and Qwen2.5 have 3.0 to 3.4 on ALFWorld, 2.5 on Countdown, 4.2 on
-Cooking"""
+BYTES_PER_TOKEN = 3.2  # without a tokenizer; SmolLM2 and Qwen2.5: 3.0 to 3.4 on ALFWorld, 2.5 on Countdown, 4.2 on Cooking
 
 
 ENOUGH = 256  # recorded episodes used, newest first

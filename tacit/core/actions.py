@@ -24,8 +24,7 @@ from tacit.core.types import ActionStyle
 
 _CJK = re.compile(r"[一-鿿]")
 _HEARD = 30
-_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
-"""of tags only: unlike str.lower, it leaves every character where it is"""
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)  # unlike str.lower, it keeps every position
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,7 @@ class ActionFormat(Protocol):
 
 @dataclass(frozen=True)
 class Tags(ActionFormat):
-    kinds: tuple[str, ...] = ("action",)
-    """the tags that hold an action; where there are several, the tag is the first word of the action"""
+    kinds: tuple[str, ...] = ("action",)  # tags of an action; of several, the tag is the action's first word
     thinks: bool = True  # both think tags are asked for
     keep_case: bool = False  # the world tells capitals from small letters
     cjk: bool = False  # CJK characters may be written
@@ -224,5 +222,4 @@ def find_json_calls(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 TAGS, BARE, CALLS = Tags(), Bare(), Calls()
-FORMATS: Mapping[ActionStyle, ActionFormat] = {"tags": TAGS, "bare": BARE, "tools": CALLS}
-"""what a style means where the wording has no format of its own for it"""
+FORMATS: Mapping[ActionStyle, ActionFormat] = {"tags": TAGS, "bare": BARE, "tools": CALLS}  # default format of each style

@@ -27,8 +27,7 @@ Count = Annotated[int, Bound(lambda v: v >= 0, "must not be negative")]
 
 BASIC = "basic"
 T = TypeVar("T")
-Basic = Annotated[T, BASIC]
-"""a setting that plain `--help` shows, as in `lr: Basic[NotNegative] = 1e-6`; `--help all` shows every setting"""
+Basic = Annotated[T, BASIC]  # a setting that plain `--help` shows: `lr: Basic[NotNegative] = 1e-6`
 
 
 def check_bounds(settings: Any, prefix: str = "") -> None:

@@ -167,8 +167,7 @@ class Batch:
     sampled: bool = True  # False for rows to imitate, which no policy of ours wrote
     tokens: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)  # further per-token columns by name
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)  # further per-row columns by name
-    contexts: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
-    """further prompts of the same completions by name, e.g. `taught`: what would have been read with a skill in it"""
+    contexts: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)  # other prompts of the completions: `taught`
 
     def __len__(self) -> int:
         return len(self.prompts)

@@ -188,8 +188,7 @@ class Companion(MethodPiece):
 
     name: str  # identifies it in a checkpoint; unique within a method
     has_state: ClassVar[bool] = True  # False if it only knows the present batch
-    read_in_rollouts: ClassVar[bool] = True
-    """episodes read from it; if False, it may observe and learn while the next episodes are played"""
+    read_in_rollouts: ClassVar[bool] = True  # if False, it may learn while the next episodes are played
     examples: Mapping[str, str] = MappingProxyType({})  # alarm name -> text that the alarm shows
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:

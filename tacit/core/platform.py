@@ -16,8 +16,7 @@ from tacit.core.trust import check_typed
 
 OWN = "local"  # the address that stands for a Ray of one's own, on this machine
 
-ANSWER_S = 10.0
-"""how long a cluster's door may take to open; left to itself, Ray knocks at a closed one for more than nine minutes"""
+ANSWER_S = 10.0  # seconds to wait for a cluster; Ray itself would wait for more than nine minutes
 
 _joined = ""  # Ray is one to a process
 

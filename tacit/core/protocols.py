@@ -224,8 +224,7 @@ class TokenView:
     lengths_R: torch.Tensor  # completion tokens per row
     total_tokens: int  # completion tokens of the whole batch
     total_rows: int  # rows of the whole batch
-    tokens: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """per-token columns the batch carries by name, e.g. `reference` log-probabilities"""
+    tokens: Mapping[str, torch.Tensor] = field(default_factory=dict)  # per-token columns by name: `reference`
     rows: Mapping[str, torch.Tensor] = field(default_factory=dict)  # per-row columns the batch carries by name, e.g. `returns`
     entropy_T: torch.Tensor | None = None  # entropy of the policy's distribution, where a term needs `entropy`
     values_R: torch.Tensor | None = None  # value head at the last prompt token, with gradient, where a term needs `values`
@@ -269,8 +268,7 @@ CAPABILITIES = (
     SAMPLING, LEARNING, SCORING, REFERENCE, DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS, ENTROPY, LOGITS, TEACHER,
     GRADIENTS,
 )  # fmt: skip
-DURING_UPDATES = frozenset({ENTROPY, VALUES, LOGITS, TEACHER})
-"""what an engine can compute beside log-probabilities during an update"""
+DURING_UPDATES = frozenset({ENTROPY, VALUES, LOGITS, TEACHER})  # what an engine can compute during an update
 
 
 @dataclass(frozen=True)
@@ -293,8 +291,7 @@ class Engine:
     elsewhere: bool = False  # its models are on other machines and go by names that nothing here can check
     fit: Callable[[Any, frozenset[str]], tuple[Any, tuple[str, ...]]] | None = None
     """(settings, what the method needs) -> the settings with what that takes turned on, and notes that say so"""
-    can_pin_weights: Callable[[Any], bool] | None = None
-    """whether policies with these settings are a `PinnedSampler`, which `overlap` requires; None: checked after loading"""
+    can_pin_weights: Callable[[Any], bool] | None = None  # (settings) -> `PinnedSampler`? None: after loading
 
     def __post_init__(self) -> None:
         strange = sorted(self.capabilities - set(CAPABILITIES))

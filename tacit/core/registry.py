@@ -99,8 +99,7 @@ class Registry:
     fits: Callable[[Any], bool]
     must_be: str  # description of a valid object, for error messages
     unlisted: str = "(?!)"  # pattern of our own `module:attribute` names that files contain and no list shows
-    registered: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """name -> object passed in by the user's program"""
+    registered: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # name -> the user's object
 
     @cached_property
     def plugins(self) -> Mapping[str, EntryPoint]:

@@ -26,11 +26,9 @@ VARIABLE = "TACIT_TRUST_CODE"
 """`1`, or the names that may be imported and the endpoints that may be asked, one per line; an environment variable, so that
 child processes inherit it"""
 EVERYTHING = "1"
-DEFAULT_ENDPOINTS = {("http://localhost:8000/v1", "OPENAI_API_KEY"), ("", "TINKER_API_KEY")}
-"""(address, variable with the key) that settings have where nobody says otherwise; no address is Tinker's own"""
+DEFAULT_ENDPOINTS = {("http://localhost:8000/v1", "OPENAI_API_KEY"), ("", "TINKER_API_KEY")}  # default (URL, key variable)
 ADDRESS = re.compile(r"(?:https?|ray)://[^\s\"',{}\[\]]+")
-UNSAFE = re.compile(r"(?:--(?:[\w-]+\.)*|\+)(sandbox=none|server[_-]python=[^=]+)")
-"""settings with which a run could execute anything, as typed"""
+UNSAFE = re.compile(r"(?:--(?:[\w-]+\.)*|\+)(sandbox=none|server[_-]python=[^=]+)")  # could execute anything
 
 
 class UntrustedCode(TacitError):

@@ -34,8 +34,7 @@ class Wording(ABC):
 
     version: str = "1"  # raised whenever the words change; a skill module keeps the version it was trained with
     separator: str = "\n\n"  # between the sections of a prompt
-    formats: Mapping[ActionStyle, ActionFormat] = MappingProxyType({})
-    """style -> how an action is written, if not as in core/actions.py"""
+    formats: Mapping[ActionStyle, ActionFormat] = MappingProxyType({})  # style -> format, if not core/actions.py's
     tool_request: str = "Answer with one call of a tool."  # what is asked of the agent if actions are tool calls
 
     @abstractmethod
@@ -270,58 +269,43 @@ class Environment:
     name: str
     summary: str
     max_steps: int
-    make: Callable[[], World]
-    """a world for one episode after another; `Served` (core/simulator.py) where many share one heavy simulator"""
-    tasks: Callable[[str, int, int], Sequence[Task]]
-    """(split, count, seed) -> that many tasks of the split, the same on every machine"""
+    make: Callable[[], World]  # plays one episode after another; `Served` (core/simulator.py) if many share a simulator
+    tasks: Callable[[str, int, int], Sequence[Task]]  # (split, count, seed) -> tasks, the same on every machine
     splits: tuple[str, ...]
     families: tuple[str, ...]  # kinds of task; every task has one
     wordings: Mapping[str, Wording]  # `full` for language models, `terse` for tiny ones
     experts: Mapping[str, Callable[[Task], Expert]] = field(default_factory=dict)  # by name; the first is the one to imitate
     alphabet: Alphabet | None = None
     tracker: Tracker | None = None  # the one whose state block is called `full`
-    forms: Mapping[str, Tracker] = field(default_factory=dict)
-    """other forms of its state block by name, each a tracker with a version of its own"""
-    reader: Callable[[str], str] | None = None
-    """(the text of a prompt with a state block) -> an action: a rule that has learned nothing and remembers nothing"""
+    forms: Mapping[str, Tracker] = field(default_factory=dict)  # other forms of the state block by name
+    reader: Callable[[str], str] | None = None  # rule agent: (prompt with a state block) -> action
     failure: Callable[[Trajectory], str] | None = None  # the label of a failed trajectory
     hindsight: Callable[[Trajectory], Skills] | None = None  # what a finished episode teaches, by rule: needs no model
     history: int = 2  # past turns in the prompt where no setting says how many, as the papers' code has it
-    critical_steps: int = 5
-    """the most steps of an episode that get a skill of their own where no method says how many; OPID's paper has 2 in search"""
-    published_families: Mapping[str, str] = field(default_factory=dict)
-    """family -> its name in published data, where that is another"""
-    handbook: Mapping[str, str] = field(default_factory=dict)
-    """family -> a skill for it, written by hand; under the empty name, what holds for all"""
+    critical_steps: int = 5  # most steps of an episode with their own skill, if no method sets it; OPID has 2 in search
+    published_families: Mapping[str, str] = field(default_factory=dict)  # family -> its published name
+    handbook: Mapping[str, str] = field(default_factory=dict)  # family -> handwritten skill; "" is for all
     example_texts: Callable[[int], Sequence[str]] | None = None  # (seed) -> text of this world to train a tiny tokenizer on
     questions: Callable[[Random, Observation], Sequence[tuple[str, str]]] | None = None
     """questions (and answers) about what is seen, for pretraining, that other worlds do not have"""
     action_tokens: int = 32  # longest bare action, in tokens of any usual tokenizer
     slow: bool = False  # True where one step takes milliseconds: such a world runs in worker processes
-    skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """skill module -> the families it serves; empty: one for each family"""
-    family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None
-    """as `tasks`, but of some families only, or as many as there are; None: they are picked out of `tasks`"""
+    skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # module -> its families; empty: one each
+    family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None  # `tasks` of some families
 
     panel_split: str = "test"  # the split that is measured on where none is named
     published: Mapping[str, int] = field(default_factory=dict)
     """split -> how many tasks it has, for lists that somebody published: no more can be asked for, and all are meant where no
     number is named"""
-    panels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """split -> number of tasks -> hash of that panel, so that a machine that makes other tasks under the same name notices"""
+    panels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # split -> size -> hash, to detect other tasks
     panel_version: str = "1"  # raised, with the hashes, whenever the panels change
     step_rewards: bool = False  # True where its transitions carry rewards of their own
-    place: Callable[[str, Observation], str] | None = None
-    """(action, what was then seen) -> the place it led to; empty: no movement. An episode begins with the empty action"""
-    requires: tuple[str, ...] = ()
-    """top-level modules it cannot be played without; they are imported when it is played, never before"""
+    place: Callable[[str, Observation], str] | None = None  # (action, observation) -> place it led to; empty: none
+    requires: tuple[str, ...] = ()  # top-level modules it needs; imported only when it is played
     extra: str = ""  # the extra of the distribution that brings them; empty where they come some other way
-    configure: Callable[..., Environment] | None = None
-    """(options) -> the world with these options, each a text: `--world NAME+OPTION=VALUE` gives them"""
-    playable: bool = True
-    """False where there is only a record of the work: it can be imitated, and neither practised nor measured"""
-    lacks: Callable[[], str] | None = None
-    """what else is not there, a program or a file, and how to get it: `Java: …`; empty where nothing is. Starts nothing"""
+    configure: Callable[..., Environment] | None = None  # (options) -> the world, for `NAME+OPTION=VALUE`
+    playable: bool = True  # False if there are only recorded episodes: it can be imitated, not played
+    lacks: Callable[[], str] | None = None  # missing program or file and how to get it: `Java: …`; else empty
 
     @property
     def missing(self) -> tuple[str, ...]:

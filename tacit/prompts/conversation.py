@@ -52,8 +52,7 @@ def build_exchange(
 OPEN, CLOSE = "<note>", "</note>"
 LONGEST_NOTE = 8000  # characters; a page of the skill files that SDAR released has up to 6,000
 _FILLERS = "\\u115f\\u1160\\u17b4\\u17b5\\u3164\\uffa0"  # invisible letters
-_BETWEEN = rf"(?:[^\w<>/\uff1c\uff1e\uff0f]|[{_FILLERS}])*"
-"""non-letters that may stand between two letters: spaces, joiners, direction marks, accents"""
+_BETWEEN = rf"(?:[^\w<>/\uff1c\uff1e\uff0f]|[{_FILLERS}])*"  # non-letters between two letters
 _DELIMITERS = re.compile(
     _BETWEEN.join(["[<\uff1c]", rf"(?:[/\uff0f]{_BETWEEN})?n", "o", "t", "e"])
     + rf"(?![^\W{_FILLERS}])[^<>\uff1c\uff1e]*[>\uff1e]",

@@ -57,8 +57,7 @@ class StateBlock(Context):
     admissible: bool = False
     style: ActionStyle = "bare"
     bound: int = 4000  # B, in characters, without a condition's note, which has its own bound
-    chat: bool = False
-    """chat messages: the last turn is a message and its answer, block and observation are the current message"""
+    chat: bool = False  # the last turn is a message and its answer, block and observation the current message
     thinking: bool = False
 
     @property

@@ -17,8 +17,7 @@ from typing import Any
 from tacit.core.progress import pluralize
 from tacit.runs.files import write_text
 
-Record = Mapping[str, Any]
-"""the metrics of one iteration; a check skips iterations that lack its metric or where it is not finite"""
+Record = Mapping[str, Any]  # metrics of an iteration; checks skip those without their metric or where it is not finite
 ALARMS = "alarms.jsonl"
 WINDOW = 3
 REPEATED, REPEATED_RISE = 0.5, 0.2  # share of repeated actions, and its rise since the start
@@ -27,8 +26,7 @@ LARGEST_PART = 0.5  # share of a group's steps in its largest part
 SAMPLER_GAP = 0.1  # mean difference of a token's log-probability between sampler and trainer, for the policy that wrote it
 UNGRADED = UNSKILLED = 0.5  # share of a judge's answers, and of the episodes that hindsight looked at
 MASTERED, BROKEN = 0.5, 0.5  # success, and share of crashed episodes, above which uniform groups have another cause
-FALL, FALL_DEVIATIONS = 0.1, 3.0
-"""fall of success since the start, and the same in standard errors: it is tested after every iteration"""
+FALL, FALL_DEVIATIONS = 0.1, 3.0  # fall of success since the start, and in standard errors, since it is tested often
 UNLEARNED = "RL is undoing earlier training; try a lower --lr or a larger --kl. The best checkpoint is kept"
 
 

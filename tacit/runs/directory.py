@@ -27,8 +27,7 @@ from tacit.runs.metrics import Metrics
 
 STAGES = ("sft", "rl")
 SETTINGS, SUMMARY = "settings.json", "summary.json"
-UNSTARTED_FILES = {".lock", "versions.json", "metrics.jsonl", "tensorboard", "checkpoints"}
-"""files of a run that stopped before it wrote its settings"""
+UNSTARTED_FILES = {".lock", "versions.json", "metrics.jsonl", "tensorboard", "checkpoints"}  # before it has settings
 
 
 class Run:
