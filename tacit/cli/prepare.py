@@ -13,7 +13,7 @@ from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.bases import BASE_SIZES
 from tacit.engines.models.registry import MODELS, prepare_model
-from tacit.pretraining.pretrain import BasePlan, PretrainingSettings, check_destination, make_base
+from tacit.pretraining.pretrain import PretrainingSettings, check_destination, make_base
 
 SUMMARY_LINE = "Make a model without a model hub, or tasks for the code world."
 
@@ -60,10 +60,10 @@ def prepare_base(argv: Sequence[str]) -> int:
         raise TacitError(f"--share {said.share:g} must be above 0 and at most 1.")
     check_destination(said.destination)
     settings, engine = PretrainingSettings(said.steps, said.rows), EngineSettings(device=said.device, dtype="float32")
-    plan = BasePlan(said.destination, said.size, said.share, said.processes, settings, engine)
-    for name, right in make_base(plan, partial(print, flush=True)).items():
+    size, say = (said.size, said.share, said.processes), partial(print, flush=True)
+    for name, right in make_base(said.destination, *size, settings, engine, say).items():
         print(f"reads {name}: {100 * right:.1f}% exact")
-    print(f"ready: tacit train --model {plan.destination} --world countdown")
+    print(f"ready: tacit train --model {said.destination} --world countdown")
     return 0
 
 

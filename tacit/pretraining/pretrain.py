@@ -79,25 +79,6 @@ EPISODES = {
 REPORTS = 20  # of the loss, per pretraining
 
 
-@dataclass(frozen=True)
-class BasePlan:
-    destination: Path
-    size: str  # a name of `BASE_SIZES`
-    share: float  # of the corpus to use
-    processes: int  # that make the corpus
-    settings: PretrainingSettings
-    engine: EngineSettings
-
-    @property
-    def episodes(self) -> dict[str, int]:
-        return {name: max(1, round(count * self.share)) for name, count in EPISODES.items()}
-
-    @property
-    def command(self) -> str:
-        own = self.settings
-        return f"tacit prepare base DEST --size {self.size} --steps {own.steps} --rows {own.rows} --share {self.share:g}"
-
-
 def check_destination(destination: Path) -> None:
     """Check that the directory is new and can be created, before minutes of work."""
     if destination.exists():
@@ -107,19 +88,23 @@ def check_destination(destination: Path) -> None:
         raise TacitError(f"cannot create {destination}: {parent} is not a writable directory.")
 
 
-def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
-    """Make the tokenizer and corpus, pretrain, measure reading, and pack the base. Return the reading scores."""
+def make_base(
+    destination: Path, size: str, share: float, processes: int, settings: PretrainingSettings, engine: EngineSettings,
+    say: Callable[[str], None]
+) -> dict[str, float]:  # fmt: skip
+    """Make a base of `size` (BASE_SIZES) on a `share` of the corpus: tokenizer, corpus, pretraining. Returns reading scores."""
     from tacit.engines.local.policy import load_policy
     from tacit.engines.local.update import PretrainingTrainer
     from tacit.engines.models.tiny import tiny_checkpoint
 
-    settings, episodes, began = plan.settings, plan.episodes, time.monotonic()
-    told = ", ".join(f"{count:,} of {name}" for name, count in episodes.items())
-    say(f"making a tokenizer and a corpus from random episodes: {told}")
-    blank = tiny_checkpoint(sample_texts(episodes, settings.seed), BASE_SIZES[plan.size], settings.seed)
-    policy = load_policy(str(blank), plan.engine, settings.seed)
+    began = time.monotonic()
+    episodes = {name: max(1, round(count * share)) for name, count in EPISODES.items()}
+    counts = ", ".join(f"{count:,} of {name}" for name, count in episodes.items())
+    say(f"making a tokenizer and a corpus from random episodes: {counts}")
+    blank = tiny_checkpoint(sample_texts(episodes, settings.seed), BASE_SIZES[size], settings.seed)
+    policy = load_policy(str(blank), engine, settings.seed)
     end, limit = policy.engine.codec.end, policy.context_limit
-    corpus = make_corpus(episodes, blank / "tokenizer.json", end, limit, settings.seed, plan.processes)
+    corpus = make_corpus(episodes, blank / "tokenizer.json", end, limit, settings.seed, processes)
     say(f"corpus: {len(corpus):,} documents, {len(corpus.tokens):,} tokens, {time.monotonic() - began:.0f} s")
 
     def report(step: int, loss: Any) -> None:
@@ -132,20 +117,20 @@ def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
     say("asking it questions about episodes it has not read")
     reads = dict(measure_reading(policy, [get_environment(name) for name in episodes], settings.seed))
     about = {
-        "name": plan.size,
-        "command": plan.command,
+        "name": size,
+        "command": f"tacit prepare base DEST --size {size} --steps {settings.steps} --rows {settings.rows} --share {share:g}",
         "code": code_version(),
-        "sizes": asdict(BASE_SIZES[plan.size]),
+        "sizes": asdict(BASE_SIZES[size]),
         "settings": asdict(settings),
         "episodes": episodes,
         "documents": corpus.documents,
         "tokens": len(corpus.tokens),
         "tokens_seen": round(settings.steps * min(settings.rows, len(corpus)) * len(corpus.tokens) / len(corpus)),
-        "reads": {name: round(share_right, 4) for name, share_right in reads.items()},
+        "reads": {name: round(right, 4) for name, right in reads.items()},
         "seconds": round(time.monotonic() - began),
     }
     with TemporaryDirectory() as place:
         policy.save(Path(place) / "trained", optimizer=False)
         checkpoint = next(Path(place).glob("**/config.json")).parent
-        write_directory(plan.destination, lambda path: pack_base(checkpoint, path, about))
+        write_directory(destination, lambda path: pack_base(checkpoint, path, about))
     return reads
