@@ -23,10 +23,10 @@ from tacit.core.progress import pluralize
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
 from tacit.modules.archive import pack, pull, push
 from tacit.modules.carrying import PackagedDraft
-from tacit.modules.cost import CostRow, Costs, PromptedModel, is_local_host, measure_costs
+from tacit.modules.cost import CostRow, Costs, is_local_host, measure_costs
 from tacit.modules.drafting.sandbox import truncate_for_display
 from tacit.modules.export import export_run
-from tacit.modules.install import InstallOptions, find_problems, install
+from tacit.modules.install import find_problems, install
 from tacit.modules.logs import find_logs
 from tacit.modules.module import MANIFEST, Module, find_modules, read_module
 from tacit.modules.router import find_modules_directory
@@ -123,13 +123,16 @@ def _install(source: str, arguments: Namespace, said: Overrides, sha256: str = "
         show_draft(console, module.skill, module.draft)
         return arguments.yes or ask_yes("Run this draft in its sandbox, now and whenever the module plays?")
 
-    limits = (arguments.max_mb * 1_000_000, sha256, arguments.base_model, arguments.replace, arguments.verify)
-    check_output_directory(arguments.out.expanduser())
-    for found in install(source, arguments.out.expanduser(), InstallOptions(*limits, said, agreed)):
-        where = f"installed in {found.module.path}" if found.changed else f"already in {found.module.path}"
-        say(console, f"{found.module.skill}: {where}, for {', '.join(found.module.families)}")
-        if found.verdict is not None:
-            say(console, f"{found.module.skill}: {found.verdict}")
+    out = arguments.out.expanduser()
+    check_output_directory(out)
+    for module, changed, verdict in install(
+        source, out, max_bytes=arguments.max_mb * 1_000_000, sha256=sha256, base=arguments.base_model,
+        overwrite=arguments.replace, verify=arguments.verify, engine=said, approve_draft=agreed,
+    ):  # fmt: skip
+        where = f"installed in {module.path}" if changed else f"already in {module.path}"
+        say(console, f"{module.skill}: {where}, for {', '.join(module.families)}")
+        if verdict is not None:
+            say(console, f"{module.skill}: {verdict}")
     return 0
 
 
@@ -157,10 +160,10 @@ def cost(argv: Sequence[str]) -> int:
     check_at_least_one(arguments, "batch")
     if bool(arguments.endpoint) != bool(arguments.model):
         raise TacitError("--endpoint and --model belong together; give both or neither.")
-    rivals = [PromptedModel(name) for name in arguments.against]
+    rivals: dict[str, Mapping[str, Any] | None] = dict.fromkeys(arguments.against)
     if arguments.endpoint:
         told = {"url": arguments.endpoint, "model": arguments.model, "key_variable": arguments.key_variable}
-        rivals.append(PromptedModel(arguments.model, {**told, "timeout_s": arguments.timeout}))
+        rivals[arguments.model] = {**told, "timeout_s": arguments.timeout}
     console = make_console()
     costs = measure_costs(
         arguments.modules.expanduser(), said, rivals, wording=arguments.wording, actions=arguments.actions,

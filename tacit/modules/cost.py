@@ -32,14 +32,6 @@ PANEL = ("split", "tasks", "panel", "repeats", "temperature", "top_p", "top_k", 
 
 
 @dataclass(frozen=True)
-class PromptedModel:
-    """A model to compare with: local, or behind an endpoint."""
-
-    name: str
-    endpoint: Mapping[str, Any] | None = None  # arguments of `open_endpoint`
-
-
-@dataclass(frozen=True)
 class CostRow:
     """One agent, or one prompt format applied to the modules' own episodes."""
 
@@ -70,7 +62,7 @@ class Costs:
 def measure_costs(
     path: Path,
     said: Overrides,
-    prompted: Sequence[PromptedModel],
+    prompted: Mapping[str, Mapping[str, Any] | None],
     *,
     wording: str = "full",
     actions: bool = True,
@@ -82,17 +74,17 @@ def measure_costs(
 ) -> Costs:
     """Measure all agents on the same tasks with the same seeds and limits.
 
-    `max_tokens` is the limit per turn of a prompted model (0: 512). `watch` is called with the name of each agent.
+    `prompted` are models to compare with: local (None), or behind an endpoint (arguments of `open_endpoint`). `max_tokens` is the limit per turn of a prompted model (0: 512). `watch` is called with the name of each agent.
     """
     path = find_modules_directory(path)
     modules = find_modules(path)
     recipe = module_recipe(path, modules, said)
     world = open_world(recipe.world)
     world.wording(wording)  # raises if unknown
-    local = [model for model in prompted if not model.endpoint]
-    for model in local:
-        if not Path(model.name).expanduser().is_dir():
-            check_model(model.name)
+    local = [name for name, endpoint in prompted.items() if not endpoint]
+    for name in local:
+        if not Path(name).expanduser().is_dir():
+            check_model(name)
     how = LISTED if actions else UNLISTED
     watch("modules")
     row, panel, own = _run_job(CostJob(path.name, str(path), said, base=base, fallback=fallback, batch=batch))
@@ -107,18 +99,18 @@ def measure_costs(
     shared |= {(name,): getattr(train, name) for name in ("workers", "workers_at", "world_timeout_s")}
     shared |= {("engine", name): getattr(recipe.engine, name) for name in ("device", "dtype", "threads")}
     shared[("prompt", "wording")] = wording
-    for model in prompted:
+    for model, remote in prompted.items():
         for react in REACT:
-            name = f"{model.name}, {react}"
+            name = f"{model}, {react}"
             watch(name)
-            endpoint = {**model.endpoint, "concurrency": batch} if model.endpoint else None
-            row, other, _ = _run_job(CostJob(name, model.name, shared, f"{react} {how}", endpoint, batch=batch))
+            endpoint = {**remote, "concurrency": batch} if remote else None
+            row, other, _ = _run_job(CostJob(name, model, shared, f"{react} {how}", endpoint, batch=batch))
             if other["panel_hash"] != panel["panel_hash"]:
                 raise TacitError(f"{name} played panel {other['panel']}, not {panel['panel']}.")
             rows.append(row)
     first = next(iter(modules.values()))
     bases = {f"base {first.base.model}": first.base.with_model(base)} if first.adapter else {}
-    bases |= {model.name: Base(model.name, train.seed) for model in local}
+    bases |= {name: Base(name, train.seed) for name in local}
     disk = {str(path): sum(module.size for module in modules.values())}
     for name, own_base in bases.items():
         files = checkpoint_directory(own_base.source(world)).iterdir()

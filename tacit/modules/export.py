@@ -144,25 +144,25 @@ def _read_policy_manifest(policy: Path) -> dict[str, Any]:
 
 
 CARD_TEMPLATE = """---
-base_model: {base}
-license: {licence}
+base_model: {module.base.model}
+license: {license}
 library_name: tacit
 tags: [tacit, agent, skill-module, {tag}]
 ---
-# {skill}: a skill module for {world}
+# {module.skill}: a skill module for {module.display_world}
 
-Plays {families} of world `{world}`. {what}, {size}.{draft}
+Plays {families} of world `{module.display_world}`. {what}, {size}.{draft}
 
 | | |
 |---|---|
-| world | `{world}` |
-| base | `{base}`, fingerprint `{fingerprint}` |
-| license of the base | {licence} |
-| reads | {context}, wording version {wording} |
+| world | `{module.display_world}` |
+| base | `{module.base.model}`, fingerprint `{module.fingerprint}` |
+| license of the base | {license} |
+| reads | {context}, wording version {module.wording} |
 | tracker | {tracker} |
-| plays with | temperature {temperature:g}, at most {max_steps} turns |
-| weights | `{digest}` |
-| made by | tacit {tacit}, run `{run}`, checkpoint `{checkpoint}` |
+| plays with | temperature {module.sampling.temperature:g}, at most {module.max_steps} turns |
+| weights | `{module.digest}` |
+| made by | tacit {tacit}, run `{module.run[name]}`, checkpoint `{module.run[checkpoint]}` |
 
 ## Scores
 
@@ -171,47 +171,31 @@ Plays {families} of world `{world}`. {what}, {size}.{draft}
 Repeat the last one (the same panel, sampling and seed; counts are equal on the same hardware):
 
     tacit modules pull OWNER/NAME --out modules        or, from a file: tacit modules install FILE --out modules
-    tacit eval modules/{skill}
+    tacit eval modules/{module.skill}
 """
 
 
 def render_card(module: Module, license_name: str) -> str:
     """The module's README.md, with front matter as the Hugging Face hub reads it."""
-    return CARD_TEMPLATE.format(
-        base=module.base.model,
-        licence=license_name,
-        world=module.display_world,
-        tag=module.draft.world or "work" if module.draft else module.world,
-        draft=(
-            f" A model drafted its tracker or rewards ({', '.join(f'`{name}`' for name in module.draft.files)}); the draft "
-            "runs in a sandbox whenever the module plays."
-            if module.draft
-            else ""
-        ),
-        skill=module.skill,
-        families=", ".join(module.families),
-        what="A LoRA adapter on its base" if module.adapter else "A full model",
-        size=f"{sum((module.path / name).stat().st_size for name in module.files):,} bytes of files",
-        fingerprint=module.fingerprint,
-        context=module.context["kind"].replace("_", " "),
-        wording=module.wording,
-        tracker=f"version {module.tracker}" if module.tracker else "none",
-        temperature=module.sampling.temperature,
-        max_steps=module.max_steps,
-        digest=module.digest,
-        tacit=module.code.get("tacit", "?"),
-        run=module.run["name"],
-        checkpoint=module.run["checkpoint"],
-        scores=_render_scores(module.scores) if module.scores else "Not evaluated.",
-    )
-
-
-def _render_scores(scores: Mapping[str, Mapping[str, Any]]) -> str:
     lines = ["| after | success | 95% interval | episodes | panel | hash |", "|---|---|---|---|---|---|"]
-    for stage, score in scores.items():
+    for stage, score in module.scores.items():
         low, high = score["interval"]
         lines.append(
             f"| {stage} | {score['success']:.1%} | [{low:.1%}, {high:.1%}] | {score['episodes']} | {score['panel']} | "
             f"`{score['panel_hash']}` |"
         )
-    return "\n".join(lines)
+    files = ", ".join(f"`{name}`" for name in module.draft.files) if module.draft else ""
+    drafted = f" A model drafted its tracker or rewards ({files}); the draft runs in a sandbox whenever the module plays."
+    return CARD_TEMPLATE.format(
+        module=module,
+        license=license_name,
+        tag=module.draft.world or "work" if module.draft else module.world,
+        draft=drafted if module.draft else "",
+        families=", ".join(module.families),
+        what="A LoRA adapter on its base" if module.adapter else "A full model",
+        size=f"{sum((module.path / name).stat().st_size for name in module.files):,} bytes of files",
+        context=module.context["kind"].replace("_", " "),
+        tracker=f"version {module.tracker}" if module.tracker else "none",
+        tacit=module.code.get("tacit", "?"),
+        scores="\n".join(lines) if module.scores else "Not evaluated.",
+    )

@@ -88,51 +88,47 @@ def find_problems(module: Module, base: str | None = None) -> list[str]:
 # Install
 
 
-@dataclass(frozen=True)
-class InstallOptions:
-    max_bytes: int
-    sha256: str = ""  # expected hash of the archive; empty: not checked
-    base: str | None = None  # path of the base model, if it is not where it was in training
-    replace: bool = False  # overwrite another module of the same skill
-    verify: bool = False  # play the module's panel again
-    engine: Overrides | None = None  # engine settings for `verify`
-    approve_draft: Callable[[Module], bool] = lambda module: False
-    """show the draft that a module contains; return whether it may be run in its sandbox"""
+def install(
+    source: str,
+    out: Path,
+    *,
+    max_bytes: int,
+    sha256: str = "",
+    base: str | None = None,
+    overwrite: bool = False,
+    verify: bool = False,
+    engine: Overrides | None = None,
+    approve_draft: Callable[[Module], bool] = lambda module: False,
+) -> list[tuple[Module, bool, Verdict | None]]:
+    """(module, whether it was new or changed, its verification) of each module in an archive or a directory.
 
-
-@dataclass(frozen=True)
-class InstalledModule:
-    module: Module
-    changed: bool  # False if the same module was already installed
-    verdict: Verdict | None = None
-
-
-def install(source: str, out: Path, options: InstallOptions) -> list[InstalledModule]:
+    `sha256` is the expected hash of the archive. `base` is the path of the base model, if it is not where it was in training.
+    `overwrite` replaces another module of the same skill. `verify` plays the module's panel again, with the settings `engine`.
+    `approve_draft` shows the draft that a module contains and returns whether it may be run in its sandbox.
+    """
     with tempfile.TemporaryDirectory(prefix="tacit-install-") as staging:
         try:
-            staged = [read_module(path) for path in fetch(source, Path(staging), options.max_bytes, options.sha256)]
+            staged = [read_module(path) for path in fetch(source, Path(staging), max_bytes, sha256)]
             for module in staged:
-                _check_module(module, source, options)
+                _check_module(module, source, base, approve_draft)
         except (AttributeError, TypeError, KeyError, ValueError) as error:  # the manifest may contain anything anywhere
             raise TacitError(f"{MANIFEST} of {source} is invalid: {type(error).__name__}: {error}.") from error
         for module in staged:
             target = out / module.skill
-            if target.exists() and not options.replace and not _is_same(module, target):
+            if target.exists() and not overwrite and not _is_same(module, target):
                 what = "another module" if (target / MANIFEST).is_file() else "not a module"
                 raise TacitError(f"{target} exists and is {what}; use --replace to overwrite it, or another --out.")
-        verdicts: list[Verdict | None] = []
-        for module in staged:
-            verdict = verify_score(module, options.base, options.engine or {}) if options.verify else None
+        verdicts = [verify_score(module, base, engine or {}) if verify else None for module in staged]
+        for module, verdict in zip(staged, verdicts, strict=True):
             if verdict is not None and not verdict.holds:
                 raise TacitError(f"module {module.skill!r} was not installed: {verdict}")
-            verdicts.append(verdict)
         installed = []
         for module, verdict in zip(staged, verdicts, strict=True):
             target = out / module.skill
             if changed := not _is_same(module, target):
                 out.mkdir(parents=True, exist_ok=True)
                 write_directory(target, partial(shutil.copytree, module.path, dirs_exist_ok=True))
-            installed.append(InstalledModule(replace(module, path=target), changed, verdict))
+            installed.append((replace(module, path=target), changed, verdict))
         return installed
 
 
@@ -146,7 +142,7 @@ def _is_same(module: Module, path: Path) -> bool:
 # Checks
 
 
-def _check_module(module: Module, source: str, options: InstallOptions) -> None:
+def _check_module(module: Module, source: str, base: str | None, approve_draft: Callable[[Module], bool]) -> None:
     check_names(module)
     there = {file.name for file in module.path.iterdir()}
     if unlisted := sorted(there - {MANIFEST, CARD, *module.files}):
@@ -163,7 +159,7 @@ def _check_module(module: Module, source: str, options: InstallOptions) -> None:
             raise TacitError(f"the draft in module {module.skill!r} is not the one it was trained with.")
         if reasons := check_source(draft.text):
             raise TacitError(f"the draft in module {module.skill!r} is refused: {'; '.join(reasons)}.")
-    if found := find_problems(module, options.base):
+    if found := find_problems(module, base):
         raise TacitError(f"module {module.skill!r} was not installed: {'; '.join(found).replace(str(module.path), source)}")
     world = open_world(module.world)
     if not module.families or (world.playable and not set(module.families) <= set(world.families)):
@@ -173,7 +169,7 @@ def _check_module(module: Module, source: str, options: InstallOptions) -> None:
     module_recipe(module.path, {module.skill: module}, {})  # its settings must be readable
     if draft is None:
         return
-    if not options.approve_draft(module):  # then load the draft once in its sandbox
+    if not approve_draft(module):  # then load the draft once in its sandbox
         raise TacitError(
             f"module {module.skill!r} contains a draft ({', '.join(draft.files)}) that was not approved to run; nothing "
             "was installed. Read it, then pass --yes."

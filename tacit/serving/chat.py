@@ -109,7 +109,7 @@ def routes(service: Service) -> list[NamedRoute]:
                 service.batching,
             )
         written = sum(len(completion.tokens) for completion in completions)
-        service.metrics.tokens(asked.model if not served else served.name, len(prompt), written)
+        service.metrics.count_turn(asked.model if not served else served.name, len(prompt), written)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": asked.model}
         choices = await service.run(lambda: [_choice(i, done, asked, policy) for i, done in enumerate(completions)])

@@ -39,37 +39,23 @@ class Metrics:
         disable_created_metrics()
         own = self._registry = CollectorRegistry()
         ProcessCollector(registry=own)
-        self._requests = Counter("tacit_requests", "answered requests", ("route", "status"), registry=own)
-        self._seconds = Histogram("tacit_request_seconds", "from request to answer", ("route",), buckets=SECONDS, registry=own)
-        self._turns = Counter("tacit_turns", "actions taken", ("module", "by"), registry=own)
-        self._tokens = Counter("tacit_tokens", "tokens of the model", ("module", "kind"), registry=own)
-        self._begun = Counter("tacit_sessions_begun", "sessions begun", ("module",), registry=own)
-        self._ended = Counter("tacit_sessions_ended", "sessions over", ("module", "outcome"), registry=own)
-        self._rows = Histogram("tacit_batch_rows", "requests under way whenever the model goes on", buckets=ROWS, registry=own)
+        self.requests = Counter("tacit_requests", "answered requests", ("route", "status"), registry=own)
+        self.seconds = Histogram("tacit_request_seconds", "from request to answer", ("route",), buckets=SECONDS, registry=own)
+        self.turns = Counter("tacit_turns", "actions taken", ("module", "by"), registry=own)
+        self.tokens = Counter("tacit_tokens", "tokens of the model", ("module", "kind"), registry=own)
+        self.begun = Counter("tacit_sessions_begun", "sessions begun", ("module",), registry=own)
+        self.ended = Counter("tacit_sessions_ended", "sessions over", ("module", "outcome"), registry=own)
+        self.rows = Histogram("tacit_batch_rows", "requests under way whenever the model goes on", buckets=ROWS, registry=own)
 
     def add_gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
         Gauge(f"tacit_{name}", meaning, registry=self._registry).set_function(value)
 
-    def request(self, route: str, status: int, seconds: float) -> None:
-        self._requests.labels(route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
-
-    def turn(self, module: str, by: str, read: int, wrote: int) -> None:
-        self._turns.labels(module, by).inc()
-        self.tokens(module, read, wrote)
-
-    def tokens(self, module: str, read: int, wrote: int) -> None:
-        self._tokens.labels(module, "read").inc(read)
-        self._tokens.labels(module, "written").inc(wrote)
-
-    def begun(self, module: str) -> None:
-        self._begun.labels(module).inc()
-
-    def ended(self, module: str, outcome: str) -> None:
-        self._ended.labels(module, outcome).inc()
-
-    def batch(self, rows: int) -> None:
-        self._rows.observe(rows)
+    def count_turn(self, module: str, read: int, wrote: int, by: str = "") -> None:
+        """Tokens read and written, and an action by `by`."""
+        if by:
+            self.turns.labels(module, by).inc()
+        self.tokens.labels(module, "read").inc(read)
+        self.tokens.labels(module, "written").inc(wrote)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
@@ -146,8 +132,9 @@ class Guard:
             await send_error(sending, 503, STOPPING)
         finally:
             route = scope.get("route")
-            path = getattr(route, "path", "other")
-            self._metrics.request(f"{scope['method']} {path}"[:80] if route else "other", status, time.perf_counter() - began)
+            name = f"{scope['method']} {getattr(route, 'path', 'other')}"[:80] if route else "other"
+            self._metrics.requests.labels(name, str(status)).inc()
+            self._metrics.seconds.labels(name).observe(time.perf_counter() - began)
 
     def _check_headers(self, scope: Any) -> tuple[int, str] | None:
         """(status, message) of a request that is refused."""

@@ -118,7 +118,7 @@ class Service:
     ) -> None:
         """See `Catalog` for `approve_draft`."""
         self.settings, self.metrics = settings, Metrics()
-        self.batching = BatchingThread(self.metrics.batch)
+        self.batching = BatchingThread(self.metrics.rows.observe)
         self.catalog = Catalog(paths, self.batching, engine, base, fallback, approve_draft)
         self.sessions = Sessions(settings, self.catalog, self.batching, self.metrics)
         self.metrics.add_gauge("sessions_open", "sessions open now", lambda: len(self.sessions))

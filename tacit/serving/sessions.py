@@ -158,7 +158,7 @@ class Sessions:
         session = Session(name, client, served, episode, self._catalogue.hold(served))
         session.bytes = size
         self._open[session.name] = session
-        self._metrics.begun(served.name)
+        self._metrics.begun.labels(served.name).inc()
         return session
 
     def grow(self, session: Session, size: int) -> None:
@@ -309,7 +309,7 @@ class Sessions:
         self.grow(session, count_bytes(action))
         session.episode.action = turn.action = action
         turn.by, turn.acted = HAND, True
-        self._metrics.turn(session.served.name, HAND, turn.prompt_tokens, 0)
+        self._metrics.count_turn(session.served.name, turn.prompt_tokens, 0, HAND)
         return turn
 
     async def act(self, session: Session, turn: Turn) -> Turn:
@@ -324,14 +324,14 @@ class Sessions:
         parsed = episode.parse_completion(completion)
         turn.action, turn.acted, turn.valid, turn.wrote = parsed.action, True, parsed.valid, completion.text
         turn.tokens, turn.probability = len(completion.tokens), math.exp(float(completion.logprobs.sum()))
-        self._metrics.turn(served.name, MODULE, turn.prompt_tokens, turn.tokens)
+        self._metrics.count_turn(served.name, turn.prompt_tokens, turn.tokens, MODULE)
         return turn
 
     def end(self, session: Session, outcome: str, note: str = "") -> None:
         if not session.open:
             return
         session.close(outcome, note)
-        self._metrics.ended(session.served.name, outcome)
+        self._metrics.ended.labels(session.served.name, outcome).inc()
         if session.world is not None:
             session.world.close()
         del self._open[session.name]
