@@ -74,7 +74,8 @@ def measure_costs(
 ) -> Costs:
     """Measure all agents on the same tasks with the same seeds and limits.
 
-    `prompted` are models to compare with: local (None), or behind an endpoint (arguments of `open_endpoint`). `max_tokens` is the limit per turn of a prompted model (0: 512). `watch` is called with the name of each agent.
+    `prompted` are models to compare with: local (None), or behind an endpoint (arguments of `open_endpoint`). `max_tokens` is
+    the limit per turn of a prompted model (0: 512). `watch` is called with the name of each agent.
     """
     path = find_modules_directory(path)
     modules = find_modules(path)

@@ -103,7 +103,7 @@ def test_a_model_here_is_prompted_both_ways_and_its_size_is_said(modules, tmp_pa
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--endpoint", "http://127.0.0.1:9"], "give --endpoint URL and --model NAME"),
+        (["--endpoint", "http://127.0.0.1:9"], "--endpoint and --model belong together"),
         (["--against", "no-such-model"], "unknown model 'no-such-model'"),
         (["--against", "tiny-base", "--wording", "sung"], "'sung'"),
         (["--batch", "0"], "--batch"),
