@@ -16,6 +16,8 @@ from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.policy import load_policy, start_ranks
 from tacit.testing.engines import EngineConformance
 
+pytestmark = pytest.mark.slow
+
 
 class TestSharded(EngineConformance):
     """One group of ranks for all tests; every policy takes the place of the one before it."""

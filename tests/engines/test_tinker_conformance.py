@@ -21,6 +21,7 @@ from tacit.engines.tinker.service import TinkerSettings
 from tacit.testing.engines import LR, EngineConformance, Weighted
 
 
+@pytest.mark.slow
 class TestTinker(EngineConformance):
     engine = replace(ENGINE, load=lambda model, settings: load_policy(model, settings, SERVICES[-1]))
 
