@@ -36,8 +36,7 @@ def wire(chat: Chat) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def text_of(message: Mapping[str, Any]) -> str | None:
-    """What an answer says beside its calls: its text, whole or in parts; else a refusal, else the calls that cannot be read, as
-    they came. None where there is none of these."""
+    """An answer's text, else its refusal, else its unreadable calls as they came; None without any of these."""
     content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
@@ -280,8 +279,7 @@ def _read_json(raw: bytes) -> Any:
 
 
 def read_answer(raw: bytes) -> Answer:
-    """What a chat completion says. A thought that was cut off, a call that cannot be read and a refusal are the model's own
-    answers, bad as they are."""
+    """What a chat completion says. Cut-off thoughts, unreadable calls and refusals are the model's own answers."""
     document = _read_json(raw)
     try:
         choice = document["choices"][0]
@@ -316,8 +314,8 @@ BATCH = 32
 
 
 class EmbeddingClient(ChatClient):
-    """N texts -> [N, D], by `POST {url}/embeddings`. Asked for one vector when it is made: a wrong key, address or model is
-    found out at once. Where no vector comes there is nothing to go on with: whatever outlasts the retries is an error."""
+    """N texts -> [N, D], by `POST {url}/embeddings`. Asks for one vector when it is made; whatever outlasts the retries is
+    an error."""
 
     slow: ClassVar[str] = "is the model still loading?"
 

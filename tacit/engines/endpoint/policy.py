@@ -47,12 +47,8 @@ class ByteTokens:
 class ChatPolicy(ByteTokens):
     """Prompts are one user message each, or a conversation with its tools; `concurrency` of them are under way at a time.
 
-    The tokenizer is the server's and unknown here, so a prompt's tokens are its bytes until the server has said how many tokens
-    it read: `settle` puts the server's counts into a finished episode. Long prompts are the server's to refuse.
-
-    An answer that cannot be used becomes an empty completion that says so: one turn that does not parse, and that nobody keeps
-    as play. `broken` has the reasons.
-    """
+    Prompt tokens are bytes until the server has said how many tokens it read: `settle` puts its counts into a finished
+    episode. An answer that cannot be used becomes an empty completion that says so; `broken` has the reasons."""
 
     elsewhere = True
     """it works on other machines: while it does, there is time for something else here"""
@@ -114,9 +110,7 @@ class ChatPolicy(ByteTokens):
 
 
 class EndpointScheduler:
-    """`concurrency` requests are under way at a time, the rest wait their turn; each is answered whenever the server has.
-
-    Its threads are daemons, and closing waits for none of them: whoever is stopped need not wait for a slow server."""
+    """`concurrency` requests are under way at a time. Its threads are daemons, and closing waits for none of them."""
 
     def __init__(self, answer: Callable[[Request], Completion], concurrency: int) -> None:
         self._answer, self._most = answer, max(1, concurrency)
@@ -169,8 +163,7 @@ class EndpointScheduler:
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """The text up to and including the first stop string. Servers leave the stop string out of what they return, and then a
-    closed tag cannot be told from one that was left open; so none is sent, and the text is cut here."""
+    """The text up to and including the first stop string. None is sent: servers leave it out of what they return."""
     ends = [place + len(stop) for stop in stops if (place := text.find(stop)) >= 0]
     return text[: min(ends)] if ends else text
 

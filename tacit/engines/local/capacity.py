@@ -30,8 +30,7 @@ def read_shape(source: str) -> ModelShape | None:
 
 
 def check_memory(source: str, device: torch.device, dtype: torch.dtype, settings: EngineSettings) -> None:
-    """Raise if the model is too large to sample from; warn if it cannot be trained with these settings, and name settings that
-    would fit."""
+    """Raise if the model is too large to sample from; warn, with settings that would fit, if it cannot be trained."""
     if device.type != "cuda" or (shape := read_shape(source)) is None:
         return
     size, count = dtype.itemsize, shape.weights

@@ -142,8 +142,8 @@ class Decoder(Protocol):
 
 
 class DecodeState:
-    """Per-slot tensors of a step, on the device: the last token, its position, the noise of the next K tokens, how many of
-    them are sampled, and the results. Updated in place, so that a CUDA graph can capture a step."""
+    """Per-slot tensors of a step, on the device: the last token, its position, the noise of the next K tokens, how many are
+    sampled, and the results. Updated in place, so that a CUDA graph can capture a step."""
 
     def __init__(self, slots: int, steps: int, device: torch.device) -> None:
         self.slots, self._steps = slots, steps
@@ -180,8 +180,7 @@ class DecodeState:
         self._sampled_B.zero_()
 
     def sample(self, logits_BV: Tensor, sampling: Sampling, capacity: int) -> None:
-        """Sample each slot's next token and advance its position; finished slots stay below `capacity`. Reads no value on the
-        host."""
+        """Sample each slot's next token and advance its position, below `capacity`. Reads no value on the host."""
         slots = len(logits_BV)
         if can_use_kernel(logits_BV, sampling):
             advance = (self._sampled_B, self.tokens_B, self.positions_B, capacity - 1)
@@ -243,8 +242,7 @@ def fetch_async(*tensors: Tensor) -> Callable[[], list[np.ndarray]]:
 def sample_first_tokens(
     logits_NV: Tensor, hidden_ND: Tensor | None, batch: PrefillBatch, sampling: Sampling
 ) -> tuple[Tensor, PendingPrefill]:
-    """Sample each request's first token from the prefill's logits. Returns the tokens on the device, and the result that the
-    host will read."""
+    """Each request's first token from the prefill's logits: (tokens on the device, the result for the host)."""
     tokens_N, logprobs_N = sample_tokens(logits_NV, to_device(batch.uniform_N, logits_NV.device), sampling)
     read = fetch_async(tokens_N, logprobs_N, *([] if hidden_ND is None else [hidden_ND.float()]))
 
@@ -288,8 +286,7 @@ class GenericDecoder:
 
 
 class GenericDecodeBatch(DecodeBatch):
-    """All sequences end in the same column. Requests that join are padded on the left to the others' length, or these to
-    theirs."""
+    """All sequences end in the same column; the shorter ones are padded on the left."""
 
     decoder: GenericDecoder
 

@@ -144,8 +144,7 @@ class LocalEngine:
             self.adapters.activate(name)
 
     def enter_phase(self, phase: str) -> None:
-        """On a nearly full GPU, return torch's cached blocks when the phase (sampling, update) changes or they are fragmented:
-        their sizes do not fit the next phase."""
+        """On a nearly full GPU, return torch's cached blocks when their sizes do not fit what comes next."""
         stale = phase != self._phase or (phase == "update" and is_fragmented(self.device))
         if stale and is_nearly_full(self.device):
             empty_cache(self.device)
@@ -209,8 +208,8 @@ class LocalEngine:
             self.sampler.weights_changed()
 
     def digest(self, name: str | None = None, masters: bool = True) -> str:
-        """sha256 over the trained tensors of one member, or of all, as float32, in name order. Cached until a tensor changes:
-        evaluation, checkpoint and summary ask for the same digest."""
+        """sha256 over the trained tensors of one member, or of all, as float32, in name order. Cached until a tensor
+        changes."""
         members = {n: m for n, m in sorted(self.members.items()) if name in (None, n)}
         tensors = {n: sorted(member.trained_tensors(masters).items()) for n, member in members.items()}
         state = tuple(

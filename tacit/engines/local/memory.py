@@ -57,8 +57,7 @@ cache_owners: weakref.WeakSet[CacheOwner] = weakref.WeakSet()
 
 
 def free_memory(device: torch.device) -> None:
-    """Release all rebuildable caches of this process. Also collects cycles: a failed attempt's tensors may hang on a traceback
-    that refers to itself."""
+    """Release all rebuildable caches, and what hangs on the traceback of a failed attempt."""
     for owner in list(cache_owners):
         if owner.device.type == device.type:
             owner.release()
@@ -81,8 +80,7 @@ def is_fragmented(device: torch.device) -> bool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What torch can still allocate: free memory and its own unused blocks, without the private pools of CUDA graphs, which
-    count as unused between replays but serve no other allocation."""
+    """What torch can still allocate: free memory and its own unused blocks, without the private pools of CUDA graphs."""
     free, _ = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -103,11 +101,8 @@ def available_and_total(device: torch.device) -> tuple[int, int]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a GPU allocation failed: in torch, in a library that allocates without torch (cuBLAS, a kernel loader), or as the
-    cause of this error (a CUDA graph that could not finish recording).
-
-    False for errors after which the device is unusable, whatever they say.
-    """
+    """Whether a GPU allocation failed, in torch, in a library (cuBLAS, a kernel loader), or as the cause of this error.
+    False for errors after which the device is unusable, whatever they say."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     cause: BaseException | None = error
@@ -158,8 +153,7 @@ class AdaptiveBudget:
 
     @property
     def can_grow(self) -> bool:
-        """Whether `current` was never set, or clearly more memory is available than when it was lowered. A failed attempt costs
-        time, so none is made before."""
+        """Whether `current` was never set, or clearly more memory is available than when it was lowered."""
         return (self.current < self.limit or not self._available) and (
             available_and_total(self._device)[0] > GROWN * self._available
         )
@@ -172,12 +166,9 @@ class AdaptiveBudget:
         most: int | None = None,
         clean_up: Callable[[], None] = lambda: None,
     ) -> Result:
-        """`work(budget)`, retried with half the budget after each out of memory error, down to `least`. At `least` it waits for
-        other processes, if they hold the memory, or raises OutOfMemoryError.
-
-        `what` describes the work in warnings, with {} for the budget. `most` caps the budget. `clean_up()` drops what a failed
-        attempt left behind.
-        """
+        """`work(budget)`, retried with half the budget after each out of memory error, down to `least`. At `least` it waits
+        for other processes, if they hold the memory, or raises OutOfMemoryError. `what` describes the work in warnings, with
+        {} for the budget. `most` caps the budget. `clean_up()` drops what a failed attempt left behind."""
         budget = min(self.limit, 2 * self.current) if self.current < self.limit and self.can_grow else self.current
         budget = budget if most is None else min(budget, most)
         memory_wait = MemoryWait(self._device)

@@ -37,10 +37,7 @@ LOGIT_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
 
 
 class LanguageModel:
-    """A causal LM in two halves: `forward_hidden` runs the decoder, `logits` the head on chosen positions only.
-
-    `hf` is the transformers model. LoRA layers sit inside it.
-    """
+    """A causal LM in two halves: `forward_hidden` runs the decoder, `logits` the head on chosen positions only."""
 
     def __init__(self, hf: Any, packed: bool = True):
         """`packed`: use the packed (varlen) forward pass if fast paths are enabled and the model supports it."""
@@ -176,8 +173,7 @@ def set_threads(threads: int) -> None:
 
 
 def enable_determinism(device: torch.device) -> None:
-    """Deterministic GPU algorithms for this process: sums in a fixed order. Operations without a deterministic version warn.
-    Torch's flash attention backward would only warn, so `varlen_attention` makes it strict around that call."""
+    """Deterministic GPU algorithms for this process: sums in a fixed order. Operations without a deterministic version warn."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
         torch.use_deterministic_algorithms(True, warn_only=True)

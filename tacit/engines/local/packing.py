@@ -21,11 +21,8 @@ def next_power_of_two(count: int) -> int:
 
 
 def plan_padded_batches(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.ndarray]:
-    """Row indices of each micro-batch: rows × longest row ≤ token_budget.
-
-    Every row is in exactly one micro-batch. A row longer than the budget gets one of its own. Longest rows come first, so a
-    shortage of memory shows at once. Ties keep their order.
-    """
+    """Row indices of each micro-batch: rows × longest row ≤ token_budget. A row longer than the budget gets one of its own.
+    Longest rows come first, so a shortage of memory shows at once. Ties keep their order."""
     lengths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")
     cut: list[np.ndarray] = []
@@ -122,9 +119,7 @@ def ragged_arange(lengths: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True, eq=False)
 class AttentionPlan:
     """One causal attention call over flat tokens: `queries` [B, Q] attend to `keys` [B, K], both token indices, padded.
-
-    Query i of row b sees keys up to `diagonal[b] + i`; without `diagonal`, up to i.
-    """
+    Query i of row b sees keys up to `diagonal[b] + i`; without `diagonal`, up to i."""
 
     queries: np.ndarray
     keys: np.ndarray
@@ -219,10 +214,8 @@ def make_packed_batch(prompts: Sequence[np.ndarray], completions: Sequence[np.nd
 def plan_packed_batches(
     prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, token_budget: int
 ) -> list[np.ndarray]:
-    """Row indices of each micro-batch: at most `token_budget` tokens, unless a single row has more.
-
-    Rows that share a prompt stay together and count it once. The others are grouped by length (`plan_padded_batches`).
-    """
+    """Row indices of each micro-batch: at most `token_budget` tokens, unless a single row has more. Rows that share a prompt
+    stay together and count it once. The others are grouped by length."""
     keys = {int(r): np.asarray(prompts[r], np.int64).tobytes() for r in rows}
     counts: dict[bytes, int] = {}
     for key in keys.values():
@@ -251,8 +244,7 @@ def is_arange(index: np.ndarray) -> bool:
 
 
 def _padded_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """[B, max length]: start, start + 1, …, padded with the row's last index. An empty row gets index 0, since its start may
-    be past the end."""
+    """[B, max length]: start, start + 1, …, padded with the row's last index; 0 for an empty row."""
     starts = np.where(lengths > 0, starts, 0)
     offsets = np.arange(max(1, int(lengths.max())))
     return starts[:, None] + np.minimum(offsets, np.maximum(lengths - 1, 0)[:, None])

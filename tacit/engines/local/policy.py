@@ -39,11 +39,8 @@ def load_policy(
     world_texts: Texts | None = None,
     tiny: TinySettings | None = None,
 ) -> LocalPolicy:
-    """A policy from a checkpoint directory, a hub id, a packaged base (`tiny-base`), or a tiny size (`tiny`, `tiny-4m`).
-
-    A tiny policy trains its tokenizer on `world_texts` (texts, or a function that returns them) and draws its weights from the
-    seed; `tiny` overrides its sizes. The seed also initializes LoRA adapters.
-    """
+    """A policy from a checkpoint directory, a hub id, a packaged base (`tiny-base`), or a tiny size (`tiny`, `tiny-4m`). A
+    tiny policy trains its tokenizer on `world_texts` (texts, or a function that returns them); `tiny` overrides its sizes."""
     settings = settings or EngineSettings()
     device, dtype = resolve_device(settings)
     set_threads(settings.threads)
@@ -56,11 +53,8 @@ def load_policy(
 
 
 class LocalPolicy(PolicyBase):
-    """One adapter of a local model, or the whole model where all parameters are trained.
-
-    Views made by `adapter` share the base model; each has its own adapter, optimizer, value head and reference. `save` and
-    `load` cover all adapters. `digest` covers all on the policy that was loaded, and one on a view.
-    """
+    """One adapter of a local model, or the whole model where all parameters are trained. Views made by `adapter` share the
+    base; `save` and `load` cover all adapters, `digest` all on the policy that was loaded and one on a view."""
 
     def __init__(self, engine: LocalEngine, name: str = MAIN):
         super().__init__(engine.tokenizer, engine.codec.context_limit)
@@ -106,8 +100,7 @@ class LocalPolicy(PolicyBase):
         return self._scorer.values(prompts, head)
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One AdamW step on the whole batch, in as many micro-batches as memory requires; `token_budget` appears in the metrics
-        when it was lowered. The gradient does not depend on the split (with dropout, in expectation)."""
+        """One AdamW step on the whole batch; `token_budget` is in the metrics when memory has lowered it."""
         metrics, budget = self._update(batch, losses, lr), self.engine.update_budget
         self.engine.weights_changed(self.name)
         return metrics | ({"token_budget": float(budget.current)} if budget.current < budget.limit else {})

@@ -56,8 +56,8 @@ def pool_padded(hidden_NTD: Tensor, last_N: Tensor, pooling: str, weights: Weigh
 
 
 def pool_varlen(hidden_ND: Tensor, cu_seqlens: Tensor, pooling: str, weights: Weights | None = None) -> Tensor:
-    """[U, D] of packed prompts; prompt u holds the tokens `cu_seqlens[u]` to `cu_seqlens[u + 1]`. `weights`: [N]. Reads no
-    value on the host, so a CUDA graph can record it."""
+    """[U, D] of packed prompts; prompt u holds the tokens `cu_seqlens[u]` to `cu_seqlens[u + 1]`. `weights`: [N]. For CUDA
+    graphs: reads no value on the host."""
     if pooling == "last":
         return hidden_ND[cu_seqlens[1:] - 1]
     if pooling == "mean":

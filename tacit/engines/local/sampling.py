@@ -43,12 +43,9 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 def sample_tokens(logits_BV: Tensor, uniform_B: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """One token per row and its log-probability, [B] int64 and [B] float32.
-
-    The token is the smallest whose cumulative probability exceeds u. The log-probability is that of
-    softmax(logits / temperature) in float32 *before* top-k and top-p; at temperature 0 the token is the likeliest one
-    and its log-probability that of softmax(logits). Never waits for the device, so a CUDA graph can capture it.
-    """
+    """One token per row and its log-probability, [B] int64 and [B] float32: the smallest whose cumulative probability
+    exceeds u. The log-probability is that of softmax(logits / temperature) *before* top-k and top-p; at temperature 0, of
+    softmax(logits). Never waits for the device, so a CUDA graph can capture it."""
     if sampling.temperature == 0:
         tokens_B = logits_BV.argmax(-1)
         chosen_B = logits_BV.gather(1, tokens_B[:, None])[:, 0].float()
@@ -88,11 +85,8 @@ def _is_truncated(logits_BV: Tensor, sampling: Sampling) -> bool:
 
 
 def _invert(cdf_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """First index whose cumulative sum exceeds u times the total: never one of probability zero.
-
-    u·total may round up to the total itself; stepping just below it keeps the answer inside the support. For NaN
-    probabilities the result is meaningless but a valid index.
-    """
+    """First index whose cumulative sum exceeds u times the total: never one of probability zero. u·total may round up to the
+    total itself; stepping just below it keeps the answer inside the support."""
     total_B = cdf_BV[:, -1]
     target_B = torch.minimum(uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
     return torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0].clamp_(max=cdf_BV.shape[1] - 1)

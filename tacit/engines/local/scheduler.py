@@ -61,11 +61,8 @@ Prefixes = dict[int, CachedPrefix]
 
 
 class LocalScheduler:
-    """A queue of requests and the slots of one decode batch.
-
-    A completion is sampled from one version of the weights. If weights change, or memory runs out, active sequences start
-    again; noise is a function of the seed, so nothing but time is lost.
-    """
+    """A queue of requests and the slots of one decode batch. A completion is sampled from one version of the weights: if
+    they change, or memory runs out, active sequences start again; noise is a function of the seed, so only time is lost."""
 
     def __init__(
         self, sampler: LocalSampler, sampling: Sampling, hidden: HiddenState | None, version: Callable[[], int]
@@ -198,8 +195,7 @@ class LocalScheduler:
         return True
 
     def _take_admissible(self, requests: list[EngineRequest]) -> list[EngineRequest]:
-        """The first requests that the current batch can decode. One that needs another decoder waits until the batch is
-        empty, and so do all behind it."""
+        """The first requests that the current batch can decode; the others wait until it is empty."""
         batch = self._batch
         assert batch is not None
         limit = batch.decoder.max_length
@@ -284,8 +280,7 @@ class LocalScheduler:
         return self._prompts_grow and self._slots.has_episodes and self._batch.decoder.has_prefix_cache
 
     def _keep_only_prefixes(self, prefixes: Prefixes) -> Prefixes:
-        """With no slot active, compact to the slots of these prefixes, unless they are most slots anyway. Returns the prefixes
-        with their new slots."""
+        """Compact to the slots of these prefixes, unless they are most slots anyway. Returns them with their new slots."""
         batch, slots = self._batch, self._slots
         assert batch is not None
         if len(prefixes) > batch.compact_below * len(slots):
@@ -398,10 +393,8 @@ def _num_uncached(request: EngineRequest, prefixes: Prefixes) -> int:
 
 
 class LocalSampler:
-    """Samples from a transformers causal LM (or a PeftModel around one) through its schedulers.
-
-    A completion depends on its request alone: its noise comes from (seed, token index), whatever else is in the batch.
-    """
+    """Samples from a transformers causal LM (or a PeftModel around one) through its schedulers. A completion depends on its
+    request alone: its noise comes from (seed, token index), whatever else is in the batch."""
 
     def __init__(
         self,
@@ -471,8 +464,7 @@ class LocalSampler:
         return [completions[i] for i in range(len(requests))]
 
     def weights_changed(self) -> None:
-        """Weights were updated or another adapter is active: copy them before the next round. CUDA graphs stay valid as long
-        as shapes and addresses do."""
+        """Weights were updated or another adapter is active: copy them before the next round."""
         self._stale = True
 
     def release(self) -> None:

@@ -16,12 +16,9 @@ MAX_STOP_SETS = 64
 
 
 class StopConditions:
-    """Decides when a completion ends: at an end token or when its text contains a stop string.
-
-    A stop string may span tokens, so the decoded text is searched. Decoding every sequence after every token would cost more
-    than a small model. But a stop string can only be completed by a token whose text contains the string's last character (or
-    part of a character), and this is remembered per token.
-    """
+    """Decides when a completion ends: at an end token or when its text contains a stop string, which may span tokens.
+    Decoding every sequence after every token would cost more than a small model. But a stop string can only be completed by
+    a token whose text contains its last character (or part of a character), and this is remembered per token."""
 
     def __init__(self, tokenizer: Any, end_tokens: Iterable[int], stop: Sequence[str], vocabulary: int) -> None:
         # Without special tokens. The backend tokenizer is used directly where the wrapper would change nothing: half the time.
@@ -164,10 +161,9 @@ class NonFiniteLogits(TacitError):
 
 
 class Slots:
-    """Host-side state of every slot of a decode batch: its request, the tokens sampled so far, and its limit.
-
-    A finished sequence keeps its slot until another request takes it or the batch is compacted: its KV cache may hold the
-    prefix of the episode's next turn. Arrays are indexed by slot (_S) and token (_M)."""
+    """Host-side state of every slot of a decode batch. A finished sequence keeps its slot until another request takes it or
+    the batch is compacted: its KV cache may hold the prefix of the episode's next turn. Arrays are indexed by slot (_S),
+    token (_M)."""
 
     def __init__(self, steps_per_sync: int) -> None:
         """`steps_per_sync`: tokens recorded at once. A sequence may run that far past its limit, and as far again when the

@@ -28,11 +28,8 @@ PROBE = Chat(
 
 @dataclass(frozen=True, eq=False)
 class ChatTemplate:
-    """Renders conversations with a model's own chat template.
-
-    Without tool support in the template, tools are listed in the system message and calls written as text. Without system
-    support, the system message is prepended to the first user message.
-    """
+    """Renders conversations with a model's own chat template. Tools and a system message that it does not support become
+    text."""
 
     tokenizer: Any
 

@@ -73,8 +73,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def allocate_moments(self) -> None:
-        """Allocate missing AdamW moments now, and load the optimizer kernels: the real step must not run out of memory
-        halfway."""
+        """Allocate missing AdamW moments and load the optimizer kernels: the real step must not run out of memory halfway."""
         for p in self.master.values():
             if p.grad is not None and not self.optimizer.state.get(p):
                 if not self.optimizer.state:  # load what `step` launches with one element
@@ -182,10 +181,9 @@ class Updater:
         self.budget, self.seed, self.value_head = budget, seed, value_head
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float | None) -> dict[str, float]:
-        """One optimizer step on the whole batch; returns metrics. Rows without completion tokens are skipped. Without an `lr`,
-        only the gradient is computed.
-
-        On out of memory the whole gradient is computed again with half the token budget, and the budget stays there."""
+        """One optimizer step on the whole batch; returns metrics. Rows without completion tokens are skipped. Without an
+        `lr`, only the gradient is computed. On out of memory it is computed again with half the token budget, which stays
+        there."""
         sizes = [len(completion) for completion in batch.completions]
         for name, column in {"behavior": batch.behavior, "advantages": batch.advantages, **batch.tokens}.items():
             if [len(numbers) for numbers in column] != sizes:
@@ -367,9 +365,8 @@ class LossMetrics:
 
 @contextmanager
 def training_mode(model: LanguageModel, settings: EngineSettings, dropout: bool, seed: int) -> Iterator[None]:
-    """Turns on gradient checkpointing and, if `dropout`, LoRA dropout seeded with `seed`. The base model's own stays off.
-
-    RL batches get no dropout, because importance ratios compare with log-probabilities of the sampler."""
+    """Turns on gradient checkpointing and, if `dropout`, LoRA dropout seeded with `seed`; not in RL, where importance ratios
+    compare with log-probabilities of the sampler. The base model's own dropout stays off."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     switched = [
@@ -412,8 +409,8 @@ SmolLM2-135M (0.78 MB each, 48 GiB). A third of that halves the throughput: laun
 
 
 def plan_token_budget(updater: Updater, batch: Batch, losses: Sequence[LossTerm]) -> int:
-    """The token budget's limit, or less if that does not fit. Caches are freed before it is lowered. Never below PROBE_TOKENS:
-    the update itself retries with less if it must."""
+    """The token budget's limit, or less if that does not fit; never below PROBE_TOKENS. Caches are freed before it is
+    lowered."""
     model, budget = updater.model, updater.budget.limit
     rows = np.flatnonzero([len(completion) for completion in batch.completions])
     if not len(rows):

@@ -81,8 +81,7 @@ INSTRUCTION_TUNED = re.compile(r"(?i)(^|[-_.])(instruct|chat|it)($|[-_.])")
 
 
 def has_chat_template(model: str) -> bool:
-    """Whether a model is instruction-tuned. The tokenizer's files decide for a directory, the name for a hub id, which need not
-    have been downloaded yet: `Qwen/Qwen2.5-1.5B-Instruct`."""
+    """Whether a model is instruction-tuned: by the tokenizer's files in a directory, by the name of a hub id."""
     place = Path(model).expanduser()
     if not place.is_dir():
         return "/" in model and INSTRUCTION_TUNED.search(model.rpartition("/")[2]) is not None
@@ -157,8 +156,7 @@ HUB_TIMEOUT_S = 10.0
 
 
 def take_from_cache_if_offline(source: str) -> str:
-    """A hub id becomes its directory in the cache if the hub does not answer; refused at once if it is not there either. The
-    libraries would retry every file, for more than a minute."""
+    """A hub id becomes its directory in the cache if the hub does not answer: the libraries would retry for over a minute."""
     if Path(source).is_dir():
         return source
     from huggingface_hub import constants, snapshot_download
@@ -201,8 +199,7 @@ def checkpoint_directory(source: str) -> Path:
 
 
 def _weights(directory: Path) -> Iterator[str]:
-    """`name format shape hash` of each tensor. A safetensors file is a length, a JSON header with offsets, and then the
-    bytes."""
+    """`name format shape hash` of each tensor."""
     files = sorted(directory.glob("*.safetensors"))
     for file in files:
         with file.open("rb") as opened:
@@ -334,8 +331,7 @@ TEXTS_SEED = 0
 
 
 def find_checkpoint(model: str, seed: int = 0, world_texts: Texts | None = None, tiny: TinySettings | None = None) -> str:
-    """The checkpoint that a model's name stands for: its directory (a tiny one is built where it is not there yet), or a hub
-    id as it is."""
+    """The checkpoint that a model's name stands for: its directory (a tiny one is built first), or a hub id."""
     if model in BASES:
         return str(base_path(model))
     if model not in TINY_SIZES:

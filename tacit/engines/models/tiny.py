@@ -101,11 +101,8 @@ def cache_root() -> Path:
 
 
 def tiny_checkpoint(texts: Sequence[str], sizes: TinySettings, seed: int) -> Path:
-    """The directory of the tiny policy for these texts, sizes and seed: a normal transformers checkpoint.
-
-    Built on first use. Two processes may race: each builds in a directory of its own, the first to finish renames it into
-    place, the other throws its own (identical) one away. A damaged entry is rebuilt.
-    """
+    """The directory of the tiny policy for these texts, sizes and seed: a transformers checkpoint, built on first use. Of
+    two processes that race, the first to finish renames its own into place. A damaged entry is rebuilt."""
     if not any(text.strip() for text in texts):
         raise TacitError("a tiny policy needs the world's text to train its tokenizer on, and none was given.")
     place = cache_root() / "tiny" / _key(texts, sizes, seed)
@@ -189,10 +186,8 @@ def _build(directory: Path, texts: Sequence[str], sizes: TinySettings, seed: int
 
 
 def _initialise(model: Any, sizes: TinySettings, seed: int) -> None:
-    """Normal weights from our own generator, in name order: the same whatever the version of transformers.
-
-    Matrices that write into the residual stream are scaled down by √(2·layers), so that depth does not inflate it.
-    """
+    """Normal weights from our own generator, in name order: the same whatever the version of transformers. Matrices that
+    write into the residual stream are scaled down by √(2·layers), so that depth does not inflate it."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)

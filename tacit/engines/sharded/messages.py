@@ -134,8 +134,7 @@ TRANSFER_S = 120.0
 
 
 class TensorChannel:
-    """Two processes of which one gives the other tensors: NCCL between GPUs, gloo on CPUs. The pair has a store of its own and
-    belongs to no other group, so whoever of the two goes takes nobody else along."""
+    """Sends tensors from one process to another, with NCCL or gloo. The pair belongs to no other group, so it fails alone."""
 
     def __init__(self, store: Any, own: int, device: Any):
         """`own`: SENDER or RECEIVER. Both must come."""

@@ -63,8 +63,7 @@ def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device,
 
 
 def load_policy(model: ModelSource, settings: ShardedSettings, ranks: RankGroup | None = None) -> ShardedPolicy:
-    """A policy from whatever `model.name` stands for; with `ranks`, in processes that are there already, in the place of what
-    they held."""
+    """A policy from whatever `model.name` stands for; with `ranks`, in these processes, in place of what they held."""
     checkpoint = find_checkpoint(model.name, model.seed, model.texts, model.sizes)
     device, dtype = resolve_device(settings)
     set_threads(settings.threads)
@@ -211,8 +210,7 @@ class ShardedScorer:
 
 
 class ShardedPolicy(PolicyBase):
-    """One adapter of a sharded model, or the whole model where all parameters are trained. Views made by `adapter` share the
-    ranks; `save` and `load` take all of them, `digest` all on the policy that was loaded and one on a view."""
+    """One adapter of a sharded model, or the whole model where all parameters are trained; views as of `LocalPolicy`."""
 
     def __init__(self, engine: ShardedEngine, name: str = MAIN):
         super().__init__(engine.replica.tokenizer, engine.replica.codec.context_limit)
@@ -290,9 +288,8 @@ class ShardedPolicy(PolicyBase):
         return self.engine.digest(None if self.name == MAIN else self.name)
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
-        """Into an empty directory: `model/` or `adapters/NAME/` for transformers and peft, and `shards/`, with which any number
-        of ranks goes on exactly. The manifest (`policy.json`) is written last: without it a checkpoint does not count. Without
-        the optimizer, what is saved (and its digest) is the model as it samples, not its float32 masters."""
+        """Into an empty directory: `model/` or `adapters/NAME/` for transformers and peft, and `shards/`, with which any
+        number of ranks goes on exactly. The manifest is written last: without it a checkpoint does not count."""
         engine, directory = self.engine, Path(directory).absolute()
         try:
             directory.mkdir(parents=True, exist_ok=True)

@@ -292,8 +292,7 @@ class Rank:
         return None if self.number else as_bytes(found)
 
     def write_weights(self, name: str, path: Path) -> str:
-        """`weights` into a file, for servers; the first rank writes it, under another name until it is whole. Returns what went
-        wrong."""
+        """`weights` into a file, for servers; under another name until it is whole. Returns what went wrong."""
         written, unfinished = self.weights(name), path.with_suffix(".unfinished")
         try:
             if written is not None:

@@ -116,8 +116,7 @@ class ShardedModel:
             module.reshard()
 
     def accumulate_gradients(self) -> None:
-        """After a backward pass, except the last: accumulate gradients of whole weights in float32, as between ranks. With
-        layer-by-layer gathering, FSDP has already done so."""
+        """After a backward pass, except the last: accumulate gradients of whole weights in float32."""
         if not self.by_layer and self.dtype != torch.float32:
             self._reduce(between_ranks=False)
 
@@ -267,8 +266,7 @@ class ShardMember:
         return (self._weights.master[name] if split and self._weights else self.replicated[name]).detach()
 
     def whole(self, masters: bool, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """All trained tensors by name, gathered one at a time; all ranks must iterate. Without `masters`, rounded to the
-        compute dtype."""
+        """All trained tensors, gathered one at a time; all ranks must iterate. Without `masters`, in the compute dtype."""
         for name in self.names():
             own = self.own(name, masters)
             whole = own.full_tensor() if isinstance(own, DTensor) else own

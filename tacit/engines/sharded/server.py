@@ -81,8 +81,8 @@ class DirectTransfer:
         self._specs[member] = self._ranks.ask("stage_weights", member)[0]
 
     def send(self, server: Server, member: str, version: int) -> None:
-        """Send the staged weights. A restarted server must connect to rank 0 again. It waits two minutes at most, and an
-        update may take longer, so it is asked only once the ranks are idle."""
+        """Send the staged weights, once the ranks are idle: a server waits two minutes at most, and an update may take
+        longer."""
         with self._ranks.asking:
             if not server.is_connected:
                 place = self._ranks.ask("open_weight_channel", server.number)[0]
@@ -285,8 +285,7 @@ class Server(Worker):
         setting: str = "timeout_s",
         meanwhile: Callable[[], str] | None = None,
     ) -> None:
-        """Call `what` on the server and wait, `timeout_s` unless `limit_s` says otherwise. `meanwhile` runs after sending and
-        returns an error text, or an empty one."""
+        """Call `what` on the server and wait. `meanwhile` runs after sending and returns an error text, or an empty one."""
         self._tell(what, *arguments)
         if meanwhile is not None and (wrong := meanwhile()):
             raise WorkerLost(self, self.exit_reason() or f"it was not to be reached in {what!r}: {wrong}")

@@ -173,8 +173,7 @@ def gradient(
 
 
 class TinkerScorer:
-    """Log-probabilities from the weights that are trained at the service or, for a `reference`, from frozen ones. Rows without
-    a completion are not sent."""
+    """Log-probabilities from the trained weights or, for a `reference`, from frozen ones."""
 
     def __init__(self, client: Callable[[], Any], settings: TinkerSettings, reference: bool = False) -> None:
         self._client, self._settings, self._is_reference = client, settings, reference
@@ -272,11 +271,8 @@ def load_policy(model: ModelSource, settings: TinkerSettings, service: Any) -> T
 
 
 class TinkerPolicy(PolicyBase):
-    """One adapter. Views made by `adapter` share the base and the connection; `save` and `load` take all of them.
-
-    What the API cannot do is refused: hidden states, values, whole distributions, temperatures other than 1 outside of
-    sampling.
-    """
+    """One adapter. Views made by `adapter` share the base and the connection. Refuses what the API cannot do: hidden states,
+    values, whole distributions, temperatures other than 1 outside of sampling."""
 
     elsewhere = True
     """it works on other machines: while it does, there is time for something else here"""
@@ -383,8 +379,7 @@ class TinkerPolicy(PolicyBase):
         raise TacitError("the Tinker API has no value head; use --engine local, or a method without a critic.")
 
     def digest(self) -> str:
-        """The weights are not here. This is a hash of what was done to them, from the base on: equal where the same updates
-        were made in the same order, which gives equal weights as far as the service itself repeats."""
+        """A hash of every update from the base on, in order: the weights are not here."""
         whole = self.connection.members if self.name == MAIN else {self.name: self._member}
         return hashlib.sha256("".join(f"{n} {m.lineage}\n" for n, m in sorted(whole.items())).encode()).hexdigest()
 
