@@ -51,6 +51,11 @@ def describe_error(error: BaseException) -> str:
     return f"{what} ({own[-1][0]}, line {own[-1][1]})" if own else what
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of its message, or its class."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 class OutOfGPUMemory(TacitError):
     """The GPU has too little memory for something now. Whatever was to go there is sound, and fits elsewhere or later."""
 

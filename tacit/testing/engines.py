@@ -15,7 +15,7 @@ plain transformers and float64, on the CPU: log-probabilities, hidden states, on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -126,7 +126,7 @@ class EngineConformance:
     def policy(self, checkpoint: Path, **wished: Any) -> Iterator[Policy]:
         """A fresh policy; closed afterwards where it has processes to close."""
         loaded = self.engine.load(ModelSource(str(checkpoint), seed=3), self.settings(**wished))
-        with closing(loaded) if hasattr(loaded, "close") else _left_open():  # type: ignore[type-var]
+        with closing(loaded) if hasattr(loaded, "close") else nullcontext():  # type: ignore[type-var]
             yield loaded
 
     def need(self, *capabilities: str) -> None:
@@ -407,8 +407,3 @@ class EngineConformance:
         assert len(found) == len(truth)
         for ours, theirs in zip(found, truth, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=times * self.tolerance)
-
-
-@contextmanager
-def _left_open() -> Iterator[None]:
-    yield

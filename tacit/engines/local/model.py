@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, first_line
 from tacit.core.platform import usable_cpus
 from tacit.core.trust import is_code_trusted, require_trust
 from tacit.engines.local.fast.kernels import is_fast_enabled
@@ -194,12 +194,11 @@ def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tup
     except Exception as error:
         if "trust_remote_code" in str(error):
             require_trust(f"model {model!r} would import its own classes from {source}")
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         remedy = (
             "Check the files in it."
             if Path(source).is_dir()
             else "It is not a local directory, so it was looked up on the model hub. Check the name and the network, or give "
             "the path of a downloaded checkpoint (`tacit prepare smollm2` makes one without a hub)."
         )
-        raise TacitError(f"cannot load model {model!r}: {first_line} {remedy}") from error
+        raise TacitError(f"cannot load model {model!r}: {first_line(error)} {remedy}") from error
     return retry_on_oom(lambda: hf.to(device), device, "loading the model").eval(), tokenizer

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError, first_line, unknown
 from tacit.core.trust import is_code_trusted
 from tacit.engines.local.fast.packed import PackedDecoder
 from tacit.engines.models.bases import find_pretrained
@@ -126,10 +126,9 @@ class SentenceModel:
                 self.model = AutoModel.from_pretrained(place, trust_remote_code=is_code_trusted()).eval()
             self(["any text"])  # fail now, not in the middle of a run
         except Exception as error:
-            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise TacitError(
-                f"cannot load the sentence encoder {name!r}: {first_line} Give --encoder the directory of a saved encoder, or "
-                "use --embedder actor, ngram or identity."
+                f"cannot load the sentence encoder {name!r}: {first_line(error)} Give --encoder the directory of a saved "
+                "encoder, or use --embedder actor, ngram or identity."
             ) from error
 
     @torch.no_grad()

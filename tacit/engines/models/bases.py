@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.core.errors import TacitError, describe_error, unknown
+from tacit.core.errors import TacitError, describe_error, first_line, unknown
 from tacit.core.trust import is_code_trusted, require_trust
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings, hash_file, no_progress_bars, tiny_checkpoint
 
@@ -378,5 +378,4 @@ def codec_in(checkpoint: str) -> TextCodec:
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):
             require_trust(f"model {checkpoint!r} would import its own classes from {checkpoint}")
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TacitError(f"cannot read the tokenizer of {checkpoint!r}: {first_line}") from error
+        raise TacitError(f"cannot read the tokenizer of {checkpoint!r}: {first_line(error)}") from error

@@ -18,7 +18,7 @@ from safetensors.torch import save as as_bytes
 from torch.distributed.device_mesh import init_device_mesh
 
 from tacit.core.credit import Batch
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, first_line
 from tacit.core.protocols import LossTerm
 from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN, LoraAdapters
 from tacit.engines.local.checkpoint import MOMENTS
@@ -337,7 +337,7 @@ class Rank:
             return ""
         except RuntimeError as error:  # all that torch's groups raise
             self._channels.pop(server, None)
-            return str(error).strip().splitlines()[0]
+            return first_line(error)
 
     def _whole(self, name: str) -> Iterator[tuple[str, torch.Tensor]]:
         for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):

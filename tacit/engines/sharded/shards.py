@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, first_line
 from tacit.engines.local.checkpoint import cannot_write
 
 LAYOUT, FORMAT = "layout.json", 1
@@ -125,9 +125,8 @@ def read_pickled_shards(state: State, directory: Path) -> None:
 
 
 def _unreadable(directory: Path, error: BaseException) -> TacitError:
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
     return TacitError(
-        f"cannot read the checkpoint {directory}: {first}. It is damaged or incomplete; use an earlier checkpoint."
+        f"cannot read the checkpoint {directory}: {first_line(error)}. It is damaged or incomplete; use an earlier checkpoint."
     )
 
 

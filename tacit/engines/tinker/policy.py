@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tacit.core.credit import Batch
-from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.errors import NonFiniteLoss, TacitError, first_line
 from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request, Sampling, Scorer, run_requests
 from tacit.core.seeds import derive
 from tacit.core.trust import is_code_trusted
@@ -263,9 +263,9 @@ def load_policy(model: ModelSource, settings: TinkerSettings, service: Any) -> T
         else:
             tokenizer = client.get_tokenizer()
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TacitError(
-            f"the tokenizer of {model.name!r} cannot be had here: {reason} Give one with --engine.tokenizer DIRECTORY."
+            f"the tokenizer of {model.name!r} cannot be had here: {first_line(error)} Give one with --engine.tokenizer "
+            "DIRECTORY."
         ) from error
     return TinkerPolicy(connection, tokenizer, find_context_limit(service, model.name, tokenizer, settings))
 

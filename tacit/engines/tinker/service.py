@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.bounds import AtLeastOne, NotNegative, Positive
-from tacit.core.errors import TacitError, install_command
+from tacit.core.errors import TacitError, first_line, install_command
 from tacit.core.trust import check_endpoint
 from tacit.engines.local.settings import check_betas
 
@@ -97,7 +97,7 @@ def open_service(settings: TinkerSettings) -> Any:
         return tinker.ServiceClient(api_key=key, **told)
     except Exception as error:
         where = settings.url or os.environ.get("TINKER_BASE_URL", "the hosted service")
-        told_us = f"cannot connect to {where}: {_first_line(error)} Check --engine.url, the key and the network."
+        told_us = f"cannot connect to {where}: {first_line(error)} Check --engine.url, the key and the network."
         raise TacitError(told_us) from error
 
 
@@ -113,7 +113,7 @@ def answer(future: Any, settings: TinkerSettings, what: str) -> Any:
     except TacitError:
         raise
     except Exception as error:
-        raise TacitError(f"the service refused: {what}: {_first_line(error)}") from error
+        raise TacitError(f"the service refused: {what}: {first_line(error)}") from error
 
 
 def gradient_norm(metrics: Mapping[str, float] | None) -> float | None:
@@ -153,7 +153,7 @@ def new_adapter(service: Any, base_model: str, settings: TinkerSettings, seed: i
     except Exception as error:
         known = [str(model.model_name) for model in _models(service)]
         there = f" It has: {', '.join(known)}." if known else ""
-        raise TacitError(f"the service cannot train {base_model!r}: {_first_line(error)}{there}") from error
+        raise TacitError(f"the service cannot train {base_model!r}: {first_line(error)}{there}") from error
 
 
 def find_context_limit(service: Any, base_model: str, tokenizer: Any, settings: TinkerSettings) -> int:
@@ -168,7 +168,3 @@ def _models(service: Any) -> Sequence[Any]:
         return list(service.get_server_capabilities().supported_models)
     except Exception:
         return ()  # older servers have no such answer
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import silu
 
+from tacit.core.errors import first_line
 from tacit.engines.local.fast.kernels import capability_probe
 from tacit.engines.local.fast.layers import (
     RopeQKV,
@@ -123,8 +124,7 @@ class _CompiledOp:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            warnings.warn(f"the model runs uncompiled, more slowly: {first_line}", stacklevel=4)
+            warnings.warn(f"the model runs uncompiled, more slowly: {first_line(error)}", stacklevel=4)
             _CompiledOp.failed = True
             return self._op(*arguments)
         self._compiled = compiled
