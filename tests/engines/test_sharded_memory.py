@@ -281,7 +281,7 @@ def test_a_model_that_does_not_fit_is_refused_with_what_would(
     check(torch.bfloat16)  # of which a plan knows nothing
     (tmp_path / "config.json").write_text(json.dumps(told))
     with pytest.raises(
-        TacitError, match=r"does not fit: each of 2 ranks needs .* it can use 52. What would: .*lora-rank 16.*ranks"
+        TacitError, match=r"does not fit: each of 2 ranks needs .* it can use 52. What would fit: .*lora-rank 16.*ranks"
     ):
         check(torch.bfloat16)
     # The driver reads all of it before any rank is asked, and onto a GPU where there are no servers.
