@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 
 from tacit.cli.drafting import add_logs_flag, draft_rewards, draft_tracker, show_logs
 from tacit.cli.terminal import Command, add_panel_options, ask_yes, dispatch, interval, make_console, percent, say, table
@@ -367,7 +368,9 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
         measured = module.scores.get("rl") or module.scores.get("sft")
         base = f"{module.base.model} {module.fingerprint[:12]}" if module.adapter else "own weights"
         scores, episodes = [_score(module.scores.get(s)) for s in ("sft", "rl")], str(measured["episodes"]) if measured else "-"
-        rows.append((skill, ", ".join(module.families), base, module.tracker or "-", *scores, episodes, _bytes(module.size)))
+        rows.append(
+            (skill, ", ".join(module.families), base, module.tracker or "-", *scores, episodes, decimal(int(module.size)))
+        )
     console.print(table("", columns, rows, numbers=("after SFT", "after RL", "episodes", "size")))
     for skill, module in modules.items():
         if module.from_logs and not module.scores:
@@ -389,15 +392,3 @@ def _taught(taught: Mapping[str, Any]) -> str:
 
 def _score(score: Mapping[str, Any] | None) -> str:
     return f"{percent(score['success'])} {interval(score['interval'])}" if score else "-"
-
-
-def _bytes(size: float) -> str:
-    """
-    >>> _bytes(75_000)
-    '75.0 kB'
-    """
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.1f} {unit}" if unit != "B" else f"{size:.0f} B"
-        size /= 1000
-    return f"{size:.1f} GB"

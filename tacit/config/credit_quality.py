@@ -57,20 +57,11 @@ def rollout_setup(target: Target, groups: int = 0, group_size: int = 0) -> Rollo
         return Loop([collector], policy, target.seed, schedule.iterations, behind).collect(number).groups[0]
 
     practised = target.checkpoint.step if target.checkpoint is not None and target.checkpoint.stage == "rl" else 0
+    sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=max_tokens)
     return RolloutSetup(
-        world=world,
-        worlds=worlds,
-        context=method.context,
-        policy=policy,
-        tasks=tasks,
-        sampling=Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=max_tokens),
-        max_steps=max_steps,
-        group_size=schedule.group_size,
-        seed=target.seed,
-        iteration=practised + 1,
-        collect=collect,
-        run=target.run,
-    )
+        world, worlds, method.context, policy, tasks, sampling, max_steps=max_steps, group_size=schedule.group_size,
+        seed=target.seed, iteration=practised + 1, collect=collect,
+    )  # fmt: skip
 
 
 class LearnedBefore(TacitError):
@@ -168,13 +159,8 @@ def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
 
 
 def circumstances(
-    target: Target,
-    setup: RolloutSetup,
-    radii: Mapping[str, float],
-    left_out: Mapping[str, str],
-    rollouts: int,
-    gamma: float,
-) -> dict[str, Any]:
+    target: Target, setup: RolloutSetup, radii: Mapping[str, float], left_out: Mapping[str, str], rollouts: int, gamma: float
+) -> dict[str, Any]:  # fmt: skip
     """The conditions of a measurement."""
     return {
         "of": target.label, "world": target.world.name, "model": target.recipe.model, "method": target.recipe.method,

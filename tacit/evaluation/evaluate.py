@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from tacit.core.method import Alike, Context
@@ -140,7 +139,6 @@ class RolloutSetup:
     seed: int
     iteration: int  # the next training iteration, from 1
     collect: Callable[[int], Sequence[Group]]  # the groups of an iteration as in training, without crashed episodes
-    run: Path | None = None  # directory of its recorded episodes
 
     def play(self, tasks: Sequence[Task], members: int, seed: int) -> list[Group]:
         """Groups of other tasks, rolled out in the same way."""

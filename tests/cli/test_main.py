@@ -106,7 +106,7 @@ def test_the_first_help_names_the_commands(capsys):
         (["play", "--policy", "expert", "--world", "countdown", "--task", "-1"], "error: --task -1 must not be negative"),
         (["list", "wrolds"], "error: unknown list 'wrolds'. Did you mean 'worlds'?"),
         (["prepare", "smolm2", "x"], "error: unknown command 'smolm2' of `tacit prepare`. Did you mean 'smollm2'?"),
-        (["prepare", "smollm2", "x", "--gguf", "nowhere.gguf"], "error: --gguf nowhere.gguf: there is no such file."),
+        (["prepare", "smollm2", "x", "--gguf", "nowhere.gguf"], "error: --gguf nowhere.gguf: the file does not exist."),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_clear_message_and_exit_code_2(argv, message, capsys):

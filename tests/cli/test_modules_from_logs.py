@@ -292,7 +292,7 @@ def test_in_a_world_a_draft_is_one_more_form_of_the_block(logs, tmp_path, capsys
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--from", "nowhere.jsonl"], "there is no such file of recorded episodes"),
+        (["--from", "nowhere.jsonl"], "the file does not exist"),
         (["--from", "EMPTY"], "the directory has no logs"),
         (["--from", "LOST"], "there is no won episode to imitate"),
         (["--from", "LOST", "--sft.from", "x"], "both name logs to imitate; use one of them"),

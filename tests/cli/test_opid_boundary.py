@@ -70,7 +70,7 @@ def test_a_policy_that_is_too_small_to_look_back_on_itself_is_refused_before_the
 @pytest.mark.parametrize(
     ("files", "remedy"),
     [
-        (None, "there is no such directory; give that of a saved transformers model"),
+        (None, "the directory does not exist; give a saved transformers model"),
         ({"readme.txt": "weights to follow"}, "has no config.json; give the directory of a saved"),
         ({"config.json": "{}"}, "Check the files in it"),
     ],

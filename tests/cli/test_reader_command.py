@@ -41,7 +41,7 @@ def test_it_can_be_watched(capsys):
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("--world", "countdown"), "world 'countdown' has no reader"),
+        (("--world", "countdown"), "world 'countdown' has no rule agent"),
         ((), "'reader' needs a world"),
         (("--world", "alfworld", "--no-state-block"), "needs a prompt with a state block"),
         (("--world", "alfworld", "--block", "papers"), "unknown form 'papers' of the state block"),

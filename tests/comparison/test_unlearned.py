@@ -89,7 +89,7 @@ def test_only_what_it_reads_is_held_against_the_others():
     [
         ('plays = "expert"', 'plays = "exprt"', "unknown agent 'exprt' of method 'explorer'. Did you mean 'expert'"),
         ('block = "text"\n', 'block = "text"\nschedule.lr = 1.0\n', "'reader' is not trained"),
-        ('world = "cooking"', 'world = "countdown"', "world 'countdown' has no reader"),
+        ('world = "cooking"', 'world = "countdown"', "world 'countdown' has no rule agent"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(before, after, reason):
@@ -103,7 +103,7 @@ def test_what_cannot_be_meant_is_refused(before, after, reason):
     ("flags", "reason"),
     [
         ([], "the reader cannot be trained; evaluate it with --sft.steps 0 --iterations 0"),
-        (["--iterations", "0", "--world", "countdown"], "world 'countdown' has no reader"),
+        (["--iterations", "0", "--world", "countdown"], "world 'countdown' has no rule agent"),
         (["--iterations", "0", "--world", "cooking,alfworld"], "belongs to one world"),
         (["--iterations", "0", "--no-evaluation.untrained"], "leaves nothing to evaluate for the reader"),
     ],

@@ -32,7 +32,7 @@ def test_shares_are_equal_unless_said():
     ("text", "reason"),
     [
         ("alfworld=0.5,countdown=0.4", "add up to 0.9, not to 1"),
-        ("alfworld=0.5,countdown", "none for countdown"),
+        ("alfworld=0.5,countdown", "no share for countdown"),
         ("alfworld=0.5,countdown=half", "the share 'half' must be"),
         ("alfworld=1.5,countdown=-0.5", "the share '1.5' must be"),
         ("alfworld,alfworld", "names 'alfworld' twice"),
@@ -168,7 +168,7 @@ def test_options_of_a_world():
     )
     with pytest.raises(TacitError, match=r"no name.*--world code"):
         Recipe.from_json({"world": {"tests": "hidden"}})
-    with pytest.raises(TacitError, match="for which of"):
+    with pytest.raises(TacitError, match="several worlds are named"):
         Recipe.from_json({"world": {"name": "code,countdown", "tests": "hidden"}})
 
 

@@ -18,7 +18,7 @@ def test_a_policy_from_scratch_with_nothing_to_imitate_and_a_language_models_lea
     notes = warnings("--model", "tiny", "--iterations", "3")
     assert "tiny starts from random weights and there is no imitation" in notes and "add --sft.steps 300" in notes
     assert "lr = 1e-06 is meant for language models and too low for tiny; try --lr 3e-4" in notes
-    assert "tiny-base has never been shown what to do" in warnings("--model", "tiny-base")
+    assert "tiny-base was not trained on any task" in warnings("--model", "tiny-base")
 
 
 def test_a_language_model_that_would_imitate_at_the_rate_of_a_tiny_policy():

@@ -80,7 +80,7 @@ def test_a_users_file_cannot_take_the_place_of_a_library(tmp_path):
         ("{folder}/door_with_none.py:MISSING", "door_with_none.py has DOOR, not 'MISSING'"),
         ("{folder}/door_with_none.py", r"is a file; name the world in it: .*door_with_none.py:NAME"),
         ("door", r"unknown world 'door'\. Known: .* Your own: package.module:NAME or path/to/file.py:NAME"),
-        ("{folder}/absent.py:DOOR", "no world file"),
+        ("{folder}/absent.py:DOOR", "the world file .* does not exist"),
         ("no_such_package.world:DOOR", "cannot import"),
         (":DOOR", "cannot import"),
     ],

@@ -62,15 +62,9 @@ def make_parser() -> Parser:
 
 
 def _show(
-    console: Any,
-    task: str,
-    steps: Sequence[ClusterStep],
-    cluster_N: np.ndarray,
-    by: str,
-    method: str,
-    path: Path,
-    everything: bool,
-) -> None:
+    console: Any, task: str, steps: Sequence[ClusterStep], cluster_N: np.ndarray, by: str, method: str, path: Path, everything:
+    bool
+) -> None:  # fmt: skip
     clusters = list_clusters(steps, cluster_N)
     told = partition_metrics([cluster_N])
     members = {s.member: s.won for s in steps}
