@@ -97,18 +97,16 @@ class Gate:
     steps: int  # steps scored with every note
     agreeing: float  # share of these on which the expert agrees
 
-    def result(self, note: str) -> NoteResult | None:
-        return next((result for result in self.results if result.note == note), None)
-
     @property
     def auc_gain(self) -> float | None:
-        true, empty = self.result("true"), self.result("empty")
-        return None if not (true and empty) or true.auc is None or empty.auc is None else true.auc - empty.auc
+        aucs = {result.note: result.auc for result in self.results}
+        true, empty = aucs.get("true"), aucs.get("empty")
+        return None if true is None or empty is None else true - empty
 
     @property
     def handbook_gain(self) -> float | None:
-        handbook, none = self.result(HANDBOOK), self.result(NONE)
-        return handbook.success - none.success if handbook and none else None
+        success = {result.note: result.success for result in self.results}
+        return success[HANDBOOK] - success[NONE] if HANDBOOK in success and NONE in success else None
 
     @property
     def passes(self) -> bool:

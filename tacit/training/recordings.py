@@ -388,17 +388,10 @@ class Known:
 
     def __init__(self, world: Environment, tasks: Sequence[Task]) -> None:
         self.world = world
-        self._world: World | None = None
         self._by_id = {task.id: task for task in tasks}
         self._by_goal: dict[str, list[Task]] = {}
         for task in tasks:
             self._by_goal.setdefault(normalize_goal(task.goal), []).append(task)
-
-    def find(self, recording: Recording) -> Task | None:
-        if recording.task in self._by_id:
-            return self._by_id[recording.task]
-        alike = [] if recording.task else self._by_goal.get(normalize_goal(recording.goal), [])
-        return next((task for task in alike if self.live.reset(task).text == recording.seen[0]), None)
 
     def family_of(self, recording: Recording) -> str:
         """The recording's own family, else that of all known tasks with its goal, else what the goal's words tell."""
@@ -416,30 +409,28 @@ class Known:
 
     def replay(self, recording: Recording, needs_goal: bool = True) -> tuple[Task, list[Interaction], ReplayResult]:
         """(task, episode, result): the episode is replayed if the replay matches, else as recorded."""
-        task = self.find(recording)
+        task = self._by_id.get(recording.task)
+        if task is None and not recording.task:
+            alike = self._by_goal.get(normalize_goal(recording.goal), [])
+            task = next((task for task in alike if self.live.reset(task).text == recording.seen[0]), None)
         if task is None:
             if needs_goal and not recording.goal:
                 raise TacitError(f"task {recording.task!r} is none of this run's, and no goal is given")
-            return self.make_task(recording), list(recording.as_recorded()), "unknown"
+            task = replace(task_of_recording(recording, self.world.name), family=self.family_of(recording))
+            return task, list(recording.as_recorded()), "unknown"
         try:
             course = list(replay_actions(self.live, task, recording.actions, recording.seen, recording.wrote))
         except ReplayMismatch as difference:
             return task, list(recording.as_recorded()), difference
         return task, course, "again" if course[-1].transition.success else "lost"
 
-    def make_task(self, recording: Recording) -> Task:
-        """A task made from an episode of an unknown task."""
-        return replace(task_of_recording(recording, self.world.name), family=self.family_of(recording))
-
-    @property
+    @cached_property
     def live(self) -> World:
-        if self._world is None:
-            self._world = self.world.make()
-        return self._world
+        return self.world.make()
 
     def close(self) -> None:
-        if self._world is not None:
-            self._world.close()
+        if "live" in vars(self):
+            self.live.close()
 
 
 def task_of_recording(recording: Recording, world: str) -> Task:

@@ -91,7 +91,7 @@ def test_the_same_module_gives_the_same_bytes_and_an_installed_one_packs_again(m
     assert hashlib.sha256(again.read_bytes()).hexdigest() in capsys.readouterr().out
     assert main(["modules", "pack", str(modules / "heat"), str(again)]) == 2
     assert "overwrite it with --replace" in capsys.readouterr().err
-    assert main(["modules", "pack", str(modules), str(tmp_path / "x")]) == 2 and "is no module" in capsys.readouterr().err
+    assert main(["modules", "pack", str(modules), str(tmp_path / "x")]) == 2 and "is not a module" in capsys.readouterr().err
 
 
 def test_a_changed_file_is_refused_whoever_changed_the_list(package, tmp_path, capsys):

@@ -46,7 +46,7 @@ def test_directories_are_walked_and_a_file_is_read_once(tmp_path) -> None:
     inner, outer = write_lines(tmp_path / "in" / "a.jsonl", []), write_lines(tmp_path / "b.jsonl", [])
     (tmp_path / "notes.txt").write_text("no log")
     assert find_logs([tmp_path, outer]) == [outer, inner]
-    with pytest.raises(TacitError, match="there is no such file"):
+    with pytest.raises(TacitError, match="the file does not exist"):
         find_logs([tmp_path / "no"])
 
 

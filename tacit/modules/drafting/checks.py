@@ -213,21 +213,18 @@ def _check_determinism(
             for episode, before in sound:
                 if not sandbox.alive:
                     return
-                if (turn := _first_difference(before, draft.follow(sandbox, episode))) is not None:
+                again = draft.follow(sandbox, episode)
+                first, second = (list(zip(trace.blocks, trace.done, strict=True)) for trace in (before, again))
+                pairs = enumerate(zip(first, second, strict=False))
+                turn = next((t for t, (one, other) in pairs if one != other), None)
+                if turn is None and before.events != again.events:
+                    both = enumerate(zip(before.events, again.events, strict=False), 1)
+                    turn = next((t for t, (one, other) in both if one != other), len(again.events))
+                if turn is not None:
                     what = "another block, `done` or reward the second time"
                     found.failures.append(Failure("deterministic", what, episode.line, turn))
     except DraftError as error:
         found.failures.append(Failure("deterministic", f"it could be loaded, and the second time it cannot: {error}"))
-
-
-def _first_difference(before: DraftTrace, again: DraftTrace) -> int | None:
-    """The first turn at which two traces of one episode differ."""
-    pairs = zip(zip(before.blocks, before.done, strict=True), zip(again.blocks, again.done, strict=True), strict=False)
-    turn = next((t for t, (one, other) in enumerate(pairs) if one != other), None)
-    if turn is None and before.events != again.events:
-        both = enumerate(zip(before.events, again.events, strict=False), 1)
-        turn = next((t for t, (one, other) in both if one != other), len(again.events))
-    return turn
 
 
 def _check_blocks(episode: Recording, trace: DraftTrace, rules: DraftRules, found: CheckReport) -> None:
