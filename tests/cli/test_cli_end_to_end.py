@@ -158,8 +158,8 @@ def test_a_run_is_not_started_twice_and_a_finished_one_only_shows_its_end(finish
         (["--seed", "4"], "seed=4 is not what"),
         (["--sft.steps", "9"], "sft.steps=9 is not what"),
         (["--method", "rloo"], "method.name=rloo is not what"),
-        (["--out", "elsewhere"], "where it is; copy the directory"),
-        (["--config", "quickstart"], "leave --config out"),
+        (["--out", "elsewhere"], "to continue elsewhere, copy the directory"),
+        (["--config", "quickstart"], "remove --config"),
         (["--iterations", "1"], "has already done 2"),
     ],
 )

@@ -77,6 +77,7 @@ def test_nothing_is_asked_twice(logs, tmp_path, capsys) -> None:
         assert len(server.asked) == 1
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("draft", "check", "said"),
     [

@@ -36,6 +36,7 @@ def test_a_good_draft_holds(episodes) -> None:
     assert (found.episodes, found.won) == (18, 12) and 100 < found.longest <= 400
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("draft", "check", "what"),
     [

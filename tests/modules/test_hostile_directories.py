@@ -107,6 +107,7 @@ def look_at_run(run: Path) -> None:
             look()
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("where", IN_RUNS)
 def test_looking_at_a_run_runs_none_of_its_code(ran: Path, tmp_path: Path, where: str, capsys) -> None:
     run = write_run(tmp_path / "run", IN_RUNS[where](lambda own: f"{tmp_path}/evil.py:{own}"))
@@ -118,6 +119,7 @@ def test_looking_at_a_run_runs_none_of_its_code(ran: Path, tmp_path: Path, where
     assert main(["report", str(inside)]) == 0 and main(["eval", str(inside)]) == 2
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_spelling_gets_a_run_through(ran: Path, tmp_path: Path, name: str, monkeypatch) -> None:
     for where, own in (("world", "ENVIRONMENT"), ("method", "GRPO"), ("engine", "LOCAL")):
