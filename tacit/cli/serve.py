@@ -25,12 +25,6 @@ def run(argv: Sequence[str]) -> int:
     local = serving.get("host", ServingSettings.host) in LOOPBACK
     settings = ServingSettings(**{"worlds": local, **serving})
     engine = replace(EngineSettings(), **{place[-1]: value for place, value in said.items() if place[0] == "engine"})
-    try:
-        from tacit.serving.server import find_tokens, serve
-        from tacit.serving.service import Service
-    except ImportError as error:
-        raise TacitError(f"`tacit serve` needs {error.name}: {install_command('serve')}.") from error
-
     def may_run_draft(name: str, draft: PackagedDraft) -> bool:
         """Answered by --yes: stdout may carry a protocol, and modules reload without a user present."""
         from tacit.cli.modules import show_draft
@@ -43,6 +37,11 @@ def run(argv: Sequence[str]) -> int:
 
     names = ", ".join(map(str, arguments.modules))
     with report_elapsed(remark, lambda spent: f"loading {names}, {format_duration(spent)}"):
+        try:
+            from tacit.serving.server import find_tokens, serve
+            from tacit.serving.service import Service
+        except ImportError as error:
+            raise TacitError(f"`tacit serve` needs {error.name}: {install_command('serve')}.") from error
         service = Service(arguments.modules, settings, engine, arguments.base_model, arguments.fallback, may_run_draft)
     if arguments.mcp:
         from tacit.serving.mcp_tools import serve_tools

@@ -26,7 +26,7 @@ class Behavior:
     repeats: float | None  # share of the steps of successes that repeat an earlier action; unparsed steps do not count
     unparsed: float | None = None  # share of the steps of successes that did not parse
     refused: float | None = None  # share of the steps of successes that parsed and that the world refused
-    revisits: float | None = None  # mean number of returns to a visited place per success; 0 in worlds without places
+    revisits: float | None = None  # mean number of returns to a visited place per success; None in worlds without places
     all_repeats: float | None = None  # share of all steps, including failures, that repeat an earlier action
     failures: Mapping[str, float] = field(default_factory=dict)  # share of failures by label: `burned`, `stuck`, `timeout`, …
     failure_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # family -> label -> number of failures
@@ -70,7 +70,7 @@ def behavior(
         repeats=_mean(again for t in won for again in repeated(t)),
         unparsed=_mean(not step.valid for step in steps),
         refused=_mean(step.valid and not step.effective for step in steps),
-        revisits=_mean(revisits(t, place) for t in won),
+        revisits=_mean(revisits(t, place) for t in won if place),
         all_repeats=_mean(again for t in sound for again in repeated(t)),
         failures=_shares(Counter(name for _, name in labels)),
         failure_counts={
@@ -97,7 +97,7 @@ def describe_episode(trajectory: Trajectory, world: Environment) -> dict[str, An
         if not trajectory.success and not trajectory.stop.crashed:
             found["failure"] = world.failure(trajectory) if world.failure else str(trajectory.stop)
         elif trajectory.success:
-            found["revisits"] = revisits(trajectory, world.place)
+            found["revisits"] = revisits(trajectory, world.place) if world.place else None
             if alphabet := world.alphabet:
                 found["skills"] = [kind(skill) for skill in alphabet(trajectory)]
                 found |= {"kinds": sorted(_kinds(alphabet)), "operators": list(alphabet.operators)}
@@ -110,15 +110,16 @@ def behavior_from_labels(played: Sequence[Trajectory], labels: Sequence[Mapping[
     """`behavior` of episodes with what `describe_episode` said of each; None where it said nothing of one."""
     known = {id(t): own for t, own in zip(played, labels, strict=True)}
     sound = [t for t in played if not t.stop.crashed]
-    if not all(isinstance(known[id(t)].get("revisits"), int) if t.success else known[id(t)].get("failure") for t in sound):
-        return None
+    for own, success in ((known[id(t)], t.success) for t in sound):
+        if not (isinstance(own.get("revisits", ""), int | None) if success else own.get("failure")):
+            return None
     won = [known[id(t)] for t in sound if t.success]
     skills = {id(t): list(map(str, known[id(t)].get("skills", ()))) for t in sound}
     kinds, operators = ({str(name) for own in won for name in own.get(key, ())} for key in ("kinds", "operators"))
     kinds |= {name for own in skills.values() for name in own}
     alphabet = Alphabet(tuple(sorted(kinds)), lambda t: skills[id(t)], tuple(operators)) if kinds else None
     found = behavior(played, alphabet, lambda t: str(known[id(t)]["failure"]))
-    return replace(found, revisits=_mean(own["revisits"] for own in won))
+    return replace(found, revisits=_mean(own["revisits"] for own in won if own["revisits"] is not None))
 
 
 IN_WORDS = {"timeout": "out of steps", "step_limit": "out of steps", "failure": "ended by the world"}

@@ -9,7 +9,7 @@ from skilled import ABC, episode, step
 
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason, Task, Trajectory
-from tacit.evaluation.behavior import behavior, kind, repeated, revisits
+from tacit.evaluation.behavior import behavior, behavior_from_labels, describe_episode, kind, repeated, revisits
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.worlds import get_environment
@@ -153,3 +153,11 @@ def test_broken_worlds_say_nothing_and_nothing_is_nothing():
 
 def test_kinds():
     assert kind("OP_ADD-LARGE-SMALL") == "OP_ADD" and kind("RESET") == "RESET"
+
+
+@pytest.mark.parametrize(("place", "found"), [(COOKING, 0.0), (None, None)])
+def test_a_world_without_places_has_no_number_of_revisits(place, found):
+    won = walk(("go to shelf 1", "There is a shelf."), start="You are in a room")
+    assert won.success and behavior([won], place=place).revisits == found
+    world = replace(get_environment("countdown"), place=place, alphabet=None)
+    assert behavior_from_labels([won], [describe_episode(won, world)]).revisits == found
