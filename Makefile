@@ -24,6 +24,7 @@ $(READY): requirements.txt pyproject.toml
 	@echo "Installing into $(VENV) (torch is about 200 MB; a few minutes)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check torch==2.13.0
+	@echo "Installing the other packages"
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@

@@ -278,7 +278,8 @@ def show_command(
         words += [f"--engine.{name}", str(value)] if value != known else []
     if training.recompute != before.get("gradient_checkpointing", False):
         words.append(f"--{'' if training.recompute else 'no-'}engine.gradient-checkpointing")
-    command = shlex.join(words) + flag_for_later()
+    # Code that the command itself names is imported; code that the repeated run names must be trusted.
+    command = shlex.join(words) + (flag_for_later() if "--config" in words else "")
     served = f", {plan.servers} sample{'s' if plan.servers == 1 else ''} with vLLM"
     parts = f"{plan.ranks} train{'s' if plan.ranks == 1 else ''}" + (served if plan.servers else ", the first also samples")
     if plan.devices <= cluster.network.per_machine:
