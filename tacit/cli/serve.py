@@ -25,6 +25,7 @@ def run(argv: Sequence[str]) -> int:
     local = serving.get("host", ServingSettings.host) in LOOPBACK
     settings = ServingSettings(**{"worlds": local, **serving})
     engine = replace(EngineSettings(), **{place[-1]: value for place, value in said.items() if place[0] == "engine"})
+
     def may_run_draft(name: str, draft: PackagedDraft) -> bool:
         """Answered by --yes: stdout may carry a protocol, and modules reload without a user present."""
         from tacit.cli.modules import show_draft
