@@ -65,14 +65,15 @@ def episode_rows(stage: str, step: int, records: Iterable[Mapping[str, Any]]) ->
         yield {"stage": stage, "step": step, "episode": episode, **own, "turns": len(record["turns"]), "tokens": tokens}
 
 
-def table(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+def table(found: list[dict[str, Any]], rows: bool) -> pandas.DataFrame | list[dict[str, Any]]:
+    """A pandas table, or the plain dicts with `rows`."""
+    if rows:
+        return found
     try:
         import pandas
     except ImportError as error:
-        raise TacitError(
-            f"tables are pandas', which is not installed: {install_command('tables')}; `rows=True` does without."
-        ) from error
-    return pandas.DataFrame(list(rows))
+        raise TacitError(f"tables need pandas: {install_command('tables')}, or pass rows=True.") from error
+    return pandas.DataFrame(found)
 
 
 # A run directory as an object; everything is read on demand.
@@ -138,19 +139,16 @@ class OpenRun:
 
     def metrics(self, stage: str | None = None, rows: bool = False) -> Any:
         """One row per step of `sft`, `rl` or both: a pandas table, or dicts with `rows`."""
-        found = [r for r in read_metrics(self.path / "metrics.jsonl") if stage in (None, r["stage"])]
-        return found if rows else table(found)
+        return table([r for r in read_metrics(self.path / "metrics.jsonl") if stage in (None, r["stage"])], rows)
 
     def turns(self, stage: str = "rl", step: int | None = None, rows: bool = False) -> Any:
         """One row per turn of the episodes of `rl`, or of an evaluation (`eval-untrained`, `eval-sft`, `eval-rl`), of one
         step or all. Fields: docs/reference/trajectories.md."""
-        found = [row for n, file in self._files(stage, step) for row in turn_rows(stage, n, read_records(file))]
-        return found if rows else table(found)
+        return table([row for n, f in self._files(stage, step) for row in turn_rows(stage, n, read_records(f))], rows)
 
     def episodes(self, stage: str = "rl", step: int | None = None, rows: bool = False) -> Any:
         """One row per recorded episode; `stage` and `step` as in `turns`."""
-        found = [row for n, file in self._files(stage, step) for row in episode_rows(stage, n, read_records(file))]
-        return found if rows else table(found)
+        return table([row for n, f in self._files(stage, step) for row in episode_rows(stage, n, read_records(f))], rows)
 
     def trajectories(self, stage: str = "rl", step: int | None = None) -> list[Trajectory]:
         """The recorded episodes as objects; of tokens only the counts."""
@@ -304,12 +302,10 @@ class Evaluation:
 
     def turns(self, rows: bool = False) -> Any:
         """One row per turn: a pandas table, or with `rows` plain dicts."""
-        found = list(turn_rows("evaluation", 0, self._records))
-        return found if rows else table(found)
+        return table(list(turn_rows("evaluation", 0, self._records)), rows)
 
     def episodes(self, rows: bool = False) -> Any:
-        found = list(episode_rows("evaluation", 0, self._records))
-        return found if rows else table(found)
+        return table(list(episode_rows("evaluation", 0, self._records)), rows)
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:
