@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, open_world, prepare
 from tacit.config.flags import method_options
 from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
+from tacit.config.values import flatten
 from tacit.core.errors import TacitError, unknown
 from tacit.training.setup import TaskSets
 
@@ -173,9 +174,9 @@ def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Ite
     for column, document in documents.items():
         if document["model"] in AGENTS:  # it reads, and that is all
             document = {"prompt": document["prompt"]} if document["model"] == RULE_AGENT else {}
-        own = _leaves({section: document.get(section, {}) for section in ("method", "prompt", *SECTIONS)})
-        columns[column] = {place: value for place, value in own if place != "method.name"}
-    named = {column: {place for table in own for place, _ in _leaves(table)} for column, own in tables.items()}
+        own = flatten({section: document.get(section, {}) for section in ("method", "prompt", *SECTIONS)})
+        columns[column] = {".".join(place): value for place, value in own.items() if place != ("method", "name")}
+    named = {column: {".".join(place) for table in own for place in flatten(table)} for column, own in tables.items()}
     found = []
     for place in dict.fromkeys(place for settings in columns.values() for place in settings):
         values = {column: settings[place] for column, settings in columns.items() if place in settings}
@@ -203,15 +204,6 @@ def check_fair(found: Mapping[str, Sequence[Difference]], allowed: Sequence[str]
         if setting not in {each.setting for _, each in unequal}:
             raise TacitError(f"unequal names {setting!r}, but no method differs in it by its defaults; remove it.")
     return [f"unequal in {world}: {each}." for world, each in unequal]
-
-
-def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every value with its path: `method.kl`, `policies.extractor.model`."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{key}.{name}", below) for name, below in _leaves(value))
-        else:
-            yield key, value
 
 
 @dataclass(frozen=True)

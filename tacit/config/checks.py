@@ -12,7 +12,7 @@ from typing import Any
 
 from tacit.config.recipe import METHOD_TABLES, Document, Recipe, WorldRecipe
 from tacit.config.resources import RunResources, describe_model, prefix_errors
-from tacit.config.values import to_data
+from tacit.config.values import flatten, to_data
 from tacit.core.bounds import check_bounds
 from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.method import Method
@@ -331,7 +331,6 @@ ON_RESUME = (
     "trajectories", "wandb",
 )  # fmt: skip
 """settings that may change when a run is resumed, for the run or for one world; none affects what was done"""
-KeyPath = tuple[str, ...]  # keys of a document, outermost first
 MAY_CHANGE = (
     "iterations, evaluation.patience, keep, checkpoint_every, workers, workers_at, world_timeout_s, trajectories and wandb"
 )
@@ -339,13 +338,11 @@ MAY_CHANGE = (
 
 def fixed_differences(before: Document, after: Document) -> list[str]:
     """`sft.lr=0.002`, `worlds.countdown.max_steps=5` for each changed setting that may not change."""
-    found = _differences(before, after)
+    old, new = flatten(before), flatten(after)
+    changed = [place for place in sorted({*old, *new}) if old.get(place) != new.get(place)]
     # The path of a setting below [worlds.NAME]; a world's name may contain dots.
-    return [
-        f"{'.'.join(place)}={value}"
-        for place, value in found
-        if ".".join(place[2:] if place[0] == "worlds" else place) not in ON_RESUME
-    ]
+    fixed = [place for place in changed if ".".join(place[2:] if place[0] == "worlds" else place) not in ON_RESUME]
+    return [f"{'.'.join(place)}={new.get(place)}" for place in fixed]
 
 
 def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
@@ -369,15 +366,3 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
             f"evaluate an earlier checkpoint with `tacit eval {path} --checkpoint NAME` instead."
         )
     return False
-
-
-def _differences(before: Document, after: Document, place: KeyPath = ()) -> list[tuple[KeyPath, Any]]:
-    """Changed keys and their new values. A missing table counts as empty."""
-    found = []
-    for key in sorted(before.keys() | after.keys()):
-        old, new = before.get(key), after.get(key)
-        if isinstance(old or new, dict):
-            found += _differences(old or {}, new or {}, (*place, key))
-        elif old != new:
-            found.append(((*place, key), new))
-    return found

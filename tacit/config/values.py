@@ -80,6 +80,14 @@ def to_data(value: Any) -> Any:
     return value
 
 
+def flatten(document: Mapping[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Every value of nested tables by its path: ("schedule", "lr") -> 1e-4."""
+    found: dict[tuple[str, ...], Any] = {}
+    for key, value in document.items():
+        found |= flatten(value, (*place, key)) if isinstance(value, Mapping) else {(*place, key): value}
+    return found
+
+
 Tables = Callable[[], Mapping[str, Iterable[str]]]  # table of a settings file -> its keys; the top level is ''
 
 
