@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from tacit.config.values import flatten
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Arrivals, Point, Series, Spread, mean_series
@@ -35,7 +36,6 @@ from tacit.report.run_page import (
     describe_versions,
     find_differences,
     flag_name,
-    flatten_settings,
     prompt_series,
     render_run,
     render_value,
@@ -234,9 +234,7 @@ def _differences(found: Comparison, world: str) -> list[list[str]]:
     for method in found.methods:
         said = [c["settings"] for c in found.cells_of(world, method) if isinstance(c.get("settings"), Mapping)]
         if said:
-            told[method] = {
-                place: render_value(value) for place, value in flatten_settings(said[0]).items() if place not in PER_RUN
-            }
+            told[method] = {place: render_value(value) for place, value in flatten(said[0]).items() if place not in PER_RUN}
     first = next(iter(told.values()), {})
     places = dict.fromkeys(
         place for own in told.values() for place in [*find_differences(first, own), *find_differences(own, first)]

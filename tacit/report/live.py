@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tacit.config.values import flatten
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Series
@@ -26,7 +27,6 @@ from tacit.report.run_page import (
     STAGE_TITLES,
     build_headline,
     flag_name,
-    flatten_settings,
     group_metrics,
     group_panels,
     panel_points,
@@ -189,7 +189,7 @@ def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], most: int,
     feeds = [(r.name, link, build_feed(r.path, f"{link}/episodes", most, notices)) for r, link in pairs if r.has_started]
     columns = [_column(files) for _, files, _ in found]
     titles = dict.fromkeys(title for column in columns for title in column)
-    settings = [flatten_settings(files.settings) if files else {} for _, files, _ in found]
+    settings = [flatten(files.settings) if files else {} for _, files, _ in found]
     there = list(filter(None, settings))
     places = dict.fromkeys(place for own in there for place in own if place != ("out",))
     return render(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from tacit.config.values import flatten
 from tacit.core.progress import pluralize
 from tacit.core.trust import flag_for_later
 from tacit.core.types import PLAIN, Step
@@ -255,7 +256,7 @@ CODE = Markup("<code>{}</code>")
 
 def build_provenance(run: RunFiles, defaults: Record | None) -> dict[str, Any]:
     """`defaults` are the default settings for the same method, world and model; None if unknown."""
-    told, usual = flatten_settings(run.settings), flatten_settings(defaults or {})
+    told, usual = flatten(run.settings), flatten(defaults or {})
     chosen = {place: value for place, value in find_differences(told, usual).items() if place not in ALWAYS_SHOWN}
     facts = [(key, setting_name(run.settings, key)) for key in ("world", "method", "model", "seed")] + describe_versions(
         run.versions
@@ -282,14 +283,6 @@ def describe_versions(versions: Record) -> list[tuple[str, str]]:
     machine, python = versions.get("machine"), versions.get("python")
     rows = (("code", versions and code), ("machine", machine), ("python", python), ("libraries", used))
     return [(name, format_value(value)) for name, value in rows if value]
-
-
-def flatten_settings(settings: Record, place: Key = ()) -> Flat:
-    """Leaf settings by their path."""
-    found: Flat = {}
-    for key, value in settings.items():
-        found |= flatten_settings(value, (*place, key)) if isinstance(value, Mapping) else {(*place, key): value}
-    return found
 
 
 def find_differences(told: Flat, usual: Flat) -> Flat:

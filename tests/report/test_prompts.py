@@ -12,12 +12,13 @@ from tacit.cli.main import main
 from tacit.cli.train import make_parser
 from tacit.config.flags import Parser
 from tacit.config.recipe import Recipe, method_name, override
+from tacit.config.values import flatten
 from tacit.core.protocols import Sampling
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules
 from tacit.prompts.history import History
 from tacit.report.run_files import find_defaults
-from tacit.report.run_page import build_command, flatten_settings
+from tacit.report.run_page import build_command
 from tacit.report.viewer import embed_episodes
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import add_prompts, split_sections, trajectory_record
@@ -59,7 +60,7 @@ def test_the_command_on_the_page_repeats_the_run(document):
     recipe = Recipe.from_json(document)
     told = recipe.to_json()
     usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
-    words = [word for piece in build_command(flatten_settings(told), flatten_settings(usual)) for word in piece]
+    words = [word for piece in build_command(flatten(told), flatten(usual)) for word in piece]
     assert words[:2] == ["tacit", "train"]
     parser: Parser = make_parser(method_name(document), recipe.model)
     _, said = parser.parse(words[2:])
@@ -74,7 +75,7 @@ def test_a_sum_of_methods_is_quoted_as_it_was_named():
         "seed": 1,
         "method": {"name": "reuserl+bipace", "weight": 0.5, "note": "a b"},
     }
-    pieces = build_command(flatten_settings(told), flatten_settings({**told, "method": {"name": "reuserl+bipace"}}))
+    pieces = build_command(flatten(told), flatten({**told, "method": {"name": "reuserl+bipace"}}))
     words = " ".join(shlex.join(piece) for piece in pieces)
     assert words == "tacit train --world countdown --method reuserl+bipace --model tiny --seed 1 --weight 0.5 --note 'a b'"
 
