@@ -32,6 +32,7 @@ def test_the_search_leaves_nothing_out(seed):
         assert told == pytest.approx(found.description_length), "what it says its phrases cost is what they cost"
 
 
+@pytest.mark.slow
 def test_the_order_of_the_three():
     """The true minimum is never above the one with all single skills, and that never above the greedy dictionary."""
     for corpus in synthetic_groups(6, seed=5, weights=(9, 4, 2, 1, 1)):

@@ -70,6 +70,7 @@ def test_a_batch_is_full_or_waits_no_longer_than_said():
         assert query_queue.ask("alone").result(timeout=30) == "alone" and time.monotonic() - began < 20
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_it_closes():
     query_queue = QueryQueue(lambda asked: [time.sleep(0.002) or q for q in asked], size=3, wait_s=0.0, workers=3)
     taken: list[Future[str]] = []

@@ -170,6 +170,7 @@ def test_a_first_request_that_only_fails_ends_it_after_a_few_tries_and_says_mean
     assert seen == ["", *(f"500 out of memory; asked again after {0.05 * 2 ** (n - 1):g} s, {n} of 3 times" for n in (1, 2, 3))]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("asks_for", "pauses"), [("20", [0.5]), ("0.2", [0.2, 0.2, 0.1]), ("0.01", [0.01] * 6)])
 def test_a_server_that_never_answers_is_not_left_alone_for_as_long_as_it_asks(monkeypatch, asks_for, pauses):
     monkeypatch.setattr("tacit.engines.endpoint.client.FIRST_WAIT_S", 0.5)

@@ -261,6 +261,7 @@ def test_weight_update_during_chunked_prefill_restarts_sequences(model, tokenize
         assert_same(found[request_id], model, tokenizer, request)
 
 
+@pytest.mark.slow
 def test_requests_join_during_chunked_prefill(model, tokenizer, monkeypatch, small_chunks, chunk_schedules):
     """More requests than slots and capacity, some so long that they get a separate prefill."""
     sampler = make_sampler(model, tokenizer, monkeypatch)
@@ -282,6 +283,7 @@ def test_requests_join_during_chunked_prefill(model, tokenizer, monkeypatch, sma
         assert_same(found[request_id], model, tokenizer, request)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("how", ["close", "release"])
 def test_close_during_chunked_prefill_leaves_nothing_behind(how, model, tokenizer, monkeypatch, small_chunks):
     sampler = make_sampler(model, tokenizer, monkeypatch)

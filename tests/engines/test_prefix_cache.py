@@ -177,6 +177,7 @@ def test_prefill_graphs_extend_prefixes(tokenizer, monkeypatch, by_token, prefil
     assert replays[-1] > 0, "none was recorded"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_chunked_prefill_extends_prefixes(lockstep, tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
@@ -273,6 +274,7 @@ def test_batch_shrinks_as_episodes_end(tokenizer, monkeypatch, by_token, prefill
     assert widths == [8, 6, 4, 2, 2] and known == [6, 4, 2, 2]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("why", ["by head", "the same bits again", "other numbers"])
 def test_prefix_cache_is_off(why, tokenizer, monkeypatch, prefill_cached, request):
     if why != "by head":

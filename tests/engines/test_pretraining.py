@@ -49,6 +49,7 @@ def test_steps_are_those_of_a_plain_loop(make_policy, texts_as_rows):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_neither_the_order_nor_the_company_of_documents_matters(make_policy, texts_as_rows):
     one, other = make_policy(seed=2), make_policy(seed=2)
     first = PretrainingTrainer(one).step(texts_as_rows, LR)

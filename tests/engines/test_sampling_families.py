@@ -74,6 +74,7 @@ def expected_state(model, prompt, layer: int, pooling: str) -> np.ndarray:
     return (states_TD[-1] if pooling == "last" else states_TD.mean(0)).numpy()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 def test_hidden_states_are_those_of_transformers(family, pooling, tokenizer):

@@ -265,6 +265,7 @@ def test_identical_waiting_prompts_are_prefilled_once(llama, tokenizer):
     assert sampler.prefilled_tokens == 7 + 5 + 20
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("way", ["exact", "as on a gpu"])
 def test_cache_grows_while_sequences_decode(way, tokenizer, monkeypatch):
     """The cache grows in slots and capacity while sequences are in it."""

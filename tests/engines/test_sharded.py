@@ -248,6 +248,7 @@ def test_masters_of_a_model_in_bfloat16_leave_its_grid_as_the_local_engine_s_do(
     assert many.engine.digest(masters=False) == rounded
 
 
+@pytest.mark.slow
 def test_after_some_steps_it_is_where_the_local_engine_is(checkpoint: Path, open_on: Open) -> None:
     one, many = local(checkpoint), open_on(2)
     batch = replace(a_batch(), temperature=0.8)
@@ -264,6 +265,7 @@ def test_after_some_steps_it_is_where_the_local_engine_is(checkpoint: Path, open
     assert many.update(again, [ClippedSurrogate()], LR)["behaviour_gap_max"] < 1e-4
 
 
+@pytest.mark.slow
 def test_a_digest_is_the_same_however_the_weights_are_spread(checkpoint: Path, open_on: Open) -> None:
     one = local(checkpoint, value_head=True).digest()
     assert {open_on(2, value_head=True, gather=gather).digest() for gather in ("whole", "layer")} == {one}
@@ -310,6 +312,7 @@ def test_without_the_optimizer_the_weights_are_saved_all_the_same(open_on: Open,
     assert fresh.digest() == digest
 
 
+@pytest.mark.slow
 def test_another_stage_begins_as_the_local_engine_begins_it(checkpoint: Path, open_on: Open) -> None:
     batch = a_batch()
     back = replace(batch, advantages=[-a for a in batch.advantages])

@@ -267,6 +267,7 @@ def test_updates_are_planned_small_while_others_have_the_memory_and_large_again_
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-3) for name in ours)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError(CUBLAS)])
 def test_updates_that_were_cut_finer_are_planned_anew_once_there_is_room(make_policy, card, monkeypatch, error):

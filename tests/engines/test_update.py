@@ -187,6 +187,7 @@ def test_a_loss_that_is_no_number_moves_nothing(make_policy, batch, poison: floa
     assert np.isfinite(policy.update(batch, [PolicyGradient()], 1e-3)["loss"])
 
 
+@pytest.mark.slow
 def test_small_steps_are_not_lost_in_bfloat16(make_policy, rows) -> None:
     """lr 1e-6 is far below the spacing of bfloat16 numbers near a norm's weight of 1; the float32 masters keep it."""
     policy, batch = make_policy(dtype="bfloat16"), Batch.imitation(*rows)

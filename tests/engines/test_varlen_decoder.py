@@ -258,6 +258,7 @@ def test_where_compiling_fails_pieces_are_used_as_they_stand(monkeypatch) -> Non
     assert torch.equal(compiled.swiglu(x), EAGER_OPS.swiglu(x))
 
 
+@pytest.mark.slow
 def test_a_piece_is_compiled_once_for_any_number_of_rows(monkeypatch) -> None:
     from torch._dynamo.testing import CompileCounter
 

@@ -147,6 +147,7 @@ def test_paired_interval_covers_the_truth_about_as_often_as_it_says():
     assert 0.93 < np.mean(inside) < 0.98
 
 
+@pytest.mark.slow
 def test_crossed_bootstrap_is_the_plain_one_where_only_one_level_varies():
     values = np.array([0.1, 0.4, 0.9, 0.5])
     exact = np.percentile([np.mean(resample) for resample in itertools.product(values, repeat=4)], [2.5, 97.5])

@@ -68,6 +68,7 @@ def answers_before(policy, turn: int) -> int:
     return sum(len(requests) for requests in policy.asked[:turn])
 
 
+@pytest.mark.slow
 def test_killed_at_every_turn_it_ends_in_the_same_table(tmp_path):
     whole, policy = play()
     turns = len(policy.asked)

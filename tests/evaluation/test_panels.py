@@ -28,6 +28,7 @@ def test_this_machine_makes_the_published_tasks(name, split):
     assert {size: hash_tasks(tasks[:size]) for size in sizes} == {size: hashes[size] for size in sizes}
 
 
+@pytest.mark.slow
 def test_published_games_are_those_the_hash_was_taken_of(shared_data, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(shared_data / "alfworld"))
     world = get_environment("alfworld")

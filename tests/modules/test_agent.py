@@ -68,6 +68,7 @@ def test_a_goal_and_its_family_are_enough(modules: Path, monkeypatch: pytest.Mon
     Agent.load(modules / "heat").begin(task.goal)
 
 
+@pytest.mark.slow
 def test_two_agents_or_two_episodes_do_not_mix(modules: Path) -> None:
     """A whole episode of another family in the middle of one leaves it as it was."""
     agent = Agent.load(modules, temperature=0.0)

@@ -116,6 +116,7 @@ def test_a_set_in_the_block_is_found_out(episodes) -> None:
     assert {failure.check for failure in found.failures} == {"deterministic"}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("line", "what"),
     [
@@ -134,6 +135,7 @@ def test_one_that_is_loaded_otherwise_in_another_process_is_found_out(episodes, 
     assert what in str(found.failures[0]), [str(failure) for failure in found.failures[:3]]
 
 
+@pytest.mark.slow
 def test_what_the_episodes_cannot_show_is_said(episodes) -> None:
     won = [replace(e, seen=e.seen[: len(e.actions)]) for e in episodes if e.success]
     notes = " ".join(check_draft(Draft(drafts.GOOD, QUICK), won).notes)

@@ -159,6 +159,7 @@ def test_a_missing_family_is_refused_unless_a_fallback_is_named(modules: Path) -
         Router(find_modules(modules), WORLD, fallback="look")
 
 
+@pytest.mark.slow
 def test_the_more_special_module_is_chosen_and_equals_are_refused(modules: Path) -> None:
     heat, pick = find_modules(modules).values()
     every = replace(pick, skill=UNIFIED, families=WORLD.families)

@@ -153,6 +153,7 @@ def corpus(processes=1, seed=0, limit=1024, episodes=None):
     return make_corpus(episodes or {"cooking": 4, "countdown": 7}, TOKENIZER, 0, limit, seed, processes)
 
 
+@pytest.mark.slow
 def test_it_is_the_same_for_any_number_of_processes(monkeypatch):
     monkeypatch.setattr(corpus_module, "EPISODES_PER_SHARD", 3)
     alone, together = corpus(), corpus(processes=2)

@@ -33,6 +33,7 @@ def practise(place: Path, world: str, method: str, credits: list[list[float]]) -
     write_records(place / f"runs/{world}/{method}/0/trajectories/rl-000040.jsonl.gz", played)
 
 
+@pytest.mark.slow
 def test_every_method_plays_the_same_tasks_and_they_are_those_that_tell(place):
     shown = embedded(render_comparison(place))
     assert [e["from"].split(",")[0] for e in shown] == [
@@ -61,6 +62,7 @@ def test_practice_is_the_episode_whose_credit_differs_most_and_a_limit_cuts_even
     assert len(embedded(render_comparison(place, most_trajectories=2))) == 2
 
 
+@pytest.mark.slow
 def test_runs_that_are_gone_or_unfinished_are_done_without(place):
     shutil.rmtree(place / "runs/countdown/grpo/0")
     shutil.rmtree(place / "runs/letters")

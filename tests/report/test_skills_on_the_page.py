@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from parsed import Page
 from test_step_credit import labels, write_metrics
 from written import episode, write_run
@@ -21,6 +22,7 @@ def measured(s: int) -> dict[str, float]:
     return {**shift, "hindsight/critical_steps": 2.0 + s, "hindsight/seconds_waited": 0.0}
 
 
+@pytest.mark.slow
 def test_the_shift_stands_beside_the_episodes_credit(tmp_path):
     run = write_run(tmp_path / "run")
     assert "Skills of hindsight" not in Page(render_run(run)).text

@@ -108,6 +108,7 @@ def test_one_that_is_cut_off_in_the_middle_of_a_call_is_not_asked_again(served, 
     assert log.read_text().count("start") == 2
 
 
+@pytest.mark.slow
 def test_every_worker_process_has_its_own(served, tmp_path, log):
     pool = WorkerPool(served, 2, timeout_s=30.0)
     try:

@@ -47,6 +47,7 @@ def test_the_same_answers_as_in_place():
     assert play(WorkerPool(COUNTDOWN.make, 2, 60.0)) == play(InProcessPool(COUNTDOWN.make))
 
 
+@pytest.mark.quick_cases(1)
 def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on():
     """One worker holds all five: each of the three bad ones takes a place in the middle."""
     tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4)]

@@ -99,6 +99,7 @@ def test_the_limits_and_the_refreshing_are_those_of_the_other_door(modules: Path
     asyncio.run(run())
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("why", ["cancelled", "refused"])
 def test_a_call_that_comes_to_nothing_leaves_no_session_open(modules: Path, why: str, monkeypatch) -> None:
     began = asyncio.Event()

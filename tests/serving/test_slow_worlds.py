@@ -43,6 +43,7 @@ def meanwhile(modules: Path, place: Path, asks: Callable[[httpx.AsyncClient, asy
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_session_whose_world_has_not_begun_is_busy(modules: Path, tmp_path: Path) -> None:
     async def asks(client: httpx.AsyncClient, begin: asyncio.Task, path: str) -> None:
         for body in ({}, {"action": "look"}, {"alternatives": 3}):
@@ -55,6 +56,7 @@ def test_a_session_whose_world_has_not_begun_is_busy(modules: Path, tmp_path: Pa
     meanwhile(modules, tmp_path, asks)
 
 
+@pytest.mark.slow
 def test_one_that_is_ended_meanwhile_is_not_begun(modules: Path, tmp_path: Path) -> None:
     async def asks(client: httpx.AsyncClient, begin: asyncio.Task, path: str) -> None:
         assert (await client.post(f"{path}/end")).status_code == 200
@@ -66,6 +68,7 @@ def test_one_that_is_ended_meanwhile_is_not_begun(modules: Path, tmp_path: Path)
     meanwhile(modules, tmp_path, asks)
 
 
+@pytest.mark.slow
 def test_a_world_that_never_begins_is_said_to_hang(modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "WORLD_S", 0.3)
 

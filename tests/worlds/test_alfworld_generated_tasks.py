@@ -106,6 +106,7 @@ def spread(count: int) -> Iterator[Task]:
         yield from islice(iterate_tasks(split, seed=11), count // 3 + 1)
 
 
+@pytest.mark.slow
 def test_the_oracle_solves_them_in_a_few_steps():
     steps = [play(task) for task in spread(360)]
     assert max(steps) <= 14
@@ -310,6 +311,7 @@ def test_example_texts_name_everything_and_depend_on_the_seed_alone():
     assert sum(map(len, texts)) < 5_000_000
 
 
+@pytest.mark.slow
 def test_example_texts_name_what_published_games_name(shared_data):
     words = set(" ".join(example_texts(0)).replace(",", "").split())
     for task in load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks:

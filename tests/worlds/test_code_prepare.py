@@ -91,6 +91,7 @@ def folder(tmp_path_factory):
     return place / "tasks"
 
 
+@pytest.mark.slow
 def test_tasks_of_a_package(folder):
     found = open_folder(folder)
     tree = folder / "packages" / "mini-1.0"
@@ -106,12 +107,14 @@ def test_tasks_of_a_package(folder):
     assert {kind for record in found.records for kind in record.kinds} <= set(KINDS)
 
 
+@pytest.mark.slow
 def test_the_issue_shows_a_failing_test_and_no_place_in_the_package(folder):
     for record in open_folder(folder).records:
         assert record.fail_to_pass[0] in record.issue and "def test_" in record.issue
         assert "mini/__init__" not in record.issue and not re.search(r"\.py:\d|line \d", record.issue)
 
 
+@pytest.mark.slow
 def test_the_same_folder_elsewhere_has_the_same_panels(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "moved")
     panels = [Panel.of(get_environment(f"code+folder={place}"), "train", 4) for place in (folder, tmp_path / "moved")]
@@ -177,6 +180,7 @@ def test_pinned_packages():
     ) < set(KINDS)
 
 
+@pytest.mark.slow
 def test_filter_by_what_a_policy_solves(folder, tmp_path):
     records = open_folder(folder).records
     never, sometimes, mostly = (f"code/{record.split}/{record.id}" for record in records[:3])

@@ -294,6 +294,7 @@ def test_houses_are_connected_and_their_doors_lead_both_ways():
         assert reached == set(house)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", ENVIRONMENT.splits)
 def test_the_explorer_wins_every_game_without_a_refused_command(split):
     world, tracker = ENVIRONMENT.make(), ENVIRONMENT.tracker

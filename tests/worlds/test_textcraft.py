@@ -311,6 +311,7 @@ def test_tasks_of_some_families_are_those_among_all(published):
     assert ENVIRONMENT.tasks_of("hard", 5, 7, ("depth_2",)) == []
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", ["test", "published_test"])
 def test_the_same_seed_is_the_same_episode_in_every_process(split, published):
     here = fingerprint("textcraft", split)

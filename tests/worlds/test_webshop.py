@@ -203,6 +203,7 @@ def test_published_goals_are_won_by_who_knows_and_mostly_by_who_reads(shared_dat
 # Whatever is done
 
 
+@pytest.mark.slow
 def test_a_thousand_random_visits():
     live, rng, ended = WORLD.make(), Random(0), 0
     tasks = WORLD.tasks("train", 200, 8)
@@ -299,6 +300,7 @@ print(hashlib.sha256("\\n".join(said).encode()).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_episode_in_another_process():
     traces = []
     for hash_seed in ("1", "2"):

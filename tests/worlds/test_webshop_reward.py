@@ -184,6 +184,7 @@ def test_every_generated_goal_can_be_won_and_a_wrong_choice_is_noticed():
             assert judge(product, {**dict(goal.options), name: other}, goal).reward < 1.0, (goal.options, name, other)
 
 
+@pytest.mark.slow
 def test_published_goals_that_cannot_be_won_have_a_colour_inside_a_word(shared_data):
     """Every one that does not score 1 is looked into: in all of them the judge reads a colour that is part of a longer word."""
     shop = load_catalogue(str(shared_data / "webshop"))

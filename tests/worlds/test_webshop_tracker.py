@@ -71,6 +71,7 @@ def test_the_blocks():
     assert "opened before: " + PRODUCT.id.lower() in WORLD.tracker.render(fold(TASK, [*OPEN, "click[< prev]"])[0])
 
 
+@pytest.mark.slow
 def test_blocks_are_bounded_and_every_rule_comes_up():
     def wander(task, purpose: float, rng: Random):
         live, hero = WORLD.make(), WORLD.expert()(task)
