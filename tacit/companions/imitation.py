@@ -10,6 +10,8 @@ Complementary RL's self-distillation also uses this companion: it imitates guide
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,23 +40,18 @@ def make_examples(trajectories: Sequence[Trajectory], policy: Policy) -> Example
     return [turn.prompt_tokens for turn in turns], [turn.completion.tokens for turn in turns]
 
 
+@dataclass(eq=False)
 class ImitationCompanion(Companion):
     """Imitates selected episodes of the current batch every `every` iterations. Stateless."""
 
-    has_state = False
-    read_in_rollouts = False
-
-    def __init__(
-        self,
-        lr: float,
-        every: int = 1,
-        select: Selector = select_above_mean,
-        make_examples: ExampleMaker = make_examples,
-        name: str = "imitating",
-        metric: str = "self_imitation/imitated",
-    ) -> None:
-        self.lr, self.every, self.select, self.make_examples = lr, every, select, make_examples
-        self.name, self.metric = name, metric
+    has_state: ClassVar[bool] = False
+    read_in_rollouts: ClassVar[bool] = False
+    lr: float
+    every: int = 1
+    select: Selector = select_above_mean
+    make_examples: ExampleMaker = make_examples
+    name: str = "imitating"
+    metric: str = "self_imitation/imitated"
 
     def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         if info.iteration % self.every:

@@ -56,8 +56,7 @@ class EpisodeJudge(RewardTerm, Companion):
         before, found = len(self._answers), self._ask(judged, info)
         everything = list(self._answers.values())
         fresh = everything[before:]
-        read, written = sum(a.read for a in fresh), sum(a.written for a in fresh)
-        all_read, all_written = sum(a.read for a in everything), sum(a.written for a in everything)
+        (read, written), every = ((sum(a.read for a in some), sum(a.written for a in some)) for some in (fresh, everything))
         self._grades = {}
         for group in groups:
             known = {id(t): grade for t in group.trajectories if (grade := parse_grade(found[id(t)].text)) is not None}
@@ -71,7 +70,7 @@ class EpisodeJudge(RewardTerm, Companion):
             "judge_prompt_tokens": float(read),
             "judge_completion_tokens": float(written),
             "judge_cost": self.prices.of(read, written),
-            "judge_cost_so_far": self.prices.of(all_read, all_written),
+            "judge_cost_so_far": self.prices.of(*every),
         }
 
     def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:

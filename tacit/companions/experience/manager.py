@@ -191,7 +191,6 @@ class ExperienceManager:
         return [*kept.values(), *(entry.id for entry in made)]
 
     def _take(self, most: int = DISTILL_BATCH) -> list[DistillRequest | None]:
-        """What is queued, up to the end marker."""
         batch: list[DistillRequest | None] = []
         with suppress(queue.Empty):
             while len(batch) < most and None not in batch:
@@ -309,7 +308,6 @@ class QueryQueue(Generic[Question, Answer]):
                         future.set_exception(error)
 
     def close(self) -> None:
-        """Answer all queued queries, and stop."""
         self._end()
         for worker in self._workers:
             worker.join()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from random import Random
 
-from tacit.core.types import Observation, Task
+from tacit.core.types import Observation
 from tacit.core.world import Environment
 from tacit.worlds.alfworld.expert import Explorer, Oracle, act_on_prompt
 from tacit.worlds.alfworld.published import NAME, SIZES
@@ -24,28 +23,23 @@ GAMES, STEPS, NAMED = 60, 25, 200
 
 def example_texts(seed: int) -> list[str]:
     """Text to train a tiny tokenizer: both wordings along random episodes in generated houses, and every object kind."""
-    rng = Random(f"alfworld/texts/{seed}")
-    texts = [text for task in tasks("train", GAMES, seed) for text in _random_episode_texts(rng, task)]
+    rng, texts, world, wordings = Random(f"alfworld/texts/{seed}"), list[str](), AlfWorld(), (TerseWording(), FullWording())
+    for task in tasks("train", GAMES, seed):
+        observation = world.reset(task)
+        texts += [*(wording.task(task) for wording in wordings), FullWording().request("tags")]
+        for number in range(1, STEPS + 1):
+            # A random verb, then a random command with that verb: most commands are `go to`.
+            by_verb: dict[str, list[str]] = {}
+            for command in observation.actions:
+                by_verb.setdefault(command.partition(" ")[0], []).append(command)
+            action = rng.choice(by_verb[rng.choice(sorted(by_verb))])
+            for wording in wordings:
+                texts.append(wording.now(number, observation, admissible=number % 10 == 1))
+                texts.append(wording.turn(number, observation, action))
+            texts.append(action)
+            observation = world.step(action).observation
     kinds = {*FITS, *PUBLISHED_KINDS, *(kind for room in ROOMS.values() for kind in room.belongings)}
     return [*texts, *(f"{kind} 1: a {kind} {2 + n % 20}, some {kind} in" for kind, n in product(sorted(kinds), range(NAMED)))]
-
-
-def _random_episode_texts(rng: Random, task: Task) -> Iterator[str]:
-    world, wordings = AlfWorld(), (TerseWording(), FullWording())
-    observation = world.reset(task)
-    yield from (wording.task(task) for wording in wordings)
-    yield FullWording().request("tags")
-    for number in range(1, STEPS + 1):
-        # A random verb, then a random command with that verb: most commands are `go to`.
-        by_verb: dict[str, list[str]] = {}
-        for command in observation.actions:
-            by_verb.setdefault(command.partition(" ")[0], []).append(command)
-        action = rng.choice(by_verb[rng.choice(sorted(by_verb))])
-        for wording in wordings:
-            yield wording.now(number, observation, admissible=number % 10 == 1)
-            yield wording.turn(number, observation, action)
-        yield action
-        observation = world.step(action).observation
 
 
 def place(action: str, observation: Observation) -> str:

@@ -43,9 +43,7 @@ HANDBOOK = {
     "pick": "find the object, take it, go to the destination, open it if it is closed, and move it there",
     "pick2": "bring one object to the destination, then find a second one of the same kind and bring it to the same place",
     "look": "find the object and take it, then go to the lamp and use it with the object in hand",
-    "clean": _APPLIANCE.format(appliance="sinkbasin", verb="clean"),
-    "heat": _APPLIANCE.format(appliance="microwave", verb="heat"),
-    "cool": _APPLIANCE.format(appliance="fridge", verb="cool"),
+    **{verb: _APPLIANCE.format(appliance=kinds[-1], verb=verb) for verb, (_, kinds) in APPLIANCES.items()},
 }
 NEVER_PICKED, PARTIAL_DELIVERY, NOT_TRANSFORMED = "never_picked_target", "two_partial_deliver", "picked_no_transform"
 _DOING = ("take", "clean", "heat", "cool", "use", "move")

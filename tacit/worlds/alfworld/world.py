@@ -214,7 +214,6 @@ class Household:
         return self._here.get(self.location, ())
 
     def is_accessible(self, receptacle: int) -> bool:
-        """True unless it is closed."""
         return self.opened[receptacle] or not self.game.receptacles[receptacle].openable
 
     def intro(self) -> str:
@@ -379,8 +378,7 @@ def _join(names: Sequence[str]) -> str:
 class AlfWorld(World):
     """Plays one game at a time. Observations have the engine's text and its admissible commands, sorted."""
 
-    def __init__(self) -> None:
-        self._household: Household | None = None
+    _household: Household | None = None
 
     @property
     def household(self) -> Household:

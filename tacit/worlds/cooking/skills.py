@@ -41,7 +41,12 @@ class Explorer(ByReading):
         if recipe is None:
             found = scene.place_of("cookbook") or "cookbook" in scene.carried
             return "examine cookbook" if found else self._approach(scene, {"cookbook"})
-        return self._work_here(scene, recipe) or self._approach(scene, self._wanted(scene, recipe))
+        if work := self._work_here(scene, recipe):
+            return work
+        missing, pending = {food for food in recipe.ingredients if food not in scene.carried}, recipe.pending(scene.carried)
+        if any(d.cuts for d in pending) and "knife" not in scene.carried:
+            missing.add("knife")
+        return self._approach(scene, missing or {d.heat for d in pending if not d.cuts} or {"stove"})
 
     def _work_here(self, scene: Scene, recipe: Recipe) -> str | None:
         """A useful action in this room; None if there is none."""
@@ -61,14 +66,6 @@ class Explorer(ByReading):
         if scene.room == "kitchen" and not pending and all(food in scene.carried for food in recipe.ingredients):
             return "prepare meal"
         return None
-
-    def _wanted(self, scene: Scene, recipe: Recipe) -> set[str]:
-        """Where to go next: missing items first, then sources of heat, finally the stove."""
-        missing = {food for food in recipe.ingredients if food not in scene.carried}
-        pending = recipe.pending(scene.carried)
-        if any(d.cuts for d in pending) and "knife" not in scene.carried:
-            missing.add("knife")
-        return missing or {d.heat for d in pending if not d.cuts} or {"stove"}
 
     def _approach(self, scene: Scene, wanted: set[str]) -> str:
         """One step towards a room where a wanted item was seen, else towards an unexplored one."""

@@ -28,10 +28,9 @@ _INFOS = ("feedback", "description", "inventory", "admissible_commands", "won", 
 class TextWorldWorld:
     """Plays the game file in `task.data["path"]`."""
 
-    def __init__(self) -> None:
-        self._env: Any = None
-        self._path = ""
-        self._state: Any = None
+    _env: Any = None
+    _path = ""
+    _state: Any = None
 
     def reset(self, task: Task) -> Observation:
         path = Path(str(task.data.get("path", "")))

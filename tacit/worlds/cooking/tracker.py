@@ -42,8 +42,6 @@ class Item(NamedTuple):
 
 
 class Direction(NamedTuple):
-    """One line of the recipe."""
-
     verb: str
     food: str
 
@@ -231,11 +229,9 @@ class Explored:
         return thing in (room, *seen.places) or seen.place_of(thing) is not None
 
     def untried(self, room: str) -> list[str]:
-        """The exits of a room that were never taken."""
         return [way for way in self.scenes[room].exits if way not in self.ways[room]]
 
     def unexplored(self, room: str) -> bool:
-        """Whether the room has closed containers or untried exits."""
         return bool(self.scenes[room].closed_containers or self.untried(room))
 
     def first_step(self, reached: Callable[[str], bool]) -> str | None:

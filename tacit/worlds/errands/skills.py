@@ -13,7 +13,7 @@ from tacit.worlds.errands.world import DOORS, THINGS, door_of, parse_observation
 
 
 class Resident(ByReading):
-    """Knows where everything is: opens the right door, then takes the wanted thing."""
+    """Knows where everything is."""
 
     def __init__(self, task: Task) -> None:
         self._thing = str(task.data["thing"])
@@ -24,8 +24,7 @@ class Resident(ByReading):
 
 
 class Stranger:
-    """Opens each door once in random order; with a `hint` on the wanted thing (`mug behind red`), that door first. It wins by
-    chance without a hint, and always with a true one."""
+    """Opens each door once in random order; with a `hint` on the wanted thing (`mug behind red`), that door first."""
 
     def __init__(self, task: Task, hint: str = "") -> None:
         self._thing = str(task.data["thing"])

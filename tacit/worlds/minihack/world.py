@@ -12,8 +12,10 @@ import importlib
 import importlib.util
 import re
 import string
+import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -37,29 +39,17 @@ class Level:
     name: str  # in MiniHack
     env_class: str  # module and class of the package
     turns: int
-    window: tuple[int, int, int, int]  # top, left, height and width of the level in the terminal
+    window: Sequence[int]  # top, left, height and width of the level in the terminal
     goal: str
-    actions: tuple[str, ...] = tuple(COMPASS)
+    key: bool = False
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        return (*COMPASS, PICK_UP, APPLY) if self.key else tuple(COMPASS)
 
 
-LEVELS: Mapping[str, Level] = {
-    "room": Level(
-        "MiniHack-Room-Ultimate-5x5-v0", "room:MiniHackRoom5x5Ultimate", 30, (9, 36, 5, 5),
-        "Reach the stairs down (>) of a dark room, past its monsters and traps.",
-    ),
-    "maze": Level(
-        "MiniHack-MazeWalk-9x9-v0", "mazewalk:MiniHackMazeWalk9x9", 60, (7, 36, 7, 7), "Find the stairs down (>) in a maze."
-    ),
-    "keyroom": Level(
-        "MiniHack-KeyRoom-Dark-S5-v0", "keyroom:MiniHackKeyRoom5x5Dark", 60, (8, 36, 7, 7),
-        "Find the key (() in a dark room and pick it up, unlock the closet's door (+) with it, and reach the stairs down (>).",
-        (*COMPASS, PICK_UP, APPLY),
-    ),
-    "river": Level(
-        "MiniHack-River-Narrow-v0", "river:MiniHackRiverNarrow", 120, (7, 26, 7, 25),
-        "Push boulders (`) into the river (}) until it can be crossed, then reach the stairs down (>) on the other side.",
-    ),
-}  # fmt: skip
+_TABLES = tomllib.loads(Path(__file__).with_name("levels.toml").read_text(encoding="utf-8"))
+LEVELS: Mapping[str, Level] = {family: Level(**table) for family, table in _TABLES.items()}
 MAX_STEPS = max(level.turns for level in LEVELS.values())
 
 
@@ -313,11 +303,8 @@ NO_ACTION = "That is no action here."
 
 
 class MiniHackWorld:
-    def __init__(self) -> None:
-        self._level: Level | None = None
-        self._engine: Engine | None = None
-        self._scene = Scene((), {})
-        self._turns = 0
+    _level: Level | None = None
+    _engine: Engine | None = None
 
     def reset(self, task: Task) -> Observation:
         family, seed = str(task.data.get("level")), task.data.get("seed")

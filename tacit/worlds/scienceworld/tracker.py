@@ -271,12 +271,10 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
     ),
 }  # family -> its milestones
 VERBS: Mapping[str, frozenset[str]] = {
-    "connect": frozenset(("conductivity", "power")),
-    "disconnect": frozenset(("conductivity", "power")),
+    **dict.fromkeys(("connect", "disconnect"), frozenset(("conductivity", "power"))),
     "mix": frozenset(("chemistry", "state_change", "growth")),
     "dunk": frozenset(("chemistry", "growth", "genetics", "state_change")),
-    "eat": frozenset(),
-    "flush": frozenset(),
+    **dict.fromkeys(("eat", "flush"), frozenset[str]()),
 }  # verb -> the families that use it: elsewhere it is a `wrong_skill`
 
 
@@ -290,12 +288,10 @@ PATIENCE = 12  # consecutive waits before `waited_long`: the most in any gold pa
 BOUND = 900  # maximum characters of a state block
 _FIELD = 100  # maximum characters of a field
 _TRIED = {
-    "find_X": ("find",),
-    "conductivity": ("connect_target",),
-    "measurement": ("measure",),
-    "inclined_plane": ("place_block",),
-    "genetics": ("water",),
-}  # milestones required before an answer
+    "find_X": "find", "conductivity": "connect_target", "measurement": "measure", "inclined_plane": "place_block",
+    "genetics": "water",
+}  # fmt: skip
+"""family -> the milestone required before an answer"""
 _PRIMARY = ("red paint", "yellow paint", "blue paint")
 
 
@@ -325,7 +321,7 @@ class Progress:
     @property
     def untried(self) -> bool:
         """Whether an answer would be premature."""
-        return not set(_TRIED.get(self.family, ())) <= set(self.reached)
+        return self.family in _TRIED and _TRIED[self.family] not in self.reached
 
     def is_subject(self, name: str) -> bool:
         """Whether a name means the task's object or what holds it. `move flower pot 8 containing cherry tree` names both."""
@@ -428,11 +424,8 @@ def _apply_event(state: Progress, event: Event) -> Progress:
         state = replace(state, measured=f"{event.what} C")
     elif event.kind == "timed":
         state = replace(state, measured=f"{event.what} ticks")
-    return _follow_subject(replace(state, waits=state.waits + 1 if event.kind == "waited" else 0), event)
-
-
-def _follow_subject(state: Progress, event: Event) -> Progress:
-    """Where the task's object is, its state of matter, its connections, planted seeds and the recipe."""
+    state = replace(state, waits=state.waits + 1 if event.kind == "waited" else 0)
+    # Where the task's object is, its state of matter, its connections, planted seeds and the recipe.
     places, form = state.places, state.change[1]
     if event.kind in ("moved", "took", "poured") and state.is_subject(event.what):
         kept = places[: places.index(event.what) + 1] if event.what in places and event.kind != "poured" else ()

@@ -282,7 +282,7 @@ def corpus_of(name: str, root: Path) -> Loaded[Passage]:
     folder = root if root.is_dir() else root.parent
     if not name.startswith(CONTEXTS):
         return read_passages(folder / name)
-    questions = _questions(folder / name.removeprefix(CONTEXTS))
+    questions = _read_once(folder / name.removeprefix(CONTEXTS))
     return Loaded(tuple(dict.fromkeys(p for question in questions.rows for p in question.context if p.title and p.text)))
 
 
@@ -310,10 +310,12 @@ def _tasks(root: Path, seed: int, retriever: str, scoring: str) -> Iterator[Task
     rows: dict[str, tuple[Path, FileQuestion, str]] = {}
     failures: list[str] = []
     for path in question_files(root):
-        loaded = _questions(path)
+        loaded = _read_once(path)
         failures += loaded.failures
         for entry in loaded.rows:
-            split, same = _split(path, entry), normalize_answer(entry.question.text)
+            same = normalize_answer(entry.question.text)
+            named = [_PARTS[part] for part in re.split(r"[_\W]+", _dataset(path).lower()) if part in _PARTS]
+            split = named[0] if named else TRAIN if zlib.crc32(same.encode()) % 10 < 8 else TEST
             if same not in rows or split == TEST != rows[same][2]:
                 rows[same] = path, entry, split
     if failures:
@@ -338,14 +340,12 @@ def _tasks(root: Path, seed: int, retriever: str, scoring: str) -> Iterator[Task
         yield Task(NAME, f"{NAME}/{_dataset(path)}/{entry.id}", entry.question.family, split, seed, text, data)
 
 
-def _questions(path: Path) -> Loaded[FileQuestion]:
-    return _read_once(path, path.stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=16)
-def _read_once(path: Path, changed: int) -> Loaded[FileQuestion]:
+def _read_once(path: Path) -> Loaded[FileQuestion]:
     """Cached until the file changes: a run requests its tasks several times."""
-    return read_questions(path)
+    return _cached_questions(path, path.stat().st_mtime_ns)
+
+
+_cached_questions = lru_cache(maxsize=16)(lambda path, changed: read_questions(path))
 
 
 @lru_cache(maxsize=16)
@@ -376,10 +376,3 @@ def _corpus_name(path: Path, has_contexts: bool) -> str:
     raise TacitError(
         f"{path} has no corpus beside it: none of {', '.join(names)} (.json, .jsonl or .parquet) in {path.parent}."
     )
-
-
-def _split(path: Path, entry: FileQuestion) -> str:
-    for part in re.split(r"[_\W]+", _dataset(path).lower()):
-        if part in _PARTS:
-            return _PARTS[part]
-    return TRAIN if zlib.crc32(normalize_answer(entry.question.text).encode()) % 10 < 8 else TEST

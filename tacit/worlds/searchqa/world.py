@@ -93,13 +93,11 @@ WRONG = "wrong_answer"
 class SearchWorld:
     """One question at a time. `root` overrides SEARCHQA_DATA; `encode` is a custom sentence encoder."""
 
+    _library: PassageIndex | None = None
+    _passages: tuple[Passage, ...] = ()
+
     def __init__(self, root: Path | None = None, encode: Encode | None = None) -> None:
         self._root, self._encode = root, encode
-        self._library: PassageIndex | None = None
-        self._question = ""
-        self._answers: tuple[str, ...] = ()
-        self._scoring = ""
-        self._passages: tuple[Passage, ...] = ()
 
     def reset(self, task: Task) -> Observation:
         try:

@@ -24,8 +24,7 @@ from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Position, bits, parse
 
 _OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
 SMALL_BOXES, SMALL_CELLS = 2, 64  # largest rooms for exhaustive search
-MOST_EXPANDED, WEIGHT = 30_000, 3.0
-KEPT = 128  # cached rooms
+MOST_EXPANDED, WEIGHT, KEPT = 30_000, 3.0, 128  # KEPT: cached rooms
 
 
 @lru_cache(maxsize=KEPT)

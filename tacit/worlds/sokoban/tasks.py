@@ -23,14 +23,8 @@ from tacit.worlds.sokoban.skills import moves_left
 from tacit.worlds.sokoban.world import Layout, read_rows, split_rows
 
 NAME = "sokoban"
-BOXOBAN = {
-    "boxoban_train": "unfiltered/train",
-    "boxoban_valid": "unfiltered/valid",
-    "boxoban_test": "unfiltered/test",
-    "boxoban_medium_train": "medium/train",
-    "boxoban_medium_valid": "medium/valid",
-    "boxoban_hard": "hard",
-}  # split -> directory of level files
+BOXOBAN = {f"boxoban_{part}": f"unfiltered/{part}" for part in ("train", "valid", "test")}  # split -> directory of level files
+BOXOBAN |= {"boxoban_medium_train": "medium/train", "boxoban_medium_valid": "medium/valid", "boxoban_hard": "hard"}
 GENERATED = ("train", "test", "hard")
 SPLITS = (*GENERATED, *BOXOBAN)
 SIZES = {"boxoban_test": 1000, "boxoban_hard": 3332}

@@ -272,7 +272,17 @@ def load_recipes(source: Path | str) -> tuple[Book, list[str]]:
         path = next((inner for inner in (path / "recipes", path / "recipes.jsonl") if inner.exists()), path)
     failures: list[str] = []
     found: list[tuple[str, Recipe]] = []
-    for where, name, text in _texts(path):
+    texts: list[tuple[str, str, str]] = []  # location, name and JSON of every recipe
+    try:
+        if path.is_dir():
+            files = sorted(path.glob("*.json"))
+            texts += [(str(file), file.stem, file.read_text(encoding="utf-8", errors="replace")) for file in files]
+        else:
+            lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+            texts += [(f"{path}, line {number}", "", line) for number, line in enumerate(lines, 1) if line.strip()]
+    except OSError as error:
+        raise TacitError(f"cannot read the recipes {path}: {error}.") from error
+    for where, name, text in texts:
         try:
             written = json.loads(text)
             recipe = read_recipe(written)
@@ -287,20 +297,6 @@ def load_recipes(source: Path | str) -> tuple[Book, list[str]]:
         raise TacitError(f"no recipes could be loaded from {source}. {reason}")
     found.sort(key=lambda named: named[0])
     return make_book(recipe for _, recipe in found), failures
-
-
-def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
-    """(location, name, JSON text) of every recipe"""
-    try:
-        if path.is_dir():
-            for file in sorted(path.glob("*.json")):
-                yield str(file), file.stem, file.read_text(encoding="utf-8", errors="replace")
-            return
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
-            if line.strip():
-                yield f"{path}, line {number}", "", line
-    except OSError as error:
-        raise TacitError(f"cannot read the recipes {path}: {error}.") from error
 
 
 def read_recipe(written: Mapping[str, Any]) -> Recipe | None:

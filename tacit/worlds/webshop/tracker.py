@@ -54,7 +54,6 @@ class Visit:
 
     @property
     def ready(self) -> bool:
-        """A product is open and all requested options are chosen."""
         return bool(self.product) and not self.remaining
 
     def missing(self, product: str) -> tuple[str, ...]:

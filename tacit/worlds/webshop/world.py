@@ -223,29 +223,29 @@ _DETAILS = {name.lower(): name for name in DETAILS}
 
 
 class WebShop:
+    page, _searches, _detail = Page(""), tuple[str, ...](), ""
+    catalogue: Catalogue
+    goal: Goal
+    _playing = False
+    _product: Product | None = None
+    _number = 0  # number of the results page, 0 before the first search
+
     def __init__(self) -> None:
-        self._catalogue: Catalogue | None = None
-        self._goal: Goal | None = None
-        self._searches: tuple[str, ...] = ()
-        self.page = Page("")
-        self._found: list[Product] = []
-        self._number = 0  # number of the results page, 0 before the first search
-        self._product: Product | None = None
-        self._detail = ""
-        self.chosen: dict[str, str] = {}
+        self._found, self.chosen = list[Product](), dict[str, str]()
 
     def reset(self, task: Task) -> Observation:
         try:
-            self._goal = Goal.from_data(task.data["goal"])
-            self._catalogue = catalogue_of(task)
+            self.goal, self.catalogue = Goal.from_data(task.data["goal"]), catalogue_of(task)
         except (KeyError, TypeError, ValueError) as error:
             raise TacitError(f"task {task.id!r} is not a WebShop task: {error!r}. Create tasks with `tasks`.") from error
         self._searches = tuple(f"search[{part}]" for part in parse_request(self.goal.sentence).parts)
-        self._found = []
+        self._found, self._playing = [], True
         self._open_search()
         return self._observe()
 
     def step(self, action: str) -> Transition:
+        if not self._playing:
+            raise TacitError("no episode has been started: call reset(task) first.")
         name, argument = parse_action(action)
         if name == "search":
             self._found, self._number = self.catalogue.search(argument.lower()), 1
@@ -260,19 +260,7 @@ class WebShop:
         return Transition(self._observe())
 
     def close(self) -> None:
-        self._catalogue = self._goal = None
-
-    @property
-    def goal(self) -> Goal:
-        if self._goal is None:
-            raise TacitError("no episode has been started: call reset(task) first.")
-        return self._goal
-
-    @property
-    def catalogue(self) -> Catalogue:
-        if self._catalogue is None:
-            raise TacitError("no episode has been started: call reset(task) first.")
-        return self._catalogue
+        self._playing = False
 
     def _click(self, clicked: str) -> None:
         if clicked == BACK.lower():
