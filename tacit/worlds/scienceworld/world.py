@@ -279,7 +279,7 @@ _MORE = re.compile(r"[,.(].*")
 
 @dataclass(frozen=True)
 class Event:
-    """`took thermometer`, `moved lead (to) metal pot`, `connected battery (to) red wire`, `measured 83`; empty if there is none."""
+    """`took thermometer`, `moved lead (to) metal pot`, `connected battery (to) red wire`, `measured 83`; empty if none."""
 
     kind: str = ""
     what: str = ""
