@@ -126,15 +126,19 @@ def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
     if not uses:
         say(console, "no episode to count tokens of: all worlds crashed")
         return
-    own = uses[0]
+    own = uses[0].figures["prompt_tokens_per_turn"]
     columns = ("context", "prompt/turn", "longest", "growth/turn", "action/turn", "total/episode", "prompt ratio")
     rows = []
     for use in uses:
-        growth, ratio = f"{use.growth or 0:+.2f}", f"{use.per_turn / (own.per_turn or 1):.2f}×"
-        rows.append((use.context, f"{use.per_turn:.1f}", str(use.longest), growth if use.growth is not None else "–",
-                     f"{use.actions_per_turn:.1f}", f"{use.per_episode:.0f}", ratio if own.per_turn else "–"))  # fmt: skip
+        said = use.figures
+        read, grew = said["prompt_tokens_per_turn"], said["growth_per_turn"]
+        rows.append((use.context, f"{read:.1f}", str(said["longest_prompt"]), "–" if grew is None else f"{grew:+.2f}",
+                     f"{said['action_tokens_per_turn']:.1f}", f"{said['tokens_per_episode']:.0f}",
+                     f"{read / own:.2f}×" if own else "–"))  # fmt: skip
     console.print()
-    console.print(table(f"Tokens of the same {pluralize(own.turns, 'turn')}", columns, rows, numbers=columns[1:]))
+    console.print(
+        table(f"Tokens of the same {pluralize(uses[0].figures['turns'], 'turn')}", columns, rows, numbers=columns[1:])
+    )
     say(console, "growth: mean change of a prompt from turn to turn; action: as the context has it written, without reasoning")
 
 

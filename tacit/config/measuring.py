@@ -162,7 +162,7 @@ class PanelEvaluation:
     def account(self, measured: EvaluationResult) -> list[TokenUse]:
         """Count the tokens that ReAct would have read on the same episodes; adds them to the result."""
         uses = _token_uses(self.target, measured.played)
-        measured.result["tokens"] = [use.to_json() for use in uses]
+        measured.result["tokens"] = [use.figures for use in uses]
         return uses
 
     def keep(self, measured: EvaluationResult) -> Path | None:

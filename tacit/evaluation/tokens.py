@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,57 +33,24 @@ class TokenUse:
     prompts: tuple[np.ndarray, ...]
     actions: tuple[np.ndarray, ...]  # the action in this context's format, without reasoning
 
-    @property
-    def episodes(self) -> int:
-        return len(self.prompts)
-
-    @property
-    def turns(self) -> int:
-        return sum(map(len, self.prompts))
-
-    @property
-    def per_turn(self) -> float:
-        """mean prompt tokens"""
-        return float(sum(e.sum() for e in self.prompts)) / self.turns if self.turns else 0.0
-
-    @property
-    def longest(self) -> int:
-        """longest prompt"""
-        return max((int(episode.max()) for episode in self.prompts if len(episode)), default=0)
-
-    @property
-    def actions_per_turn(self) -> float:
-        return float(sum(e.sum() for e in self.actions)) / self.turns if self.turns else 0.0
-
-    @property
-    def per_episode(self) -> float:
-        """mean of prompt and action tokens"""
-        return float(sum(e.sum() for e in (*self.prompts, *self.actions))) / self.episodes if self.episodes else 0.0
-
-    @property
-    def growth(self) -> float | None:
-        """Mean growth of the prompt per turn, from the second turn on (the first has no history). None if no episode has
-        three turns."""
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """Means as JSON. `growth_per_turn` is the mean growth of the prompt from the second turn on (the first has no history);
+        None if no episode has three turns. `by_turn` is the mean prompt of the episodes that reached each turn."""
+        episodes, turns = len(self.prompts), sum(map(len, self.prompts))
+        read, written = (float(sum(e.sum() for e in tokens)) for tokens in (self.prompts, self.actions))
         changes = [np.diff(episode[1:]) for episode in self.prompts if len(episode) > 2]
-        return float(np.concatenate(changes).mean()) if changes else None
-
-    def by_turn(self) -> list[tuple[int, float, int]]:
-        """(turn from 1, mean prompt tokens, episodes that reached it)"""
         longest = max(map(len, self.prompts), default=0)
-        reached = ([int(e[turn]) for e in self.prompts if len(e) > turn] for turn in range(longest))
-        return [(turn, float(np.mean(tokens)), len(tokens)) for turn, tokens in enumerate(reached, start=1)]
-
-    def to_json(self) -> dict[str, Any]:
         return {
             "context": self.context,
-            "episodes": self.episodes,
-            "turns": self.turns,
-            "prompt_tokens_per_turn": self.per_turn,
-            "action_tokens_per_turn": self.actions_per_turn,
-            "tokens_per_episode": self.per_episode,
-            "longest_prompt": self.longest,
-            "growth_per_turn": self.growth,
-            "by_turn": [tokens for _, tokens, _ in self.by_turn()],
+            "episodes": episodes,
+            "turns": turns,
+            "prompt_tokens_per_turn": read / turns if turns else 0.0,
+            "action_tokens_per_turn": written / turns if turns else 0.0,
+            "tokens_per_episode": (read + written) / episodes if episodes else 0.0,
+            "longest_prompt": max((int(episode.max()) for episode in self.prompts if len(episode)), default=0),
+            "growth_per_turn": float(np.concatenate(changes).mean()) if changes else None,
+            "by_turn": [float(np.mean([int(e[turn]) for e in self.prompts if len(e) > turn])) for turn in range(longest)],
         }
 
 

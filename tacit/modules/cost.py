@@ -198,7 +198,7 @@ def measure(job: CostJob) -> Measured | str:
         with tempfile.TemporaryDirectory(prefix="tacit-cost-") as directory:
             sitting = PanelEvaluation(target, out=Path(directory), fresh=True, said=job.said)
             measured = sitting.play(job.batch, clock, clock.begin)
-            uses = [] if job.react else [use.to_json() for use in sitting.account(measured)]
+            uses = [] if job.react else [use.figures for use in sitting.account(measured)]
     except TacitError as error:
         return str(error)
     score, episodes, torch = measured.score, len(measured.played), sys.modules.get("torch")

@@ -55,30 +55,44 @@ def test_by_hand():
     # task, now, request with two gaps between them; each past turn adds itself and a gap
     assert one.prompts[0].tolist() == [5, 7, 7] and full.prompts[0].tolist() == [5, 7, 9]
     assert one.actions[0].tolist() == [2, 2, 2], "<think></think><action>A</action> is one word, and its end"
-    assert one.per_turn == pytest.approx(19 / 3) and full.per_turn == pytest.approx(7.0) and full.longest == 9
-    assert one.per_episode == 19 + 6 and full.per_episode == 21 + 6
-    assert one.growth == 0.0 and full.growth == 2.0
-    assert full.by_turn() == [(1, 5.0, 1), (2, 7.0, 1), (3, 9.0, 1)]
+    assert (
+        one.figures["prompt_tokens_per_turn"] == pytest.approx(19 / 3)
+        and full.figures["prompt_tokens_per_turn"] == pytest.approx(7.0)
+        and full.figures["longest_prompt"] == 9
+    )
+    assert one.figures["tokens_per_episode"] == 19 + 6 and full.figures["tokens_per_episode"] == 21 + 6
+    assert one.figures["growth_per_turn"] == 0.0 and full.figures["growth_per_turn"] == 2.0
+    assert full.figures["by_turn"] == [5.0, 7.0, 9.0]
 
 
 def test_means_are_over_those_that_got_there():
     uses = TokenUse("c", (np.array([4, 6, 8]), np.array([2])), (np.array([1, 1, 1]), np.array([3])))
-    assert uses.by_turn() == [(1, 3.0, 2), (2, 6.0, 1), (3, 8.0, 1)]
-    assert uses.per_turn == 5.0 and uses.actions_per_turn == 1.5 and uses.per_episode == 13.0 and uses.growth == 2.0
-    assert uses.to_json()["by_turn"] == [3.0, 6.0, 8.0] and uses.to_json()["turns"] == 4
+    assert (
+        uses.figures["prompt_tokens_per_turn"] == 5.0
+        and uses.figures["action_tokens_per_turn"] == 1.5
+        and uses.figures["tokens_per_episode"] == 13.0
+        and uses.figures["growth_per_turn"] == 2.0
+    )
+    assert uses.figures["by_turn"] == [3.0, 6.0, 8.0] and uses.figures["turns"] == 4
 
 
 def test_parts_are_joined():
     parts = [count_tokens([episode(skills)], {"own": History(Plain(), None)}, Words())[0] for skills in ("ABC", "A")]
     (whole,) = count_tokens([episode("ABC"), episode("A")], {"own": History(Plain(), None)}, Words())
-    assert join_uses(parts).to_json() == whole.to_json()
+    assert join_uses(parts).figures == whole.figures
 
 
 def test_nothing_played_is_nothing_counted():
     (use,) = count_tokens([], {"own": BLOCK}, Words())
-    assert (use.per_turn, use.per_episode, use.longest, use.growth, use.by_turn()) == (0.0, 0.0, 0, None, [])
+    assert (
+        use.figures["prompt_tokens_per_turn"],
+        use.figures["tokens_per_episode"],
+        use.figures["longest_prompt"],
+        use.figures["growth_per_turn"],
+        use.figures["by_turn"],
+    ) == (0.0, 0.0, 0, None, [])
     (short,) = count_tokens([episode("AB")], {"own": History(Plain(), None)}, Words())
-    assert short.growth is None
+    assert short.figures["growth_per_turn"] is None
 
 
 def test_listed_actions_count_where_they_are_read():
@@ -86,7 +100,7 @@ def test_listed_actions_count_where_they_are_read():
     step = replace(trajectory.steps[0], observation=Observation("here", ("up", "down")))
     trajectory = replace(trajectory, steps=(step,))
     listed, bare = count_tokens([trajectory], {"a": History(Plain(), 1), "b": History(Plain(), 1, False)}, Words())
-    assert listed.longest == bare.longest + 4
+    assert listed.figures["longest_prompt"] == bare.figures["longest_prompt"] + 4
 
 
 def test_react_is_counted_with_the_list_and_without():
@@ -112,7 +126,7 @@ def test_what_is_counted_is_what_the_rollout_read(context):
     episodes = played(context, answer=lambda prompt, seed: WORLD_ANSWERS[seed % 3])
     (use,) = count_tokens(episodes, {"own": context}, Words())
     assert [p.tolist() for p in use.prompts] == [[len(s.prompt_tokens) for s in t.steps] for t in episodes]
-    assert use.turns == sum(map(len, episodes)) > 20
+    assert use.figures["turns"] == sum(map(len, episodes)) > 20
 
 
 WORLD_ANSWERS = ("reset", "hm", "rollback")
@@ -121,7 +135,7 @@ WORLD_ANSWERS = ("reset", "hm", "rollback")
 def test_crashed_episodes_are_left_out():
     broken = replace(episode("AB"), stop=StopReason.WORLD_ERROR)
     (use,) = count_tokens([broken, episode("A")], {"own": History(Plain(), 1)}, Words())
-    assert use.episodes == 1 and use.turns == 1
+    assert use.figures["episodes"] == 1 and use.figures["turns"] == 1
 
 
 def test_an_unparsed_completion_counts_as_it_was_written():
@@ -156,10 +170,14 @@ def test_the_state_block_is_flat_and_the_whole_history_is_not(name):
         # Cooking's recipe is a line more from the turn that reads it; before it and after it nothing may grow.
         read = next((n for n, step in enumerate(wandered.steps) if "Ingredients:" in step.observation.text), len(tokens))
         changes += [np.diff(tokens[1:read]), np.diff(tokens[read + 1 :])]
-    assert np.concatenate(changes).mean() < 0.5 and full.growth > 1.0 and full.per_turn > one.per_turn
+    assert (
+        np.concatenate(changes).mean() < 0.5
+        and full.figures["growth_per_turn"] > 1.0
+        and full.figures["prompt_tokens_per_turn"] > one.figures["prompt_tokens_per_turn"]
+    )
 
     def mean(use, turns):
-        return np.mean([tokens for _, tokens, _ in use.by_turn()][turns])
+        return np.mean(use.figures["by_turn"][turns])
 
     assert mean(full, LATE) - mean(full, EARLY) > 5 * max(0.0, mean(block, LATE) - mean(block, EARLY))
     assert mean(full, LATE) > 2 * mean(block, LATE)
@@ -180,7 +198,7 @@ def test_recordings_get_their_lists_of_actions_back():
     (right,) = count_tokens(episodes, {"own": context}, Words())
     (again,) = count_tokens([replay_observations(t, WORLD.make()) for t in recorded], {"own": context}, Words())
     assert [p.tolist() for p in again.prompts] == [p.tolist() for p in right.prompts]
-    assert short.per_turn < right.per_turn
+    assert short.figures["prompt_tokens_per_turn"] < right.figures["prompt_tokens_per_turn"]
 
 
 def test_a_recording_of_another_world_is_refused():
