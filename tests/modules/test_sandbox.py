@@ -49,6 +49,11 @@ def test_a_sound_draft_is_run() -> None:
         ("match 'x':\n    case object(__class__=found): pass", "reaches for .__class__"),
         ("match (x for x in ()):\n    case object(gi_frame=found): pass", "reaches for .gi_frame"),
         ("__match_args__ = ('__traceback__',)", "uses __match_args__"),
+        ("match ('__globals__',):\n    case __match_args__: pass", "uses __match_args__"),
+        ("match ['__globals__']:\n    case [*__match_args__]: pass", "uses __match_args__"),
+        ("from math import pi as __match_args__", "uses __match_args__"),
+        ("class X:\n    def __subclasshook__(self, other): return True", "uses __subclasshook__"),
+        ("class X:\n    def __reduce_ex__(self, protocol): return list, ()", "uses __reduce_ex__"),
         ("getattr(goal, 'upper')", "uses getattr"),
         ("eval('1')", "uses eval"),
         ("def", "cannot be read"),
@@ -82,6 +87,58 @@ def test_below_the_text_there_are_no_names_for_it_either(line: str, error: type[
     """Run without anybody having read it."""
     with pytest.raises(error):
         exec(compile(line, "<draft>", "exec"), sandbox_process.make_namespace())
+
+
+RENAMED = """
+from dataclasses import dataclass, field
+f = field(default=0)
+@dataclass
+class A:
+    x: int = f
+f.name = {name!r}
+@dataclass
+class B(A):
+    pass
+"""
+
+
+@pytest.mark.parametrize("name", ["__globals__", "x=open('/etc/hostname'), y"])
+def test_a_field_of_a_dataclass_keeps_its_name(name: str) -> None:
+    """Patterns would read attributes of that name, and its text would be run as a part of `__init__`."""
+    with pytest.raises(DraftError, match="PermissionError: a draft may not name a field"):
+        Sandbox(RENAMED.format(name=name) + GOOD)
+
+
+def test_a_draft_may_have_classes_and_copy_them() -> None:
+    with Sandbox(
+        """
+import copy
+from collections import Counter, defaultdict, deque
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+
+class Place(Enum):
+    BED = "bed"
+
+@dataclass(slots=True)
+class Seen:
+    name: str = ""
+    at: list = field(default_factory=list)
+    def __len__(self):
+        return len(self.at)
+
+class Plain:
+    def __init__(self):
+        self.x = [1]
+
+seen = replace(Seen("mug", [1]), name="cup")
+same = copy.deepcopy([seen, Plain(), Place.BED, Counter("aab"), defaultdict(list, a=[1]), deque([1]), {(1, 2)}])
+assert same[0] == seen and asdict(seen)["name"] == "cup" and same[1].x == [1] and same[2] is Place.BED
+assert same[3:] == [Counter("aab"), {"a": [1]}, deque([1]), {(1, 2)}]
+"""
+        + GOOD
+    ) as sandbox:
+        assert not sandbox.findings and sandbox.call("start", **FIRST)[0]["target"] == "mug"
 
 
 BELOW = """

@@ -53,6 +53,12 @@ REFUSED = frozenset(
 )
 HARMLESS_DUNDERS = ("__name__", "__doc__", "__slots__")
 """not `__match_args__`, which makes a pattern read the attributes it lists"""
+METHODS = frozenset(
+    "__init__ __post_init__ __repr__ __str__ __bool__ __call__ __len__ __iter__ __next__ __contains__ __getitem__ __setitem__ "  # noqa: SIM905
+    "__delitem__ __missing__ __reversed__ __hash__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __radd__ __iadd__ __sub__ "
+    "__mul__ __neg__ __abs__ __and__ __or__ __xor__ __int__ __float__ __index__ __enter__ __exit__".split()
+)
+"""that a class may define; not `__subclasshook__`, `__reduce_ex__` and others that make a library reach further"""
 FRAMES = ("gi_frame", "gi_code", "cr_frame", "ag_frame", "tb_frame", "f_back", "f_globals", "f_builtins", "f_locals", "mro")
 FORMATS = ("format", "format_map")  # they read attributes that their text names
 PARTS = {
@@ -118,8 +124,14 @@ def _check_node(node, plain):
         yield from (f"reaches for .{name}" for name in names if name.startswith("_") or name in FRAMES)
         if not plain:
             yield from (f"uses .{name} other than with a constant text of plain fields" for name in names if name in FORMATS)
-    elif isinstance(node, ast.Name) and (node.id in REFUSED or (node.id.startswith("__") and node.id not in HARMLESS_DUNDERS)):
+    elif isinstance(node, ast.Name) and node.id in REFUSED:
         yield f"uses {node.id}"
+    if not isinstance(node, ast.Constant | ast.ImportFrom | ast.Attribute | ast.MatchClass):
+        # Not only names: a pattern, an import or an except clause binds one too, for example in the body of a class.
+        fields = [value for _, value in ast.iter_fields(node)]
+        names = [name for value in fields for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]
+        known = METHODS if isinstance(node, ast.FunctionDef) else HARMLESS_DUNDERS
+        yield from (f"uses {name}" for name in names if name.startswith("__") and name not in known and name not in REFUSED)
 
 
 def make_namespace():
@@ -144,6 +156,13 @@ def make_namespace():
     own |= {name: value for name, value in real.items() if isinstance(value, type) and issubclass(value, Exception)}
     own |= {"__import__": import_allowed, "print": lambda *words, **more: None}
     return {"__builtins__": own, "__name__": "draft"}
+
+
+def set_field(field, name, value):
+    """Like `field.name = value`. A dataclass reads the attribute of that name, and puts it into the source of `__init__`."""
+    if name == "name" and value is not None and (type(value) is not str or not value.isidentifier() or value[:2] == "__"):
+        raise PermissionError("a draft may not name a field other than with a plain name")
+    object.__setattr__(field, name, value)
 
 
 def apply_limits(limits):
@@ -244,6 +263,7 @@ def main():
     if found or not begin["run"]:
         send({"findings": found, "held": held})
         return
+    dataclasses.Field.__setattr__ = set_field
     try:
         draft = load(begin["source"], begin["kind"])
         send({"findings": [], "held": held, "constants": {name: draft[name] for name in PARTS[begin["kind"]][1]}})
