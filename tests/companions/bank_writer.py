@@ -20,7 +20,7 @@ def opened(path: Path | None) -> Bank:
 def apply(bank: Bank, number: int) -> None:
     """Write number `number`: it depends on that and on what is in the bank, and on nothing else."""
     living = list(bank.entries)
-    call = Call(np.arange(number % 50), np.array([number]), np.zeros(1, np.float32))
+    call = Call(np.arange(number % 50), np.array([number]), np.zeros(1, np.float32), number % 7)
     fresh = (f"entry {number}", EMBED([f"entry {number}"])[0], Origin(step=number), call)
     if number % 9 == 8:
         bank.drop_retired_calls()
@@ -33,9 +33,8 @@ def apply(bank: Bank, number: int) -> None:
 
 
 def contents(bank: Bank) -> list:
-    calls = {
-        number: call.completion.tolist() for number in range(1, max(bank.entries, default=0) + 1) if (call := bank.call(number))
-    }
+    written = {number: bank.call(number) for number in range(1, max(bank.entries, default=0) + 1)}
+    calls = {number: (call.completion.tolist(), call.version) for number, call in written.items() if call}
     return [calls, *((e.id, e.text, e.origin, vars(bank.usage[e.id])) for e in bank.entries.values())]
 
 

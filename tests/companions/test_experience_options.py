@@ -172,11 +172,12 @@ def test_the_critic_remembers_how_episodes_ended_also_when_it_is_found_again(tmp
     assert sum(played for _, played in experience.critic.wins.values()) == len(ended)
     assert sum(won for won, _ in experience.critic.wins.values()) == sum(t.success for t in ended) > 0
     (tmp_path / "saved").mkdir()
+    experience.manager.extractor.updates = 3  # the version of the next calls
     experience.save(tmp_path / "saved")
     other, *_ = play(tmp_path / "b", iterations=0, critic=True, extractor_batch=1000)
     again = other.companions[0]
     again.load(tmp_path / "saved")
-    assert again.critic.wins == experience.critic.wins
+    assert again.critic.wins == experience.critic.wins and again.manager.extractor.updates == 3
     waiting = [(s.entry, s.reward, s.episodes) for s in experience.manager.extractor.buffer]
     assert waiting == [(s.entry, s.reward, s.episodes) for s in again.manager.extractor.buffer]
     guided = [critic_verdict(t.condition)[0] for t in ended if critic_verdict(t.condition)]

@@ -130,8 +130,8 @@ def _check_node(node, plain):
         # Not only names: a pattern, an import or an except clause binds one too, for example in the body of a class.
         fields = [value for _, value in ast.iter_fields(node)]
         names = [name for value in fields for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]
-        known = METHODS if isinstance(node, ast.FunctionDef) else HARMLESS_DUNDERS
-        yield from (f"uses {name}" for name in names if name.startswith("__") and name not in known and name not in REFUSED)
+        allowed = METHODS if isinstance(node, ast.FunctionDef) else HARMLESS_DUNDERS
+        yield from (f"uses {name}" for name in names if name.startswith("__") and name not in allowed and name not in REFUSED)
 
 
 def make_namespace():
@@ -263,7 +263,7 @@ def main():
     if found or not begin["run"]:
         send({"findings": found, "held": held})
         return
-    dataclasses.Field.__setattr__ = set_field
+    dataclasses.Field.__setattr__ = set_field  # type: ignore[method-assign]
     try:
         draft = load(begin["source"], begin["kind"])
         send({"findings": [], "held": held, "constants": {name: draft[name] for name in PARTS[begin["kind"]][1]}})
