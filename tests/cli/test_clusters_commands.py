@@ -330,6 +330,7 @@ def test_geometry_without_a_calibration(tmp_path, monkeypatch):
     deep = tmp_path / "deep"
     deep.mkdir()
     (deep / "config.json").write_text(json.dumps({"num_hidden_layers": 6}))
+    (deep / "tokenizer.json").write_text("{}")
     assert settled(str(deep)).layer == -2
     with pytest.raises(TacitError, match="layer = -9 does not exist"):
         settled(str(deep), layer=-9)

@@ -72,7 +72,7 @@ def test_a_policy_that_is_too_small_to_look_back_on_itself_is_refused_before_the
     [
         (None, "the directory does not exist; give a saved transformers model"),
         ({"readme.txt": "weights to follow"}, "has no config.json; give the directory of a saved"),
-        ({"config.json": "{}"}, "Check the files in it"),
+        ({"config.json": "{}", "tokenizer.json": "{}"}, "Check the files in it"),
     ],
 )
 def test_an_analyzer_that_cannot_be_loaded_is_refused_before_the_first_rollout(tmp_path, capsys, prompts, files, remedy):

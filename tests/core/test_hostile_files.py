@@ -82,6 +82,7 @@ def make_model(path: Path, **config: object) -> Path:
     (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(128))
     sizes = {"num_hidden_layers": 1, "vocab_size": 8, "hidden_size": 4, "intermediate_size": 4}
     (path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes, **config}))
+    (path / "tokenizer.json").write_text("{}")
     return path
 
 

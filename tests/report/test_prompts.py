@@ -52,7 +52,7 @@ def test_recorded_prompts_are_embedded_and_broken_ones_are_not():
         {"world": "alfworld", "method": {"name": "constant_context", "kl": 0.5}, "evaluation": {"untrained": False}},
         {"world": "cooking", "model": "some/model", "engine": {"lora_targets": ["q_proj", "v_proj"], "device": "cpu"},
          "schedule": {"lr": 3e-5, "group_size": 4}, "sft": {"noise": 0.25}},
-        {"world": "countdown", "method": {"name": "bipace", "layer": -2, "history": -1}, "families": "-x, --y z"},
+        {"world": "countdown", "method": {"name": "bipace", "layer": -2}, "prompt": {"history": -1}, "families": "-x, --y z"},
     ],
 )  # fmt: skip
 def test_the_command_on_the_page_repeats_the_run(document):
