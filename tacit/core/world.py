@@ -8,7 +8,8 @@ worlds/<name>/
   skills.py    alphabet, handbook, failure reasons, hindsight         -> Alphabet
   __init__.py  ENVIRONMENT = Environment(...)
 
-A small world has its expert and tracker in skills.py, a large one its wordings in prompt.py.
+Most worlds have their experts in skills.py, small ones their tracker and tasks in skills.py and world.py. Tables and word lists
+are TOML files beside them.
 """
 
 from __future__ import annotations
