@@ -21,6 +21,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import HIDDEN_STATES, SAMPLING, SCORING, Policy, Sampling
 from tacit.core.types import HiddenState
 from tacit.engines import get_engine
+from tacit.engines.local.slots import EngineRequest
 from tacit.engines.sharded.policy import ShardedPolicy
 from tacit.testing.engines import LR, EngineConformance, Weighted
 
@@ -102,7 +103,7 @@ def test_what_is_under_way_begins_again_with_new_weights(fresh: ShardedPolicy) -
     assert servers is not None
     fresh.sample(asked[:1], Sampling(max_tokens=1))
     os.kill(process_of(fresh), signal.SIGSTOP)
-    request_ids = servers.submit_all([("default", r.prompt, r.seed, 60, Sampling()) for r in asked])
+    request_ids = servers.submit_all("default", [EngineRequest(0, r.prompt, r.seed, 60) for r in asked], Sampling())
     fresh.update(a_batch(asked), [Weighted()], 10 * LR)
     # The order is there before the server goes on: otherwise it may finish one with the weights it has.
     with ThreadPoolExecutor(1) as beside:

@@ -24,15 +24,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from tacit.core.bounds import AtLeastOne, Positive
-from tacit.core.chat import Call, Chat
+from tacit.core.chat import Call
 from tacit.core.errors import TacitError, install_command
 
-# Conversations as an endpoint takes them, and what it answers as one text.
-
-
-def wire(chat: Chat) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """(messages, further fields of the request)"""
-    return chat.to_dicts(as_text=True), {"tools": [tool.schema() for tool in chat.tools]} if chat.tools else {}
+# What an endpoint answers, as one text.
 
 
 def text_of(message: Mapping[str, Any]) -> str | None:

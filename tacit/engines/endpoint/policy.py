@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling, run_requests
 from tacit.core.types import Completion, Finish, HiddenState, Trajectory
-from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, spoken, wire
+from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, spoken
 
 # Tokens for those who have none of their own: a token is a byte of the text. A conversation is a text of its own kind, marked
 # by a first token that is no byte.
@@ -87,7 +88,7 @@ class ChatPolicy(ByteTokens):
         return self._client.trouble
 
     def _answer(self, sampling: Sampling, request: Request) -> Completion:
-        options = {
+        options: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": request.max_tokens or sampling.max_tokens,
@@ -96,9 +97,11 @@ class ChatPolicy(ByteTokens):
         }
         # The conversation that was encoded; None where it was a text.
         chat = Chat.loads(self.decode(request.prompt)) if len(request.prompt) and request.prompt[0] == TALK else None
-        messages, tools = wire(chat) if chat else ([{"role": "user", "content": self.decode(request.prompt)}], {})
+        if chat and chat.tools:
+            options["tools"] = [tool.schema() for tool in chat.tools]
+        messages = chat.to_dicts(as_text=True) if chat else [{"role": "user", "content": self.decode(request.prompt)}]
         try:
-            answer = self._client.complete(messages, request.seed, **options, **tools)
+            answer = self._client.complete(messages, request.seed, **options)
         except BrokenAnswer as error:
             with self._lock:
                 self.broken.append(str(error))

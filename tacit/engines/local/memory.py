@@ -13,7 +13,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -43,17 +43,8 @@ def empty_cache(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-class CacheOwner(Protocol):
-    """Holds GPU memory that it can rebuild."""
-
-    device: torch.device
-
-    def release(self) -> None:
-        """Release it, unless it is in use right now (another thread may call)."""
-
-
-cache_owners: weakref.WeakSet[CacheOwner] = weakref.WeakSet()
-"""whom `free_memory` asks to release their caches"""
+cache_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+"""whom `free_memory` asks to `release()` what they hold on their `device`, unless it is in use right now"""
 
 
 def free_memory(device: torch.device) -> None:

@@ -28,6 +28,7 @@ from tacit.engines.local.packing import (
     plan_padded_batches,
     to_device,
 )
+from tacit.engines.local.pooling import check_layer
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.bases import check_sizes, find_pretrained, take_from_cache_if_offline
 from tacit.engines.models.tiny import no_progress_bars
@@ -118,12 +119,7 @@ class LanguageModel:
         return max(1, LOGIT_ELEMENTS.get(self.device.type, 1 << 25) // self.vocabulary)
 
     def check_layer(self, layer: int) -> int:
-        if not -self.layers - 1 <= layer <= self.layers:
-            raise TacitError(
-                f"layer {layer} does not exist: this model has layers 0 (embeddings) to {self.layers}, or −1 (the last) to "
-                f"−{self.layers + 1}."
-            )
-        return layer
+        return check_layer(layer, self.layers)
 
     @torch.no_grad()
     def _check_head(self) -> None:

@@ -30,6 +30,14 @@ def has_attention_pooling(hf: Any) -> bool:
     return PackedDecoder.supports(hf)
 
 
+def check_layer(layer: int, layers: int) -> int:
+    if not -layers - 1 <= layer <= layers:
+        raise TacitError(
+            f"layer {layer} does not exist: this model has layers 0 (embeddings) to {layers}, or −1 (the last) to −{layers + 1}."
+        )
+    return layer
+
+
 def check_pooling(hf: Any, layer: int, pooling: str) -> None:
     """Raise if this pooling is not available in this layer; layer 0 is the embeddings."""
     if pooling not in POOLINGS:

@@ -37,7 +37,7 @@ from tacit.engines.local.fast.kernels import fast_paths, is_fast_enabled
 from tacit.engines.local.fast.llama_decoding import LlamaDecoder
 from tacit.engines.local.fast.projections import FAMILY, UnsupportedModule
 from tacit.engines.local.memory import AdaptiveBudget, cache_owners, empty_cache
-from tacit.engines.local.pooling import check_pooling
+from tacit.engines.local.pooling import check_layer, check_pooling
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.slots import (
     CachedPrefix,
@@ -532,11 +532,6 @@ class LocalSampler:
         """Count the layer from 0 (embeddings) to the number of layers (after the last one and the final norm)."""
         if hidden is None:
             return None
-        layer = hidden.layer
-        if not -self._num_layers - 1 <= layer <= self._num_layers:
-            raise TacitError(
-                f"layer {layer} does not exist; this model has 0 (embeddings) to {self._num_layers} (the last), or "
-                f"{-self._num_layers - 1} to -1 counted from the end."
-            )
-        check_pooling(self._base, layer % (self._num_layers + 1), hidden.pooling)
-        return HiddenState(layer % (self._num_layers + 1), hidden.pooling)
+        layer = check_layer(hidden.layer, self._num_layers) % (self._num_layers + 1)
+        check_pooling(self._base, layer, hidden.pooling)
+        return HiddenState(layer, hidden.pooling)

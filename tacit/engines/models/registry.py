@@ -14,8 +14,8 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from collections.abc import Callable
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,8 +97,11 @@ def prepare_model(
     if importlib.util.find_spec("gguf") is None:
         raise TacitError(f"reading the model's GGUF file needs the package `gguf`: {install_command('smollm')}.")
     parts = destination.with_name(f"{destination.name}.parts")
+    work = parts / "making"
     try:
-        with _workplace(parts) as work:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        try:
             fetched = sum(file.stat().st_size for file in parts.rglob("*") if file.is_file())
             if (free := shutil.disk_usage(parts).free) + fetched < packed.room * GB:
                 raise TacitError(
@@ -114,26 +117,16 @@ def prepare_model(
                 destination.rmdir()
             os.rename(work / "checkpoint", destination)
             shutil.rmtree(parts, ignore_errors=True)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+            with suppress(OSError):
+                parts.rmdir()  # unless there are packages in it
     except (OSError, SafetensorError) as error:
         kept = f" What has come stays in {parts}." if parts.exists() else ""
         raise TacitError(
             f"cannot write the checkpoint {destination}: {error}. It needs about {packed.room:g} GB while it is made.{kept}"
         ) from error
     return destination
-
-
-@contextmanager
-def _workplace(parts: Path) -> Iterator[Path]:
-    """A directory beside the packages that is empty now and gone afterwards, and with it theirs if there is nothing in it."""
-    work = parts / "making"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        with suppress(OSError):
-            parts.rmdir()
 
 
 def _download(packed: Packed, parts: Path, work: Path, say: Callable[[str], None]) -> Path:

@@ -23,6 +23,7 @@ from tacit.core.protocols import Request, Sampling, Scheduler, run_requests
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.scheduler import LocalSampler
+from tacit.engines.local.slots import EngineRequest
 from tacit.engines.sharded.group import REMEDY
 from tacit.engines.sharded.launch import POLL_S, WorkerLost, await_connections, stop_workers
 from tacit.engines.sharded.messages import SampleRequest, SampleResult
@@ -36,16 +37,14 @@ class ServerScheduler:
         """`local` validates requests and decodes tokens."""
         check_sampling(sampling)
         self._servers, self._local, self._name, self._sampling, self._hidden = servers, local, name, sampling, hidden
-        self._waiting: list[tuple[int, np.ndarray, int, int]] = []
-        """request id, prompt, seed, longest"""
-        self._under_way: dict[int, tuple[int, np.ndarray]] = {}
-        """the pool's request id -> (own request id, prompt)"""
+        self._waiting: list[EngineRequest] = []
+        self._under_way: dict[int, EngineRequest] = {}
+        """by the pool's request id"""
         self._submitted = 0
 
     def submit(self, request: Request) -> int:
         request_id, self._submitted = self._submitted, self._submitted + 1
-        checked = self._local.make_request(request_id, request, self._sampling)
-        self._waiting.append((request_id, checked.prompt, checked.seed, checked.max_new_tokens))
+        self._waiting.append(self._local.make_request(request_id, request, self._sampling))
         return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
@@ -53,16 +52,15 @@ class ServerScheduler:
             return []
         self._servers.sync_weights(self._name)
         fresh, self._waiting = self._waiting, []
-        given = self._servers.submit_all([(self._name, prompt, seed, most, self._sampling) for _, prompt, seed, most in fresh])
-        self._under_way |= {theirs: (ours, prompt) for theirs, (ours, prompt, _, _) in zip(given, fresh, strict=True)}
+        self._under_way |= zip(self._servers.submit_all(self._name, fresh, self._sampling), fresh, strict=True)
         there = self._servers.fetch(list(self._under_way))
         mine = [self._under_way.pop(delivery.request_id) for delivery in there]
         states: Sequence[np.ndarray | None] = [None] * len(there)
         # With pinned weights the ranks may update at any time. Credit computes missing states before its update.
         if self._hidden is not None and not self._servers.is_held:
-            states = list(self._servers.states(self._name, [prompt for _, prompt in mine], self._hidden))
+            states = list(self._servers.states(self._name, [request.prompt for request in mine], self._hidden))
         done = zip(mine, there, states, strict=True)
-        return [(request_id, self._completion(delivery, state)) for (request_id, _), delivery, state in done]
+        return [(request.request_id, self._completion(delivery, state)) for request, delivery, state in done]
 
     def close(self) -> None:
         if self._under_way:
@@ -157,15 +155,16 @@ class ServerPool:
                 self._restart_on_death(partial(server.load_weights, handed, self._transfer.probes), handed)
             self._transfer.retire_old(handed)
 
-    def submit_all(self, orders: Sequence[tuple[str, np.ndarray, int, int, Sampling]]) -> list[int]:
-        """Submit (member, prompt, seed, max tokens, sampling) requests, each to the least busy server. Returns request ids."""
+    def submit_all(self, member: str, requests: Sequence[EngineRequest], sampling: Sampling) -> list[int]:
+        """Submit each to the least busy server. Returns request ids."""
         with self._lock:
             given: list[list[SampleRequest]] = [[] for _ in self._servers]
             request_ids = []
-            for member, prompt, seed, longest, sampling in orders:
+            for request in requests:
                 request_id, self._submitted = self._submitted, self._submitted + 1
                 least = min(self._servers, key=lambda s: len(s.under_way) + len(given[s.number]))
-                given[least.number].append(SampleRequest(request_id, member, tuple(prompt.tolist()), seed, longest, sampling))
+                told = (tuple(request.prompt.tolist()), request.seed, request.max_new_tokens, sampling)
+                given[least.number].append(SampleRequest(request_id, member, *told))
                 request_ids.append(request_id)
             for server, own in zip(self._servers, given, strict=True):
                 if own:
