@@ -33,7 +33,8 @@ def has_attention_pooling(hf: Any) -> bool:
 def check_layer(layer: int, layers: int) -> int:
     if not -layers - 1 <= layer <= layers:
         raise TacitError(
-            f"layer {layer} does not exist: this model has layers 0 (embeddings) to {layers}, or −1 (the last) to −{layers + 1}."
+            f"layer {layer} does not exist: this model has layers 0 (embeddings) to {layers}, or −1 (the last) to "
+            f"−{layers + 1}."
         )
     return layer
 
