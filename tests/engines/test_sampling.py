@@ -205,7 +205,7 @@ def test_nonfinite_logits_are_an_error(tokenizer):
         (Request(np.arange(5), max_tokens=0), Sampling(), None, "max_tokens of request 0 is 0"),
         (Request(np.array([5, VOCABULARY])), Sampling(), None, "outside 0..259"),
         (Request(np.arange(5)), Sampling(), 4, "layer 4 does not exist: this model has layers 0"),
-        (Request(np.arange(5)), Sampling(), -5, "-4 to -1"),
+        (Request(np.arange(5)), Sampling(), -5, "−4"),
         (Request(np.arange(5)), Sampling(temperature=-1.0), None, "temperature is -1.0"),
         (Request(np.arange(5)), Sampling(top_p=0.0), None, "top_p is 0.0"),
         (Request(np.arange(5)), Sampling(top_k=-2), None, "top_k is -2"),
