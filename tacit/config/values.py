@@ -101,7 +101,7 @@ def build(cls: type[Any], data: Any, where: str, default: Any = None, tables: Ta
     for raw, value in data.items():
         key = field_name(raw.replace("-", "_"))
         if key not in kinds:
-            raise unknown_key(raw, where, map(file_name, kinds), tables())
+            raise unknown_key(raw, where, map(file_name, kinds), tables(), value if isinstance(value, Mapping) else ())
         kind, name = kinds[key], f"{where}.{file_name(key)}" if where else file_name(key)
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
@@ -132,8 +132,11 @@ def field_types(cls: type[Any]) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
-def unknown_key(key: str, where: str, known: Iterable[str], tables: Mapping[str, Iterable[str]]) -> TacitError:
-    """Suggests the table that has this key (`iterations`, `sft_steps`), or the nearest key of this table."""
+def unknown_key(
+    key: str, where: str, known: Iterable[str], tables: Mapping[str, Iterable[str]], inner: Iterable[str] = ()
+) -> TacitError:
+    """Suggests the table that has this key (`iterations`, `sft_steps`) or the keys inside it (`[train] iterations`), or the
+    nearest key of this table."""
     plain = key.replace("-", "_")
     names = sorted({*known, *tables.get(where, ())})
     moved = [(t, k) for t, keys in tables.items() for k in keys if t != where and plain in (k, f"{t}_{k}")]
@@ -141,7 +144,11 @@ def unknown_key(key: str, where: str, known: Iterable[str], tables: Mapping[str,
     if moved:
         table, name = moved[0]
         return TacitError(f"{wrong}; did you mean {f'[{table}] {name}' if table else f'`{name}` at the top level'}?")
-    near = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(plain, names, n=1, cutoff=0.75)
+    fits = [(t, m[0]) for i in inner for t, keys in tables.items() if t and (m := difflib.get_close_matches(i, [*keys], 1, 0.8))]
+    if fits and not near:
+        return TacitError(f"{wrong}; did you mean [{fits[0][0]}] {fits[0][1]}?")
+    near = near or difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
     hint = f"; did you mean `{near[0]}`?" if near else "."
     return TacitError(f"{wrong}{hint} Known keys{' there' if where else ''}: {', '.join(names)}.")
 

@@ -147,6 +147,7 @@ def test_a_value_head_is_turned_on_where_the_method_learns_a_value():
         ("wrold = 'countdown'", "unknown key `wrold`; did you mean `world`?"),
         ("world = 'countdown'\n[metod]", "did you mean `method`?"),
         ("world = 'countdown'\niterations = 3", "unknown key `iterations`; did you mean [schedule] iterations?"),
+        ("world = 'countdown'\n[train]\niteration = 3", "unknown key `train`; did you mean [schedule] iterations?"),
         ("world = 'countdown'\nsft_steps = 3", "unknown key `sft_steps`; did you mean [sft] steps?"),
         ("world = 'countdown'\n[method]\nlr = 1.0", "unknown key `lr` in [method]; did you mean [schedule] lr?"),
         (
