@@ -145,7 +145,9 @@ def unknown_key(
         table, name = moved[0]
         return TacitError(f"{wrong}; did you mean {f'[{table}] {name}' if table else f'`{name}` at the top level'}?")
     near = difflib.get_close_matches(plain, names, n=1, cutoff=0.75)
-    fits = [(t, m[0]) for i in inner for t, keys in tables.items() if t and (m := difflib.get_close_matches(i, [*keys], 1, 0.8))]
+    fits = [
+        (t, m[0]) for i in inner for t, keys in tables.items() if t and (m := difflib.get_close_matches(i, [*keys], 1, 0.8))
+    ]
     if fits and not near:
         return TacitError(f"{wrong}; did you mean [{fits[0][0]}] {fits[0][1]}?")
     near = near or difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
