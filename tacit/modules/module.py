@@ -59,14 +59,6 @@ class Base:
     seed: int = 0  # of a tiny model's initial weights
     tiny: TinySettings | None = None  # sizes of a tiny model trained from scratch
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Base:
-        tiny = data.get("tiny")
-        return cls(data["model"], data["seed"], TinySettings(**tiny) if tiny else None)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"model": self.model, "seed": self.seed, "tiny": asdict(self.tiny) if self.tiny else None}
-
     def with_model(self, model: str | None) -> Base:
         """This base at another path or hub id; unchanged if `model` is None."""
         return self if model in (None, self.model) else Base(model, self.seed)
@@ -134,7 +126,7 @@ class Module:
             "wording": self.wording,
             "context": dict(self.context),
             "weights": "adapter" if self.adapter else "model",
-            "base": {**self.base.to_json(), "fingerprint": self.fingerprint},
+            "base": {**asdict(self.base), "fingerprint": self.fingerprint},
             "sampling": {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self.sampling).items()},
             "max_steps": self.max_steps,
             "scores": {stage: dict(score) for stage, score in self.scores.items()},
@@ -263,8 +255,8 @@ def hash_modules(modules: Collection[Module], fallback: str | None = None) -> st
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _check_shape(data: dict[str, Any]) -> None:
-    """Check types: the manifest may come from anybody."""
+def _from_json(path: Path, data: dict[str, Any]) -> Module:
+    """Checks types first: the manifest may come from anybody."""
     for name, kind in SHAPE.items():
         if name in data and not isinstance(data[name], kind):
             raise TypeError(f"{name} is {str(data[name])[:80]!r}, not {' or '.join(k.__name__ for k in kind)}")
@@ -278,20 +270,17 @@ def _check_shape(data: dict[str, Any]) -> None:
     for name, values, kind in nested:
         if wrong := [value for value in values if not isinstance(value, kind)]:
             raise TypeError(f"{name} contains {str(wrong[0])[:80]!r}")
-
-
-def _from_json(path: Path, data: dict[str, Any]) -> Module:
-    _check_shape(data)
     sampling = {**data["sampling"], "stop": tuple(data["sampling"].get("stop", ()))}
     draft = read_packaged_draft(path, data["draft"]) if "draft" in data else None
     if draft is not None:
         register_draft(draft)
+    tiny = data["base"].get("tiny")
     same = ("world", "skill", "tracker", "wording", "context", "max_steps", "scores", "digest", "run", "code", "files")
     return Module(
         path=path,
         families=tuple(data["families"]),
         adapter={"adapter": True, "model": False}[data["weights"]],
-        base=Base.from_json(data["base"]),
+        base=Base(data["base"]["model"], data["base"]["seed"], TinySettings(**tiny) if tiny else None),
         fingerprint=data["base"]["fingerprint"],
         sampling=Sampling(**sampling),
         from_logs=data.get("taught", {}),

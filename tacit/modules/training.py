@@ -173,18 +173,17 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     if not any(logged.recording.success for logged in logs.episodes):
         first = f" The first unusable line: {logs.unusable[0]}." if logs.unusable else ""
         raise TacitError(f"there is no won episode to imitate in {', '.join(map(str, logs.files))}.{first}")
-    won_by_skill: dict[str, tuple[tuple[str, ...], list[LoggedEpisode]]] = {}
+    won_by_skill: dict[str, tuple[tuple[str, ...], list[str], list[LoggedEpisode]]] = {}
     skipped: dict[str, str] = {}
     for skill, families in choose_skills(known, skills, only).items():
         trained = [family for family in families if not only or family in only]
-        won = [logged for logged in logs.select(trained) if logged.recording.success]
-        if won:
-            won_by_skill[skill] = (families, won)
+        if won := [logged for logged in logs.select(trained) if logged.recording.success]:
+            won_by_skill[skill] = (families, trained, won)
         else:
             skipped[skill] = f"no won episode of {', '.join(families)}"
     if not won_by_skill:
         raise TacitError(f"no module can be trained: {'; '.join(f'{skill}: {why}' for skill, why in skipped.items())}.")
-    for skill, (_, won) in won_by_skill.items():
+    for skill, (_, _, won) in won_by_skill.items():
         every = 0 if world.playable or len(won) < KEEP_BACK else KEEP_BACK
         held_out = won[every - 1 :: every] if every else []
         shown = [logged for number, logged in enumerate(won, start=1) if not every or number % every]
@@ -202,9 +201,8 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     report = {"files": [str(file) for file in logs.files], "families": counts, "unusable": logs.unusable}
     write_json(out / LOGS / COVERAGE, report)
     runs = []
-    for skill, (families, _) in won_by_skill.items():
+    for skill, (families, trained, _) in won_by_skill.items():
         train = replace(recipe.train, sft=replace(recipe.train.sft, from_=str(out / LOGS / f"{skill}.jsonl")))
-        trained = [family for family in families if not only or family in only]
         if world.playable and set(trained) != set(world.families):
             train = replace(train, families=",".join(trained))
         runs.append(SkillRun(skill, families, prepare(replace(recipe, out=out / RUNS / skill, train=train))))
