@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.text import Text
 
 from tacit.cli.terminal import make_console, percent, say, say_pairs
@@ -33,65 +32,51 @@ WIDTH = 76  # characters shown of an observation
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, _ = make_parser().parse(argv)
-    method = read_settings(arguments.run)["method"]  # says so where this is no run
-    path = find_recording(arguments.run, arguments.iteration)
-    groups = read_groups(path)
-    task = choose_group(groups, arguments.group, path)
-    steps = groups[task]
-    by = arguments.by or ("recorded" if all("part" in s.record for s in steps) else "identity")
-    cluster_N = partition(steps, by, arguments.epsilon)
-    steps = value_steps(steps, cluster_N, float(method.get("gamma", GAMMA)))
-    if arguments.json:
-        print(json.dumps(as_json(task, steps, cluster_N, by, path)))
-        return 0
-    _show(make_console(), task, steps, cluster_N, by, method["name"], path, arguments.all)
-    return 0
-
-
-def make_parser() -> Parser:
     parser = Parser("inspect clusters", SUMMARY_LINE, usage="tacit inspect clusters RUN [--iteration N] [--group TASK]")
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
     parser.flag("--iteration", int, "iteration (default: the last recorded)")
-    parser.flag("--group", "", "task id, or its number in the iteration (default: the group with most comparisons)", "TASK")
+    group_help = "task id, or its number in the iteration (default: the group with most comparisons)"
+    parser.flag("--group", "", group_help, "TASK")
     parser.flag("--by", "", "clusters as recorded, or recomputed from the text (default: recorded)", "|".join(BY))
     parser.flag("--epsilon", 0.25, "radius for --by ngram", "E")
     parser.flag("--all", False, "also show clusters of one step, which get no step-level credit")
     parser.flag("--json", False, "print the group as one JSON object")
-    return parser
-
-
-def _show(
-    console: Any, task: str, steps: Sequence[ClusterStep], cluster_N: np.ndarray, by: str, method: str, path: Path, everything:
-    bool
-) -> None:  # fmt: skip
-    clusters = list_clusters(steps, cluster_N)
-    told = partition_metrics([cluster_N])
+    arguments, _ = parser.parse(argv)
+    settings = read_settings(arguments.run)["method"]  # says so where this is no run
+    path = find_recording(arguments.run, arguments.iteration)
+    groups = read_groups(path)
+    task = choose_group(groups, arguments.group, path)
+    steps, method = groups[task], settings["name"]
+    by = arguments.by or ("recorded" if all("part" in s.record for s in steps) else "identity")
+    cluster_N = partition(steps, by, arguments.epsilon)
+    steps = value_steps(steps, cluster_N, float(settings.get("gamma", GAMMA)))
+    if arguments.json:
+        print(json.dumps(as_json(task, steps, cluster_N, by, path)))
+        return 0
+    console, clusters, sizes = make_console(), list_clusters(steps, cluster_N), partition_metrics([cluster_N])
     members = {s.member: s.won for s in steps}
     made = {"recorded": f"as {method} made them", "identity": "of equal observations", "ngram": "of n-grams alike"}[by]
     branches = [s.branch for s in steps]
     shares = [f"{name} {percent(branches.count(name) / len(branches))}" for name in ("PACE", "leave one out", "zero")]
-    alone = percent(told["parts_singleton_steps"])
+    alone = f"{percent(sizes['parts_singleton'])} of the clusters, {percent(sizes['parts_singleton_steps'])} of the steps"
     say(console, f"{task}  ({path.name})", style="bold")
-    say_pairs(
-        console,
-        [
-            ("episodes", f"{len(members)}, {sum(members.values())} won; {pluralize(len(steps), 'step')}"),
-            ("clusters", f"{len(clusters)} {made}, {told['parts_mean_size']:.1f} steps each, {told['parts_pairs']:.0f} pairs"),
-            ("alone", f"{percent(told['parts_singleton'])} of the clusters, {alone} of the steps"),
-            ("largest", f"{percent(told['parts_largest'])} of the steps"),
-            ("branches", ", ".join(shares)),
-            ("credit", f"as {method} gave it: {'of the step, and in all' if 'step_credit' in steps[0].record else 'in all'}"),
-            ("R, Q̂, V̂", "the step's return; the mean return of its action in the cluster, and of the cluster"),
-        ],
-    )
+    say_pairs(console, [
+        ("episodes", f"{len(members)}, {sum(members.values())} won; {pluralize(len(steps), 'step')}"),
+        ("clusters", f"{len(clusters)} {made}, {sizes['parts_mean_size']:.1f} steps each, {sizes['parts_pairs']:.0f} pairs"),
+        ("alone", alone),
+        ("largest", f"{percent(sizes['parts_largest'])} of the steps"),
+        ("branches", ", ".join(shares)),
+        ("credit", f"as {method} gave it: {'of the step, and in all' if 'step_credit' in steps[0].record else 'in all'}"),
+        ("R, Q̂, V̂", "the step's return; the mean return of its action in the cluster, and of the cluster"),
+    ])  # fmt: skip
     for number, cluster in enumerate(clusters):
-        if len(cluster) > 1 or everything:
+        if len(cluster) > 1 or arguments.all:
             console.print()
             _show_cluster(console, number, cluster)
     single = sum(len(cluster) == 1 for cluster in clusters)
-    if single and not everything:
+    if single and not arguments.all:
         say(console, f"\nSteps that stand alone and get no step-level credit: {single}; --all shows them.")
+    return 0
 
 
 def _show_cluster(console: Any, number: int, cluster: Sequence[ClusterStep]) -> None:
