@@ -26,7 +26,25 @@ SUMMARY_LINE = "Choose the layer, pooling and radius of BiPACE and BiGPO for a m
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, said = make_parser(peek_method(argv, "calibrate")).parse(argv)
+    parser = Parser("calibrate", SUMMARY_LINE, usage="tacit calibrate TARGET [--world NAME] [settings]")
+    parser.add_argument("target", metavar="TARGET", help="run directory, or a model (tiny, a checkpoint, a hub id)")
+    add_checkpoint_flag(parser)
+    play_help = "source of the probe's episodes; the radius always uses the policy's own (default: policy)"
+    parser.flag("--play", "policy", play_help, "|".join(SOURCES))
+    parser.flag("--tasks-each", 5, "probe tasks per family")
+    parser.flag("--members", 0, "probe episodes per task (default: as in training)")
+    parser.flag("--observations", 8000, "start no further probe task after this many steps")
+    parser.flag("--groups", 0, "groups for the radius (default: as in training)")
+    parser.flag("--group-size", 0, "episodes per group (default: as in training)")
+    parser.flag("--layers", "", "layers to scan: --layers=-12,-8 (default: the paper's)", "L,…")
+    parser.flag("--poolings", "", f"poolings to scan (default: {','.join(POOLINGS)})", "P,…")
+    parser.flag("--epsilons", "", f"radii to scan (default: {', '.join(map(str, EPSILONS))})", "E,…")
+    parser.flag("--min-clusters", MIN_CLUSTERS, "minimum number of clusters")
+    parser.flag("--out", Path, "output file (default: where training looks for it)", "FILE")
+    parser.flag("--json", False, "print the result as one JSON object on the last line")
+    parser.add_options("tasks", options_of(TrainSettings, only=("split",)))
+    add_shared_options(parser, peek_method(argv, "calibrate"))
+    arguments, said = parser.parse(argv)
     layers = from_text(tuple[int, ...], arguments.layers, "--layers")
     epsilons = from_text(tuple[float, ...], arguments.epsilons, "--epsilons")
     poolings = from_text(tuple[Pooling, ...], arguments.poolings, "--poolings")
@@ -94,28 +112,6 @@ def run(argv: Sequence[str]) -> int:
     if arguments.json:
         print(json.dumps(result))
     return 0
-
-
-def make_parser(method: str) -> Parser:
-    parser = Parser("calibrate", SUMMARY_LINE, usage="tacit calibrate TARGET [--world NAME] [settings]")
-    parser.add_argument("target", metavar="TARGET", help="run directory, or a model (tiny, a checkpoint, a hub id)")
-    add_checkpoint_flag(parser)
-    play_help = "source of the probe's episodes; the radius always uses the policy's own (default: policy)"
-    parser.flag("--play", "policy", play_help, "|".join(SOURCES))
-    parser.flag("--tasks-each", 5, "probe tasks per family")
-    parser.flag("--members", 0, "probe episodes per task (default: as in training)")
-    parser.flag("--observations", 8000, "start no further probe task after this many steps")
-    parser.flag("--groups", 0, "groups for the radius (default: as in training)")
-    parser.flag("--group-size", 0, "episodes per group (default: as in training)")
-    parser.flag("--layers", "", "layers to scan: --layers=-12,-8 (default: the paper's)", "L,…")
-    parser.flag("--poolings", "", f"poolings to scan (default: {','.join(POOLINGS)})", "P,…")
-    parser.flag("--epsilons", "", f"radii to scan (default: {', '.join(map(str, EPSILONS))})", "E,…")
-    parser.flag("--min-clusters", MIN_CLUSTERS, "minimum number of clusters")
-    parser.flag("--out", Path, "output file (default: where training looks for it)", "FILE")
-    parser.flag("--json", False, "print the result as one JSON object on the last line")
-    parser.add_options("tasks", options_of(TrainSettings, only=("split",)))
-    add_shared_options(parser, method)
-    return parser
 
 
 def _describe_audit(played: Audit, arguments: Any) -> str:

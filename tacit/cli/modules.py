@@ -157,29 +157,6 @@ PANEL = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_step
 
 
 def cost(argv: Sequence[str]) -> int:
-    arguments, said = make_parser().parse(argv)
-    check_at_least_one(arguments, "batch")
-    if bool(arguments.endpoint) != bool(arguments.model):
-        raise TacitError("--endpoint and --model belong together; give both or neither.")
-    rivals: dict[str, Mapping[str, Any] | None] = dict.fromkeys(arguments.against)
-    if arguments.endpoint:
-        told = {"url": arguments.endpoint, "model": arguments.model, "key_variable": arguments.key_variable}
-        rivals[arguments.model] = {**told, "timeout_s": arguments.timeout}
-    console = make_console()
-    costs = measure_costs(
-        arguments.modules.expanduser(), said, rivals, wording=arguments.wording, actions=arguments.actions,
-        max_tokens=arguments.max_tokens,
-        base=arguments.base_model, fallback=arguments.fallback, batch=arguments.batch,
-        watch=lambda name: say(console, f"playing: {name}", style="dim"),
-    )  # fmt: skip
-    show(console, costs, arguments.batch)
-    if arguments.json:
-        write_json(arguments.json.expanduser(), asdict(costs))
-        say(console, f"\nwritten to {arguments.json}")
-    return 0
-
-
-def make_parser() -> Parser:
     parser = Parser(
         "modules cost",
         "Compare the cost of modules and prompted models on the same episodes: tokens, seconds, memory, network traffic.",
@@ -204,7 +181,26 @@ def make_parser() -> Parser:
     add_panel_options(parser, PANEL)
     parser.add_options("episodes", options_of(TrainSettings, only=("seed",)))
     parser.add_options("engine", [option for option in section_options()["engine"] if option.place[-1] in ENGINE[:3]])
-    return parser
+    arguments, said = parser.parse(argv)
+    check_at_least_one(arguments, "batch")
+    if bool(arguments.endpoint) != bool(arguments.model):
+        raise TacitError("--endpoint and --model belong together; give both or neither.")
+    rivals: dict[str, Mapping[str, Any] | None] = dict.fromkeys(arguments.against)
+    if arguments.endpoint:
+        told = {"url": arguments.endpoint, "model": arguments.model, "key_variable": arguments.key_variable}
+        rivals[arguments.model] = {**told, "timeout_s": arguments.timeout}
+    console = make_console()
+    costs = measure_costs(
+        arguments.modules.expanduser(), said, rivals, wording=arguments.wording, actions=arguments.actions,
+        max_tokens=arguments.max_tokens,
+        base=arguments.base_model, fallback=arguments.fallback, batch=arguments.batch,
+        watch=lambda name: say(console, f"playing: {name}", style="dim"),
+    )  # fmt: skip
+    show(console, costs, arguments.batch)
+    if arguments.json:
+        write_json(arguments.json.expanduser(), asdict(costs))
+        say(console, f"\nwritten to {arguments.json}")
+    return 0
 
 
 def show(console: Console, costs: Costs, batch: int) -> None:

@@ -13,7 +13,14 @@ SUMMARY_LINE = "Write a self-contained HTML report of a run or a comparison."
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, _ = make_parser().parse(argv)
+    usage = "tacit report RUN_OR_COMPARISON [--out FILE.html] [--open]"
+    parser = Parser("report", SUMMARY_LINE, imports=False, usage=usage)
+    parser.add_argument("path", type=Path, metavar="RUN_OR_COMPARISON", help="directory of a run or of a comparison")
+    parser.flag("--out", Path, f"file of the page (default: {PAGE} in the directory)", "FILE")
+    parser.flag("--open", False, "open it in the browser")
+    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")  # fmt: skip
+    parser.flag("--runs", False, "for a comparison: also write the page of each run")
+    arguments, _ = parser.parse(argv)
     path: Path = arguments.path.expanduser()
     out: Path = (arguments.out or path / PAGE).expanduser()
     for page in write_report(path, out, arguments.trajectories, arguments.runs):
@@ -23,14 +30,3 @@ def run(argv: Sequence[str]) -> int:
 
         webbrowser.open(out.resolve().as_uri())
     return 0
-
-
-def make_parser() -> Parser:
-    usage = "tacit report RUN_OR_COMPARISON [--out FILE.html] [--open]"
-    parser = Parser("report", SUMMARY_LINE, imports=False, usage=usage)
-    parser.add_argument("path", type=Path, metavar="RUN_OR_COMPARISON", help="directory of a run or of a comparison")
-    parser.flag("--out", Path, f"file of the page (default: {PAGE} in the directory)", "FILE")
-    parser.flag("--open", False, "open it in the browser")
-    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")  # fmt: skip
-    parser.flag("--runs", False, "for a comparison: also write the page of each run")
-    return parser

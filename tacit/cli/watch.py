@@ -17,7 +17,12 @@ PORT = 8766
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, _ = make_parser().parse(argv)
+    parser = Parser("watch", SUMMARY_LINE, imports=False, usage="tacit watch RUN [RUN …] [--port N] [--open]")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directory; the run need not have started")
+    parser.flag("--port", PORT, "port on this machine; 0 chooses a free one")
+    parser.flag("--open", False, "open it in the browser")
+    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")  # fmt: skip
+    arguments, _ = parser.parse(argv)
     if arguments.trajectories < 0:
         raise TacitError(f"--trajectories must not be negative, and is {arguments.trajectories}.")
     runs, settings = find_watched_runs(arguments.runs), ServingSettings(port=arguments.port)
@@ -39,12 +44,3 @@ def run(argv: Sequence[str]) -> int:
             webbrowser.open(address)
 
     return run_server(make_app(runs, settings, arguments.trajectories), settings, announce)
-
-
-def make_parser() -> Parser:
-    parser = Parser("watch", SUMMARY_LINE, imports=False, usage="tacit watch RUN [RUN …] [--port N] [--open]")
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directory; the run need not have started")
-    parser.flag("--port", PORT, "port on this machine; 0 chooses a free one")
-    parser.flag("--open", False, "open it in the browser")
-    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")  # fmt: skip
-    return parser

@@ -20,11 +20,16 @@ STRONG = 2.0  # shift with full color
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, _ = make_parser().parse(argv)
+    parser = Parser("inspect skills", SUMMARY_LINE, usage="tacit inspect skills RUN [--iteration N]")
+    parser.add_argument("target", metavar="RUN", help="run directory")
+    parser.flag("--iteration", int, "iteration (default: the last recorded)")
+    parser.flag("--episode", int, "episode of the iteration, from 1 (default: the one with the largest shifts)")
+    parser.flag("--json", False, "print the episode as one JSON object")
+    arguments, _ = parser.parse(argv)
     path = find_recording(Path(arguments.target), arguments.iteration)
     records = [r for r in read_records(path) if any("skills" in turn for turn in r["turns"])]
     if not records:
-        raise TacitError(f"no episode of {path} has skills: they come with opid, if its analyzer had any to tell.")
+        raise TacitError(f"no episode of {path} has skills; they come with the method opid.")
     number = arguments.episode
     if number is not None and not 1 <= number <= len(records):
         raise TacitError(f"--episode {number}: there are {len(records)} with skills.")
@@ -35,15 +40,6 @@ def run(argv: Sequence[str]) -> int:
     else:
         _show(make_console(), record, path)
     return 0
-
-
-def make_parser() -> Parser:
-    parser = Parser("inspect skills", SUMMARY_LINE, usage="tacit inspect skills RUN [--iteration N]")
-    parser.add_argument("target", metavar="RUN", help="run directory")
-    parser.flag("--iteration", int, "which iteration (default: the last recorded)")
-    parser.flag("--episode", int, "which of its episodes, from 1 (default: the largest shifts)")
-    parser.flag("--json", False, "print it as JSON")
-    return parser
 
 
 def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
