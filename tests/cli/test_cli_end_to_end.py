@@ -154,10 +154,10 @@ def test_a_run_is_not_started_twice_and_a_finished_one_only_shows_its_end(finish
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--kl", "1"], "method.kl=1.0 is not what"),
-        (["--seed", "4"], "seed=4 is not what"),
-        (["--sft.steps", "9"], "sft.steps=9 is not what"),
-        (["--method", "rloo"], "method.name=rloo is not what"),
+        (["--kl", "1"], "method.kl=1.0 differs from"),
+        (["--seed", "4"], "seed=4 differs from"),
+        (["--sft.steps", "9"], "sft.steps=9 differs from"),
+        (["--method", "rloo"], "method.name=rloo differs from"),
         (["--out", "elsewhere"], "to continue elsewhere, copy the directory"),
         (["--config", "quickstart"], "remove --config"),
         (["--iterations", "1"], "has already done 2"),
