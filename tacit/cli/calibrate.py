@@ -20,7 +20,7 @@ from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 
 if TYPE_CHECKING:
-    from tacit.calibration.audit import Audit
+    pass
 
 SUMMARY_LINE = "Choose the layer, pooling and radius of BiPACE and BiGPO for a model (appendices F and H)."
 
@@ -69,7 +69,13 @@ def run(argv: Sequence[str]) -> int:
     members = arguments.members or setup.group_size
     try:
         played = play_audit(setup, arguments.play, arguments.tasks_each, members, arguments.observations)
-        say(console, f"probe: {_describe_audit(played, arguments)}")
+        tasks, families = len(set(played.task_N.tolist())), len(played.families)
+        asked = arguments.tasks_each * families
+        kinds = f"{tasks} tasks{f' of the {asked} asked for' if tasks < asked else ''} of {families} families"
+        kinds += f"; --observations {arguments.observations} was reached" if len(played) >= arguments.observations else ""
+        kinds += "" if families > 1 else "; with one family there is nothing to tell apart, and ties decide"
+        episodes = f"{len(set(played.episode_N.tolist()))} {SOURCES[arguments.play]}"
+        say(console, f"probe: {len(played)} steps of {episodes}: {kinds}")
         slices = scan_layers(policy, played, layers, poolings, epsilons)
         first = setup.collect(setup.iteration)
         steps = sum(len(group.steps) for group in first)
@@ -112,17 +118,6 @@ def run(argv: Sequence[str]) -> int:
     if arguments.json:
         print(json.dumps(result))
     return 0
-
-
-def _describe_audit(played: Audit, arguments: Any) -> str:
-    """What was played, and whether it was less than requested."""
-    tasks = len(set(played.task_N.tolist()))
-    asked = arguments.tasks_each * len(played.families)
-    cut = f" of the {asked} asked for" if tasks < asked else ""
-    cut += f" (--observations {arguments.observations} was reached)" if len(played) >= arguments.observations else ""
-    kinds = f"{tasks} tasks{cut} of {len(played.families)} families"
-    told = f"{len(played)} steps of {len(set(played.episode_N.tolist()))} {SOURCES[arguments.play]}: {kinds}"
-    return told if len(played.families) > 1 else f"{told}; with one family there is nothing to tell apart, and ties decide"
 
 
 def _check(arguments: Any) -> None:

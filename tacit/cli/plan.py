@@ -102,7 +102,8 @@ class PlanSettings:
 
 
 def run(argv: Sequence[str]) -> int:
-    recorded = _recorded(argv)
+    source = Path(_glance(argv, "--from") or "/").expanduser()
+    recorded = read_settings(source) if (source / SETTINGS).is_file() else {}  # none of a trajectory file
     parser = make_parser(_glance(argv, "--method") or method_name(recorded))
     arguments, said = parser.parse(argv)
     own = {field_name(place[1]): said.pop(place) for place in list(said) if place[0] == NOT_OF_A_RUN}
@@ -194,12 +195,6 @@ def _glance(argv: Sequence[str], flag: str) -> str:
     glance = Parser("plan", "", add_help=False)
     glance.add_argument(flag, dest="value", default="")
     return glance.parse_known_args(argv)[0].value
-
-
-def _recorded(argv: Sequence[str]) -> Document:
-    """The settings of the run that `--from` names; none of a trajectory file."""
-    run = Path(_glance(argv, "--from") or "/").expanduser()
-    return read_settings(run) if (run / SETTINGS).is_file() else {}
 
 
 def _recipe(model: str, said: Overrides, recorded: Document, settings: PlanSettings) -> Recipe | None:

@@ -139,7 +139,7 @@ class Parser(argparse.ArgumentParser):
             if option.kind is bool:
                 group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **common)
             else:
-                read = partial(_read_flag, option)
+                read = partial(from_text, option.kind, where=option.flag)
                 group.add_argument(option.flag, type=read, metavar=_metavar(option.kind), **common)
 
     def parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[tuple[str, ...], Any]]:
@@ -208,10 +208,6 @@ class _Help(argparse.Action):
             parser.epilog = f"`{parser.prog} --help all` shows {len(hidden)} more options. {parser.epilog or ''}"
         parser.print_help()
         parser.exit()
-
-
-def _read_flag(option: Option, text: str) -> Any:
-    return from_text(option.kind, text, option.flag)
 
 
 def _shown_default(default: Any) -> str:

@@ -60,13 +60,6 @@ def _hub_directory(name: str) -> Path:
         ) from error
 
 
-def tokens_of(place: Path | None, name: str = "") -> tuple[Tokenizer, float, str]:
-    """(tokenizer, factor for its token counts, label)"""
-    if place is None or not any((place / file).is_file() for file in TOKEN_FILES[:3]):
-        return ByteTokens(), 1 / BYTES_PER_TOKEN, f"{BYTES_PER_TOKEN:g} bytes a token"
-    return codec_in(str(place)), 1.0, f"tokenizer of {name or place.name}"
-
-
 def recorded_workload(path: Path, episodes: int) -> Workload:
     """From the newest RL iteration of a run, or from one trajectory file."""
     file = path.expanduser()
@@ -99,7 +92,11 @@ def expert_workload(
 ) -> Workload:
     """From episodes of the world's expert, counted as an agent with this prompt would read and answer them. `model`: its
     name, and the directory of its tokenizer."""
-    tokenizer, share, counted = tokens_of(model[1], model[0])
+    name, place = model
+    tokenizer: Tokenizer = ByteTokens()
+    share, counted = 1 / BYTES_PER_TOKEN, f"{BYTES_PER_TOKEN:g} bytes a token"
+    if place is not None and any((place / file).is_file() for file in TOKEN_FILES[:3]):
+        tokenizer, share, counted = codec_in(str(place)), 1.0, f"tokenizer of {name or place.name}"
     live, make_expert = world.make(), world.expert()
     measured, seconds, steps = [], 0.0, 0
 

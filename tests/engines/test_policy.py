@@ -242,7 +242,7 @@ def test_models_that_do_not_exist(tmp_path: Path, monkeypatch) -> None:
         load_policy("tyny-4m")
     with pytest.raises(TacitError, match="does not exist"):
         load_policy(str(tmp_path / "nowhere"))
-    with pytest.raises(TacitError, match=r"without config\.json"):
+    with pytest.raises(TacitError, match=r"has no config\.json"):
         load_policy(str(tmp_path))
     with pytest.raises(TacitError, match="none was given"):
         load_policy("tiny")
