@@ -26,9 +26,7 @@ def page_of(server, path="/runs/0") -> Page:
 def test_a_run_is_followed_from_before_it_begins_to_its_end_and_nothing_is_written_into_it(tmp_path):
     run = tmp_path / "run"
     with watching(run) as server:
-        assert server.said == [f"{run} has not started; it is shown when it does"], (
-            "where, so that a slip can be seen"
-        )
+        assert server.said == [f"{run} has not started; it is shown when it does"], "where, so that a slip can be seen"
         assert "There is no directory" in page_of(server).text
         run.mkdir()
         (run / ".lock").touch()
