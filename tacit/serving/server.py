@@ -156,6 +156,7 @@ def on_sighup(work: Callable[[], Awaitable[None]]) -> None:
 TOKEN = "TACIT_SERVE_TOKEN"
 Tokens = dict[str, str] | None
 MIN_LENGTH, MIN_DISTINCT = 16, 8  # of a token: its characters, and how many of them and of their distances differ
+COMMON = re.compile("passw|secret|qwert|asdfg|admin|letmein|change.?me|welcome|12345|abcdef|your.?token", re.IGNORECASE)
 SWITCH_S = 2e-4
 """Python's thread switch interval. With the default of 5 ms the batching thread would wait that long for the GIL after each
 operation while requests are handled; an operation of a small model takes 0.1 ms"""
@@ -178,12 +179,13 @@ def find_tokens(file: Path | None, without: bool, host: str) -> tuple[Tokens, bo
     except (OSError, ValueError) as error:
         raise TacitError(f"cannot read the token from {file}: {error}.") from error
     tokens: dict[str, str] = {}
-    for line in filter(None, (line.partition("#")[0].split() for line in text.splitlines())):
+    for line in filter(None, (re.sub(r"(^|\s)#.*", "", line).split() for line in text.splitlines())):
         client, token = line[0] if len(line) > 1 else "", line[-1]
         if len(line) > 2 or client in tokens or token in tokens.values():
             raise TacitError(f"each line of {source} needs a client and its token, both different from the others'.")
         steps = {ord(b) - ord(a) for a, b in pairwise(token)}
-        if not token.isascii() or len(token) < MIN_LENGTH or min(len(set(token)), len(steps)) < MIN_DISTINCT:
+        weak = len(token) < MIN_LENGTH or min(len(set(token)), len(steps)) < MIN_DISTINCT or COMMON.search(token)
+        if weak or not token.isascii():
             raise TacitError(
                 f"the token in {source} is weak; it needs {MIN_LENGTH} random characters: try `openssl rand -hex 16`."
             )

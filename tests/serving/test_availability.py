@@ -338,6 +338,10 @@ def test_beyond_this_machine_worlds_are_off_and_plain_http_is_warned_of(shared: 
     [
         ("password", "weak"),
         ("passwordpassword", "weak"),
+        ("Password12345678", "weak"),
+        ("qwertyuiopasdfgh", "weak"),
+        ("ada my-secret-token-7", "weak"),
+        ("change-me-please-0", "weak"),
         ("1234567890123456", "weak"),
         ("aaaaaaaaaaaaaaaaaaaaaaaa", "weak"),
         ("ada bob 5f2c1b7e9a3d4c68", "needs a client and its token"),
@@ -351,6 +355,8 @@ def test_weak_and_unclear_tokens_are_refused(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "tokens").write_text(text)
     with pytest.raises(TacitError, match=says):
         find_tokens(tmp_path / "tokens", False, "127.0.0.1")
+    (tmp_path / "tokens").write_text("5f2c1b7e#9a3d4c68  # of ada")
+    assert find_tokens(tmp_path / "tokens", False, "127.0.0.1") == ({"": "5f2c1b7e#9a3d4c68"}, False)
     tokens, made = find_tokens(None, False, "127.0.0.1")
     assert made and tokens is not None and len(tokens[""]) >= 32
 
