@@ -192,17 +192,12 @@ def apply_limits(limits):
     return held
 
 
-def check_state(state):
+def describe_state(draft, state):
+    """[state, block, done]"""
     if not isinstance(state, dict):
         raise TypeError(f"the state must be a dict, and is {type(state).__name__}")
     if json.loads(json.dumps(state, allow_nan=False)) != state:
         raise TypeError("the state must be plain JSON: text keys, and lists instead of tuples and sets")
-    return state
-
-
-def describe_state(draft, state):
-    """[state, block, done]"""
-    check_state(state)
     block, done = draft["render"](copy.deepcopy(state)), draft["done"](copy.deepcopy(state))
     if not isinstance(block, str):
         raise TypeError(f"render must return text, and returned {type(block).__name__}")
@@ -212,21 +207,17 @@ def describe_state(draft, state):
 
 
 def answer(draft, call):
+    """`start`: [state, block, done]; `events`: names of the rules that apply to a step; `update`: both in one list."""
     if call["call"] == "start":
         return describe_state(draft, draft["start"](call["goal"], call["saw"]))
     before, action, saw = call["state"], call["action"], call["saw"]
-    if call["call"] == "events":
-        return find_events(draft, before, action, saw, call["after"])
-    after = check_state(draft["update"](copy.deepcopy(before), action, saw))
-    return [*describe_state(draft, after), find_events(draft, before, action, saw, after)]
-
-
-def find_events(draft, before, action, saw, after):
-    """Names of the rules that apply to a step."""
+    update = call["call"] == "update"
+    after = draft["update"](copy.deepcopy(before), action, saw) if update else call["after"]
+    described = describe_state(draft, after) if update else []
     events = draft["events"](copy.deepcopy(before), action, saw, copy.deepcopy(after))
     if not isinstance(events, (list, tuple)) or not all(isinstance(event, str) for event in events):
         raise TypeError("events must return a list of names of rules")
-    return list(events)
+    return [*described, list(events)] if update else list(events)
 
 
 def load(source, kind):
