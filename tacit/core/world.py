@@ -70,7 +70,6 @@ class Numbered(Wording):
     rules = ""
     asked = "Your goal: "  # what stands before the task
     word = "action"  # what the agent is to give
-    example = ""  # an action for a sample answer in the request; empty: no sample
     between = "\n"  # a turn's number, what was seen, and what was done
     listed = "; "  # between admissible actions
 
@@ -92,8 +91,7 @@ class Numbered(Wording):
     def request(self, style: ActionStyle) -> str:
         if style == "bare":
             return f"Answer with the next {self.word} alone."
-        sample = f" For example: <think>your reasoning</think><action>{self.example}</action>" if self.example else ""
-        return f"Think step by step inside <think> </think>, then give one {self.word} inside <action> </action>.{sample}"
+        return f"Think step by step inside <think> </think>, then give one {self.word} inside <action> </action>."
 
     def _seen(self, number: int, observation: Observation) -> str:
         return f"Turn {number}.{self.between}{self.seen(observation)}"

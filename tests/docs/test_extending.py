@@ -13,7 +13,6 @@ from tacit.cli.train import make_parser, peek_arguments
 from tacit.config.checks import prepare
 from tacit.config.recipe import Recipe
 from tacit.core.actions import TAGS, Parsed
-from tacit.core.world import Numbered
 from tacit.engines import get_engine
 from tacit.methods import METHODS, get_method
 from tacit.worlds import get_environment
@@ -68,11 +67,10 @@ def test_the_world_plays(written: Path, capsys) -> None:
     assert "success 100.0%" in capsys.readouterr().out
 
 
-def test_the_prompt_for_language_models_has_a_sample_answer_that_parses(written: Path) -> None:
+def test_the_prompt_for_language_models_asks_for_the_tags_that_are_parsed(written: Path) -> None:
     rules = get_environment("guess.py:GUESS").wording("full")
-    _, _, sample = rules.request("tags").partition("For example: ")
-    assert TAGS.parse(sample) == Parsed("7", True)
-    assert "For example" not in rules.request("bare") and "For example" not in Numbered().request("tags")
+    assert TAGS.parse(rules.request("tags").replace("> <", ">10<")) == Parsed("10", True)
+    assert "<" not in rules.request("bare")
 
 
 def test_a_world_with_tags_of_its_own_plays_and_trains(written: Path, capsys) -> None:
