@@ -62,8 +62,13 @@ def run(argv: Sequence[str]) -> int:
     ended: list[RunEvent] = []
 
     def on_event(event: RunEvent) -> None:
-        ended.extend([event] if event.kind in ("finished", "failed") else [])
-        show_event(console, event)
+        text = f"{event.run.label} {event.kind}"
+        if event.kind in ("finished", "failed"):
+            ended.append(event)
+            text += f" after {format_duration(event.seconds)}" + (f": {event.reason}" if event.reason else "")
+            text += f", success {percent(event.success)}" if event.success is not None else ""
+            text += f" ({event.running} running, {event.left} to go)"
+        say(console, text, style="red" if event.kind == "failed" else "")
 
     def progress(spent: float) -> str:
         left = f", about {format_duration(spent / len(ended) * (len(wanted) - len(ended)))} left" if ended else ""
@@ -136,15 +141,6 @@ def show_differences(console: Console, plan: Plan, world: str) -> None:
     if told:
         say(console, f"\nsettings in which the methods differ in {world}:")
         say_pairs(console, [(setting, values) for setting, _, values in told])
-
-
-def show_event(console: Console, event: RunEvent) -> None:
-    text = f"{event.run.label} {event.kind}"
-    if event.kind in ("finished", "failed"):
-        text += f" after {format_duration(event.seconds)}" + (f": {event.reason}" if event.reason else "")
-        text += f", success {percent(event.success)}" if event.success is not None else ""
-        text += f" ({event.running} running, {event.left} to go)"
-    say(console, text, style="red" if event.kind == "failed" else "")
 
 
 def show_tables(console: Console, plan: Plan, found: dict[str, Any]) -> None:

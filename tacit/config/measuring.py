@@ -108,7 +108,9 @@ class PanelEvaluation:
         self.measurement = Measurement.of(
             self.panel, self.rules, target.label, target.fingerprint, target.reads, target.numbers, code_version()
         )
-        self.directory = out or _directory_for(target)
+        # Experts and rule agents are cheap to replay and are only saved with --out.
+        usual = None if target.label in (EXPERT, RULE_AGENT) else OUTPUT_DIRECTORY / _slug(target.label)
+        self.directory = out or (target.run / "evaluations" if target.run is not None else usual)
         self.journal = Journal(self.directory, self.measurement) if self.directory else None
         if self.journal and fresh:
             self.journal.reset_files()
@@ -233,13 +235,6 @@ def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
     alike = ("stage", "step", "panel_hash", "episodes", "sampling", "seed")
     measured = (in_world(e, world) for e in said["evaluations"])
     return next((e for e in measured if all(e.get(name) == now[name] for name in alike)), None)
-
-
-def _directory_for(target: Target) -> Path | None:
-    """Where episodes are saved. Experts and rule agents are cheap to replay and are only saved with --out."""
-    if target.run is not None:
-        return target.run / "evaluations"
-    return None if target.label in (EXPERT, RULE_AGENT) else OUTPUT_DIRECTORY / _slug(target.label)
 
 
 def _result_name(result: dict[str, Any]) -> str:

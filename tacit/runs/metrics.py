@@ -21,7 +21,14 @@ class Metrics:
         self._path = directory / "metrics.jsonl"
         self._tensorboard_directory = directory / "tensorboard"
         self._tensorboard: dict[str, Any] = {}
-        self._wandb = _start_wandb(wandb_project, run_name, directory) if wandb_project else None
+        self._wandb: Any = None
+        if wandb_project:
+            try:
+                import wandb
+            except ImportError as error:
+                raise TacitError(f"wandb is not installed; {install_command('wandb')}, or remove --wandb.") from error
+            identity = run_name.replace("/", "-")
+            self._wandb = wandb.init(project=wandb_project, name=run_name, dir=str(directory), resume="allow", id=identity)
 
     def rewind(self, stages: tuple[str, ...], stage: str, step: int) -> list[dict[str, Any]]:
         """Keep records up to and including (stage, step); returns them."""
@@ -72,11 +79,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _plain(value: float) -> float | None:
     """Rounded to six digits; None if not finite, since JSON has no NaN."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def _start_wandb(project: str, name: str, directory: Path) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise TacitError(f"wandb is not installed; {install_command('wandb')}, or leave --wandb out.") from error
-    return wandb.init(project=project, name=name, dir=str(directory), resume="allow", id=name.replace("/", "-"))

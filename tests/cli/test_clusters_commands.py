@@ -308,7 +308,7 @@ def test_fewer_tasks_than_were_asked_for_are_said(trained, capsys, monkeypatch):
     assert main([*words, "--tasks-each", "40"]) == 0
     assert "16 tasks of the 80 asked for of 2 families" in " ".join(capsys.readouterr().out.split())
     assert main([*words, "--tasks-each", "3", "--observations", "1"]) == 0
-    assert "4 tasks of the 6 asked for (--observations 1 was reached)" in " ".join(capsys.readouterr().out.split())
+    assert "4 tasks of the 6 asked for of 2 families; --observations 1 was reached" in " ".join(capsys.readouterr().out.split())
     assert main([*words, "--tasks-each", "2"]) == 0
     assert "asked for" not in capsys.readouterr().out
 
