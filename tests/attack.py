@@ -108,6 +108,9 @@ def do_malformed(port: int, count: int) -> Suite:
 
 
 HOSTILE = (
+    (b"GET /health HTTP/1.1\r\n" + b"a:\r\n" * 200, b"a:\r\n" * 4000),
+    (b"POST /health HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"a:\r\n" * 4000),
+    (b"POST /health HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 1000),
     (b"POST /sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n", b"x"),
     (b"POST /sessions HTTP/1.1\r\nhost: x\r\n" + KNOWN + b"transfer-encoding: chunked\r\n\r\nfff\r\n", b" "),
     (b"GET /health HTTP/1.1\r\nhost: x\r\nx: ", b"x"),
@@ -258,7 +261,7 @@ def attack_server(modules: Path, options: argparse.Namespace) -> list[Suite]:
 
 def kill_training(place: Path, kills: int, draw: random.Random) -> Suite:
     """A run that is killed and resumed until the kills are spent ends with the weights of one that is not."""
-    suite, words = Suite("SIGKILL in training"), [*FLAGS, "--iterations", "12"]
+    suite, words = Suite("SIGKILL in training"), [*FLAGS, "--iterations", "8"]
     start("train", *words, "--out", place / "whole").finish()
     expected = json.loads((place / "whole" / "summary.json").read_text())["digest"]
     runs = 0
@@ -268,7 +271,7 @@ def kill_training(place: Path, kills: int, draw: random.Random) -> Suite:
             again = (run / "settings.json").exists()
             process = start("train", *(("--resume", run) if again else (*words, "--out", run)))
             if suite.attempts < kills:
-                deadline = time.monotonic() + draw.uniform(0.3, 4.0)
+                deadline = time.monotonic() + draw.uniform(0.3, 3.0)
                 process.until(lambda limit=deadline: time.monotonic() > limit)  # type: ignore[misc]
                 began = time.perf_counter()
                 if process.code is None:
@@ -321,6 +324,14 @@ def kill_servers(modules: Path, kills: int, draw: random.Random) -> Suite:
     return suite
 
 
+class LimitReached(BaseException):
+    """Not an Exception: many of those are expected here."""
+
+
+def stop_at_limit(*_: Any) -> None:
+    raise LimitReached
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modules", type=Path, help="household modules heat and pick (default: small ones are made)")
@@ -332,16 +343,20 @@ def main() -> int:
     parser.add_argument("--limit-s", type=int, default=1800)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    signal.signal(signal.SIGALRM, stop_at_limit)
     signal.alarm(options.limit_s)
-    draw = random.Random(options.seed)
+    draw, suites = random.Random(options.seed), list[Suite]()
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
-        modules = options.modules or make_modules(place)
-        suites = attack_server(modules, options)
-        if options.kills:
-            suites.append(kill_training(place, 2 * options.kills // 5, draw))
-            suites.append(kill_bank(place, 2 * options.kills // 5, draw))
-            suites.append(kill_servers(modules, options.kills - 2 * (2 * options.kills // 5), draw))
+        try:
+            modules = options.modules or make_modules(place)
+            suites += attack_server(modules, options)
+            if options.kills:
+                suites.append(kill_bank(place, 2 * options.kills // 5, draw))
+                suites.append(kill_servers(modules, options.kills - 2 * (2 * options.kills // 5), draw))
+                suites.append(kill_training(place, 2 * options.kills // 5, draw))
+        except LimitReached:
+            suites.append(Suite(f"--limit-s {options.limit_s} is over", failures=1))
     print(f"{'suite':<22}{'attempts':>10}{'failures':>10}{'p99 (ms)':>12}{'memory (MB)':>14}")
     for suite in suites:
         print(suite.line())

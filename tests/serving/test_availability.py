@@ -29,7 +29,7 @@ from tacit.serving.app import make_app
 from tacit.serving.batching import WorkerThread
 from tacit.serving.requests import RequestError
 from tacit.serving.server import TOKEN as VARIABLE
-from tacit.serving.server import find_tokens
+from tacit.serving.server import find_tokens, listen
 from tacit.serving.service import Service
 from tacit.serving.sessions import count_bytes
 from tacit.serving.settings import ServingSettings
@@ -173,6 +173,13 @@ def test_a_client_that_does_not_read_is_dropped(bounded: Served) -> None:
             made.sendall(page)
             time.sleep(0.05)
     assert bounded.send("GET", "/health")[0] == 200
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
+def test_the_kernel_drops_what_such_a_client_has_not_read() -> None:
+    """It would keep it for minutes after the connection was closed, up to 512 KiB each."""
+    with listen(ServingSettings(port=0, answer_s=2.5)) as listener:
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2500
 
 
 def test_unread_answers_are_bounded_over_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
