@@ -29,7 +29,7 @@ def run(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", ["inspect dictionary RUN --no-plot", "modules export RUN --out OUT", "eval RUN --method grpo"]
+    "command", ["inspect dictionary RUN", "modules export RUN --out OUT", "eval RUN --method grpo"]
 )
 def test_which_world_is_meant_has_to_be_said(run, command, tmp_path, capsys):
     words = [{"RUN": str(run), "OUT": str(tmp_path)}.get(word, word) for word in command.split()]
@@ -42,7 +42,7 @@ def test_which_world_is_meant_has_to_be_said(run, command, tmp_path, capsys):
 
 @pytest.mark.parametrize("world", ["alfworld", "countdown"])
 def test_each_world_has_its_own_dictionary_and_episodes(run, world, capsys):
-    assert main(["inspect", "dictionary", str(run), "--world", world, "--no-plot", "--json"]) == 0
+    assert main(["inspect", "dictionary", str(run), "--world", world, "--json"]) == 0
     found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert found["source"] == "checkpoint rl-000002" and {e["task"].partition("/")[0] for e in found["episodes"]} == {
         "train" if world == "alfworld" else "countdown"
