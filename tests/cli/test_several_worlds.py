@@ -28,9 +28,7 @@ def run(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "command", ["inspect dictionary RUN", "modules export RUN --out OUT", "eval RUN --method grpo"]
-)
+@pytest.mark.parametrize("command", ["inspect dictionary RUN", "modules export RUN --out OUT", "eval RUN --method grpo"])
 def test_which_world_is_meant_has_to_be_said(run, command, tmp_path, capsys):
     words = [{"RUN": str(run), "OUT": str(tmp_path)}.get(word, word) for word in command.split()]
     assert main(words) == 2
