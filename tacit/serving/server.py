@@ -66,13 +66,15 @@ MIN_ROOM = 1 << 30
 
 
 def limit_memory(more: int) -> None:
-    """Let the process take as much again as it takes now, at least 1 GiB, and `more`. Beyond that one request fails with a
-    MemoryError: a chat template can double a text in a loop, which would end the server or the machine. Linux only."""
+    """Let the process take twice as much again as it takes now, at least 1 GiB, and `more`. Beyond that one request fails with
+    a MemoryError: a chat template can double a text in a loop, which would end the server or the machine. Linux only."""
     with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
         import resource
 
-        taken = 1024 * int(re.findall(r"^VmData:\s+(\d+)", Path("/proc/self/status").read_text(), re.M)[0])
-        limit, (soft, hard) = taken + max(taken, MIN_ROOM) + more, resource.getrlimit(resource.RLIMIT_DATA)
+        status = Path("/proc/self/status").read_text()
+        data, resident = (1024 * int(re.findall(rf"^{name}:\s+(\d+)", status, re.M)[0]) for name in ("VmData", "VmRSS"))
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = data + max(2 * resident, MIN_ROOM) + more
         if soft == resource.RLIM_INFINITY or limit < soft:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
