@@ -35,7 +35,6 @@ the file (docs/guides/compare_methods.md; `tacit list recipes example` prints th
 
 The same command resumes a comparison that was stopped. It writes comparison.json, table.md,
 table.csv and plots/ to DIR, and every run to DIR/runs/WORLD/METHOD/SEED."""
-FAILED = 1
 PROGRESS_EVERY_S = 30.0  # seconds between progress lines
 MOST_MISSING = 6  # missing runs listed below a table
 SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")  # columns shown in a terminal; table.md has all
@@ -86,7 +85,7 @@ def run(argv: Sequence[str]) -> int:
         text = f"{len(failed)} of {pluralize(len(wanted), 'run')} failed; see {LOG} of each"
         say(console, f"{text}. The same command retries them.", style="bold red")
     say(console, f"\nNext: tacit report {directory}        writes {directory}/report.html")
-    return FAILED if failed else 0
+    return 1 if failed else 0
 
 
 def make_parser() -> Parser:

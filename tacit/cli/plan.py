@@ -26,7 +26,6 @@ from tacit.runs.directory import SETTINGS, read_settings
 from tacit.runs.files import write_json
 
 SUMMARY_LINE = "Estimate the memory and time of a run on given GPUs, and print the command that starts it."
-DOES_NOT_FIT = 1
 NOT_OF_A_RUN = "plan"
 
 
@@ -168,7 +167,7 @@ def run(argv: Sequence[str]) -> int:
             "command": command,
         }  # fmt: skip
         write_json(arguments.json.expanduser(), document)
-    return 0 if any(not plan.trouble for plan in plans) else DOES_NOT_FIT
+    return 0 if any(not plan.trouble for plan in plans) else 1
 
 
 def make_parser(method: str) -> Parser:

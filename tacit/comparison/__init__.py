@@ -1,2 +1,1 @@
-"""Several methods × worlds × seeds from one file, under one budget, measured alike: docs/guides/compare_methods.md. The layout
-of comparison.json is in docs/reference/comparison.md."""
+"""Methods × worlds × seeds from one file: docs/guides/compare_methods.md, docs/reference/comparison.md."""

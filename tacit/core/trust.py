@@ -23,8 +23,7 @@ from tacit.core.errors import TacitError
 FLAG = "--trust-code"
 HELP = "import code that a run, module or settings file names (worlds, methods, engines, model classes, old checkpoints)"
 VARIABLE = "TACIT_TRUST_CODE"
-"""`1`, or the names that may be imported and the endpoints that may be asked, one per line; an environment variable, so that
-child processes inherit it"""
+"""`1`, or the names and endpoints to trust, one per line; an environment variable, so that child processes inherit it"""
 EVERYTHING = "1"
 DEFAULT_ENDPOINTS = {("http://localhost:8000/v1", "OPENAI_API_KEY"), ("", "TINKER_API_KEY")}  # default (URL, key variable)
 ADDRESS = re.compile(r"(?:https?|ray)://[^\s\"',{}\[\]]+")

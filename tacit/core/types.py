@@ -24,11 +24,9 @@ from tacit.core.chat import Chat, Conversation, Message
 from tacit.core.seeds import derive
 
 ActionStyle = Literal["tags", "bare", "tools"]
-"""How an action is written: `<think>…</think><action>…</action>`, the bare action on one line, or a call of a tool. A wording
-may have its own format for each (core/actions.py)."""
+"""How an action is written: `<think>…</think><action>…</action>`, bare on one line, or as a tool call (core/actions.py)."""
 Finish = Literal["stop", "length", "unusable"]
-"""How a completion ended: at a stop string or end token, at its limit, or never, since what came back was none; its text is
-then empty, and the turn says nothing about the policy."""
+"""How a completion ended: at a stop string or end token, or at its limit; unusable: none came back, its text is empty."""
 
 
 ROUNDING = 1e-6  # by which a score may leave [0, 1]: a sum of tenths is seldom one

@@ -296,8 +296,7 @@ class Environment:
 
     panel_split: str = "test"  # the split that is measured on where none is named
     published: Mapping[str, int] = field(default_factory=dict)
-    """split -> how many tasks it has, for lists that somebody published: no more can be asked for, and all are meant where no
-    number is named"""
+    """split -> its size, for published lists: the default number of tasks, and the maximum"""
     panels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # split -> size -> hash, to detect other tasks
     panel_version: str = "1"  # raised, with the hashes, whenever the panels change
     step_rewards: bool = False  # True where its transitions carry rewards of their own
