@@ -16,6 +16,7 @@ from tacit.engines.local.pooling import attention_padded, attention_varlen, pool
 from tacit.engines.local.scheduler import LocalSampler
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_are_those_of_a_plain_forward_pass(family, temperature, tokenizer):
@@ -29,6 +30,7 @@ def test_logprobs_are_those_of_a_plain_forward_pass(family, temperature, tokeniz
         assert completion.logprobs.dtype == np.float32
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_is_what_generate_does(family, tokenizer):
     model = make_model(family)

@@ -134,6 +134,7 @@ def test_what_each_step_was_told_is_recorded(policy):
     assert sum(shift for _, shift in turn["shift_by_token"]) == pytest.approx(turn["skill_shift"], abs=1e-2)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", FAMILY)
 def test_every_method_of_the_family_trains(policy, name):
     loop = loop_of(policy, name)

@@ -131,6 +131,7 @@ def test_no_game_is_in_two_splits_or_twice_in_one():
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.slow
 def test_train_and_seen_share_layouts_and_pairs_but_no_layout_has_the_same_goal_in_both():
     train, seen = ([game for _, game in many(split)] for split in ("train", "seen"))
     assert not {(layout(g), g.goal) for g in train} & {(layout(g), g.goal) for g in seen}
@@ -139,6 +140,7 @@ def test_train_and_seen_share_layouts_and_pairs_but_no_layout_has_the_same_goal_
     assert sum(asked(g) in known_pairs for g in seen) > 0.8 * MANY
 
 
+@pytest.mark.slow
 def test_unseen_has_layouts_goals_and_places_that_training_never_has():
     train, unseen = ([game for _, game in many(split)] for split in ("train", "unseen"))
     assert not {layout(g) for g in train} & {layout(g) for g in unseen}
