@@ -120,7 +120,7 @@ def test_eval_with_other_settings_has_nothing_to_compare_with(finished, capsys):
     for flags in (["--seed", "9"], ["--tasks", "3"], ["--panel", "countdown/hard/3"], ["--temperature", "0.1"]):
         assert main(["eval", str(run), "--json", *flags]) == 0
         out = capsys.readouterr().out
-        assert last_json(out)["equals_run"] is None and "nothing about this checkpoint" in out
+        assert last_json(out)["equals_run"] is None and "no evaluation of this checkpoint" in out
     assert len(list((run / "evaluations").glob("rl-000002*.json"))) >= 4
 
 

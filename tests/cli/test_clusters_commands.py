@@ -270,7 +270,7 @@ def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys,
     words += ["--epsilons", "0.05", "--min-clusters", "1", "--tasks-each", "2", "--members", "2"]
     words += ["--out", str(trained / "other.json")]
     found = {}
-    for source in ("policy", "expert", "random"):
+    for source in ("policy", "expert"):
         assert main([*words, "--play", source]) == 0
         found[source] = json.loads((trained / "other.json").read_text())
         assert found[source]["played_by"] == source

@@ -20,7 +20,7 @@ from tinker_service import Loopback
 @pytest.mark.slow
 def test_two_iterations_at_a_service(tmp_path, monkeypatch, capsys):
     service = Loopback()
-    monkeypatch.setattr("tacit.engines.tinker.service.open_service", lambda settings: service)
+    monkeypatch.setattr("tacit.engines.open_service", lambda settings: service)
     run = tmp_path / "run"
     reading = ["--wording", "terse", "--style", "bare", "--no-admissible", "--max-tokens", "4", "--max-steps", "2"]
     panel = ["--evaluation.tasks", "1", "--evaluation.max-steps", "1", "--evaluation.every", "0", "--no-evaluation.untrained"]

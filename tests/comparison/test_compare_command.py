@@ -169,9 +169,9 @@ def test_a_run_that_fails_is_told_the_others_go_on_and_what_was_not_asked_for_is
     out = tmp_path / "out"
     printed = compare(write(tmp_path / "failing.toml", text), out, "--only", "next/broken,next/grpo", "--trust-code", code=1)
     assert "next/broken/0 failed after" in printed and "the ladder was pulled away." in printed
-    assert "not in it: broken, seed 0: failed: the ladder was pulled away." in " ".join(printed.split())
-    assert "not in it: start: missing" in printed, "of the world that was not asked for"
-    assert "1 of 2 runs failed, each as its console.log says; the same command tries them again." in printed
+    assert "missing: broken, seed 0: failed: the ladder was pulled away." in " ".join(printed.split())
+    assert "missing: start: missing" in printed, "of the world that was not asked for"
+    assert "1 of 2 runs failed; see console.log of each" in printed
     assert "same/start" not in printed
     found = read(out)
     assert {(c["world"], c["method"]): c["status"] for c in found["cells"]} == {

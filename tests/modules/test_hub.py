@@ -55,7 +55,7 @@ def test_a_module_goes_to_the_hub_and_comes_back(hub, modules, tmp_path):
         hub, home, ["push", heat, "me/skill"], ["push", pick, "me/skill"], ["push", str(modules), "me/both"]
     )
     assert code == other_code == 0, first + second
-    assert none == 2 and "is no module" in refused and "me/both" not in hub.commits
+    assert none == 2 and "is not a module" in refused and "me/both" not in hub.commits
     assert hub.tokens == {"Bearer hf_secret"}
     (_, _), (before, sent), (after, replaced) = hub.commits["me/skill"]
     assert f"tacit modules pull me/skill@{before} --out DIR" in first and after in second
