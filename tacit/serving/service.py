@@ -25,7 +25,7 @@ from tacit.serving.sessions import Session, Sessions, Turn, count_bytes, wait_fo
 from tacit.serving.settings import ServingSettings
 
 MAX_TASKS = 512  # largest task number plus one; a world makes all earlier tasks of a split, about 1 ms each
-MAX_STARTING = 4  # worlds that start at once
+MAX_STARTING = 2  # worlds that start at once
 WORLD_S = 30.0  # timeout of a world's reset and step
 
 
