@@ -208,10 +208,17 @@ class OpenRun:
 
 
 def train(
-    world: Worlds | None = None, method: Method | Sequence[Method] | None = None, model: str | Path | None = None, *, config:
-    str | Path | None = None, out: str | Path | None = None, resume: bool = False, callbacks: Callback | Sequence[Callback] =
-    (), quiet: bool = False, **settings: Any
-) -> OpenRun:  # fmt: skip
+    world: Worlds | None = None,
+    method: Method | Sequence[Method] | None = None,
+    model: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Callback | Sequence[Callback] = (),
+    quiet: bool = False,
+    **settings: Any,
+) -> OpenRun:
     """Train a policy and return its run.
 
     world, method   names or objects: an `Environment`; a method's settings class or an instance. Several worlds as a list or
@@ -313,12 +320,25 @@ class Evaluation:
 
 
 def evaluate(
-    who: str | Path | OpenRun | SamplingPolicy | Callable[[Task], Expert], world: World | None = None, method: Method | None =
-    None, *, checkpoint: str = "", like: OpenRun | str | Path | None = None, panel: str = "", endpoint: str | None = None,
-    key_variable: str = "OPENAI_API_KEY", concurrency: int = 16, timeout_s: float = 120.0, ks: Sequence[int] = (), prices:
-    Prices | None = None, batch: int = 256, out: str | Path | None = None, fresh: bool = False, progress: Callable[[int], None]
-    | None = None, **settings: Any
-) -> Evaluation:  # fmt: skip
+    who: str | Path | OpenRun | SamplingPolicy | Callable[[Task], Expert],
+    world: World | None = None,
+    method: Method | None = None,
+    *,
+    checkpoint: str = "",
+    like: OpenRun | str | Path | None = None,
+    panel: str = "",
+    endpoint: str | None = None,
+    key_variable: str = "OPENAI_API_KEY",
+    concurrency: int = 16,
+    timeout_s: float = 120.0,
+    ks: Sequence[int] = (),
+    prices: Prices | None = None,
+    batch: int = 256,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    progress: Callable[[int], None] | None = None,
+    **settings: Any,
+) -> Evaluation:
     """Evaluate an agent on a panel.
 
     who         a run (object, directory, or checkpoint), skill modules, a model, `expert`, `reader`; a policy; a class with

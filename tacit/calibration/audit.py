@@ -59,9 +59,17 @@ class NoisyAgent:
 
 
 def audit(
-    world: Environment, tasks: Sequence[Task], members: int, context: Context, tokenizer: Tokenizer, agent: MakeAgent,
-    room: int, max_steps: int, most: int | None = None, at_least: int = 0
-) -> Audit:  # fmt: skip
+    world: Environment,
+    tasks: Sequence[Task],
+    members: int,
+    context: Context,
+    tokenizer: Tokenizer,
+    agent: MakeAgent,
+    room: int,
+    max_steps: int,
+    most: int | None = None,
+    at_least: int = 0,
+) -> Audit:
     """Play each task `members` times; keep every prompt that leaves `room` for a completion. Episodes that raise are dropped.
 
     After `most` steps no new task starts, except for the first `at_least`; a task is played completely or not at all.

@@ -188,9 +188,12 @@ def _read(path: Path) -> str:
 
 
 def _pursue(
-    console: Console, arguments: Namespace, episodes: Sequence[Recording], ask: Callable[[str, str, int], str], blocks:
-    Mapping[Recording, Sequence[Fields]] | None = None
-) -> DraftResult:  # fmt: skip
+    console: Console,
+    arguments: Namespace,
+    episodes: Sequence[Recording],
+    ask: Callable[[str, str, int], str],
+    blocks: Mapping[Recording, Sequence[Fields]] | None = None,
+) -> DraftResult:
     def show(text: str, attempt: int) -> None:
         say(console, f"\ndraft {attempt + 1} of {arguments.attempts}:\n", style="bold")
         say(console, truncate_for_display(text))

@@ -60,9 +60,14 @@ class EvalProgress(RolloutProgress):
     """A bar in a terminal; otherwise a line every few seconds."""
 
     def __init__(
-        self, console: Console, episodes: int, max_steps: int = 0, policy: Any = None, clock: Callable[[], float] =
-        time.monotonic, every_s: float = LINE_EVERY_S
-    ) -> None:  # fmt: skip
+        self,
+        console: Console,
+        episodes: int,
+        max_steps: int = 0,
+        policy: Any = None,
+        clock: Callable[[], float] = time.monotonic,
+        every_s: float = LINE_EVERY_S,
+    ) -> None:
         """`policy` may have a `trouble` attribute to show."""
         super().__init__(episodes, max_steps, policy, clock)
         self._console = console

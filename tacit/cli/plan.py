@@ -247,9 +247,14 @@ def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, P
 
 
 def show_command(
-    console: Console, words: Sequence[str], cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings,
-    before: Document
-) -> str:  # fmt: skip
+    console: Console,
+    words: Sequence[str],
+    cluster: Cluster,
+    work: Workload,
+    plan: Plan,
+    settings: PlanSettings,
+    before: Document,
+) -> str:
     """Print and return the `tacit train` command of this plan, one process per GPU; nothing for a plan that does not fit.
     `before`: the engine's settings in the run that is repeated."""
     if plan.server_devices > 1:  # the engine starts servers of one GPU only

@@ -69,9 +69,13 @@ Command = tuple[Callable[[Sequence[str]], int], str]  # a subcommand and its sum
 
 
 def dispatch(
-    argv: Sequence[str], name: str, summary: str, commands: Mapping[str, Command], otherwise: Callable[[Sequence[str]], int] |
-    None = None, operand: str = ""
-) -> int:  # fmt: skip
+    argv: Sequence[str],
+    name: str,
+    summary: str,
+    commands: Mapping[str, Command],
+    otherwise: Callable[[Sequence[str]], int] | None = None,
+    operand: str = "",
+) -> int:
     """Run a subcommand of `tacit NAME`. `otherwise` takes words that start with a path: `tacit bank BANK`."""
     words = list(argv)
     if not words or words[0] in ("-h", "--help"):

@@ -260,9 +260,14 @@ def _with_method(document: Document, said: Overrides) -> Document:
 
 
 def _open(
-    label: str, recipe: Recipe, seed: int, run: Path | None = None, checkpoint: Checkpoint | None = None, texts:
-    Sequence[Environment] = (), policy: SamplingPolicy | None = None
-) -> Target:  # fmt: skip
+    label: str,
+    recipe: Recipe,
+    seed: int,
+    run: Path | None = None,
+    checkpoint: Checkpoint | None = None,
+    texts: Sequence[Environment] = (),
+    policy: SamplingPolicy | None = None,
+) -> Target:
     """`texts`: worlds whose text trained a tiny model's tokenizer, if not the played one. `policy`: if already loaded."""
     world = open_world(recipe.world)
     recipe = check_sampling(recipe, world, loads=policy is None)

@@ -96,9 +96,14 @@ class PanelEvaluation:
     """An agent on a panel. Raises before anything is played if it cannot be evaluated."""
 
     def __init__(
-        self, target: Target, ks: Sequence[int] = (), prices: Prices | None = None, out: Path | None = None, fresh: bool =
-        False, said: Overrides | None = None
-    ) -> None:  # fmt: skip
+        self,
+        target: Target,
+        ks: Sequence[int] = (),
+        prices: Prices | None = None,
+        out: Path | None = None,
+        fresh: bool = False,
+        said: Overrides | None = None,
+    ) -> None:
         self.target, self.rules, self.ks, self.prices = target, target.rules, ks, prices
         self.panel = open_panel(target, said or {})
         if ks and (most := max(ks)) > self.rules.repeats:

@@ -23,9 +23,12 @@ MAX_RESTARTS = 3  # restarts after lost engine processes without a new checkpoin
 
 
 def run_training(
-    prepared: Prepared, resume: bool, make_reporter: Callable[[], Reporter], callbacks: Sequence[Callback] = (), begun:
-    Callable[[], None] = lambda: None
-) -> dict[str, Any]:  # fmt: skip
+    prepared: Prepared,
+    resume: bool,
+    make_reporter: Callable[[], Reporter],
+    callbacks: Sequence[Callback] = (),
+    begun: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Run everything that is left of a run; returns its summary.
 
     `begun` is called once the run directory exists. If the engine's processes are lost, they are restarted and the run

@@ -37,7 +37,7 @@ def tracker_states(trajectory: Trajectory, tracker: Tracker) -> list[Any]:
 
 def critical_steps(
     trajectory: Trajectory, adviser: Expert, tracker: Tracker, most: int = 5, achieved: Sequence[str] = ("progress.subgoal",)
-) -> dict[int, str]:  # fmt: skip
+) -> dict[int, str]:
     """Up to `most` critical steps -> what to do there, without repetitions.
 
     Success: steps with one of the `achieved` signals -> the action taken. Failure: steps that had no effect, did not parse or

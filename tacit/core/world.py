@@ -502,9 +502,14 @@ def _shape(answer: object) -> str:
 
 
 def texts_of_play(
-    world: World, tasks: Iterable[Task], expert: Callable[[Task], Expert], wordings: Sequence[Wording], tracker: Tracker | None
-    = None, present: bool = True, bare: bool = False
-) -> list[str]:  # fmt: skip
+    world: World,
+    tasks: Iterable[Task],
+    expert: Callable[[Task], Expert],
+    wordings: Sequence[Wording],
+    tracker: Tracker | None = None,
+    present: bool = True,
+    bare: bool = False,
+) -> list[str]:
     """Each task, and of each turn: the present as it is told (where `present`), the turn as it is told afterwards, the action
     by itself (where `bare`), and the state block of a tracker."""
     texts: list[str] = []

@@ -102,9 +102,12 @@ class StepRelative(CreditTerm):
 
 
 def explain_credit(
-    groups: Sequence[Group], steps: Sequence[np.ndarray], clusters: Sequence[np.ndarray], metrics: dict[str, float], columns:
-    Mapping[str, Sequence[np.ndarray]]
-) -> Explained:  # fmt: skip
+    groups: Sequence[Group],
+    steps: Sequence[np.ndarray],
+    clusters: Sequence[np.ndarray],
+    metrics: dict[str, float],
+    columns: Mapping[str, Sequence[np.ndarray]],
+) -> Explained:
     """Step-level credit, its metrics, and per-step marks for the records: cluster, credit and the term's own columns."""
     everything = {"part": clusters, "step_credit": steps, **columns}
     return Explained(

@@ -25,9 +25,14 @@ class Episode:
     """Plays one task after another. The same task number is the same task everywhere."""
 
     def __init__(
-        self, world: str | Environment, split: str = "train", tasks: int = 0, families: Sequence[str] = (), max_steps: int = 0,
-        pays: Pays = ""
-    ) -> None:  # fmt: skip
+        self,
+        world: str | Environment,
+        split: str = "train",
+        tasks: int = 0,
+        families: Sequence[str] = (),
+        max_steps: int = 0,
+        pays: Pays = "",
+    ) -> None:
         if isinstance(world, str):
             trust_names(world)
         self.environment = get_environment(world) if isinstance(world, str) else world

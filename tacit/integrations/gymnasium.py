@@ -49,9 +49,17 @@ class TacitEnv(gymnasium.Env[str, str]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}
 
     def __init__(
-        self, world: str | Environment, split: str = "train", tasks: int = 0, families: Sequence[str] = (), max_steps: int = 0,
-        pays: Pays = "", goal_in_text: bool = True, wording: str = "", render_mode: str | None = None
-    ) -> None:  # fmt: skip
+        self,
+        world: str | Environment,
+        split: str = "train",
+        tasks: int = 0,
+        families: Sequence[str] = (),
+        max_steps: int = 0,
+        pays: Pays = "",
+        goal_in_text: bool = True,
+        wording: str = "",
+        render_mode: str | None = None,
+    ) -> None:
         """`goal_in_text`: start the first observation with the goal, which is also in `info`. `wording`: render observations in
         one of the world's wordings (`terse`), as our agents read them."""
         self.episode = Episode(world, split, tasks, families, max_steps, pays)

@@ -92,9 +92,14 @@ class ServedWorld(OpenEnvironment[TextAction, TextObservation, State]):
 
 
 def openenv_app(
-    world: str | Environment, split: str = "train", tasks: int = 0, families: Sequence[str] = (), max_steps: int = 0,
-    pays: Pays = "", sessions: int = SESSIONS
-) -> Any:  # fmt: skip
+    world: str | Environment,
+    split: str = "train",
+    tasks: int = 0,
+    families: Sequence[str] = (),
+    max_steps: int = 0,
+    pays: Pays = "",
+    sessions: int = SESSIONS,
+) -> Any:
     """A FastAPI application that serves one of our worlds. Checks the arguments and makes the tasks now."""
     first = Episode(world, split, tasks, families, max_steps, pays)
     return create_fastapi_app(partial(ServedWorld, first.clone), TextAction, TextObservation, max_concurrent_envs=sessions)

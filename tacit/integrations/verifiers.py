@@ -240,10 +240,19 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
     """One of our worlds, with prompts and action format of one of its wordings."""
 
     def __init__(
-        self, world: str | Environment, split: str = "train", tasks: int = 0, eval_split: str = "", eval_tasks: int = 0,
-        wording: str = "full", style: ActionStyle = "tags", admissible: bool = True, max_steps: int = 0,
-        pays: Pays = "success", **more: Any
-    ) -> None:  # fmt: skip
+        self,
+        world: str | Environment,
+        split: str = "train",
+        tasks: int = 0,
+        eval_split: str = "",
+        eval_tasks: int = 0,
+        wording: str = "full",
+        style: ActionStyle = "tags",
+        admissible: bool = True,
+        max_steps: int = 0,
+        pays: Pays = "success",
+        **more: Any,
+    ) -> None:
         """`more` goes to verifiers. The default reward is success: a rubric scores the whole rollout."""
         self._train = Episode(world, split, tasks, (), max_steps, pays)
         self._environment = self._train.environment

@@ -203,9 +203,15 @@ def find_remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iter
 
 
 def check_memory_fits(
-    config: Mapping[str, Any], name: str, ranks: int, device_bytes: float, training: Training, row_tokens: int,
-    number_bytes: int = 2, samples: bool = False
-) -> None:  # fmt: skip
+    config: Mapping[str, Any],
+    name: str,
+    ranks: int,
+    device_bytes: float,
+    training: Training,
+    row_tokens: int,
+    number_bytes: int = 2,
+    samples: bool = False,
+) -> None:
     """Called by an engine before loading; raises with remedies if the model does not fit.
 
     `config`: the model's config.json. `device_bytes`: memory of a rank's device. `row_tokens`: longest training row. `samples`:

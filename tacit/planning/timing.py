@@ -233,9 +233,16 @@ def rollout_s(work: Workload, one: Server, servers: int) -> float:
 
 
 def update_s(
-    shape: ModelShape, device: Device, reached: Efficiency, ranks: int, work: Workload, training: Training, micro_tokens: float,
-    network: Network, scorings: int = 0
-) -> dict[str, float]:  # fmt: skip
+    shape: ModelShape,
+    device: Device,
+    reached: Efficiency,
+    ranks: int,
+    work: Workload,
+    training: Training,
+    micro_tokens: float,
+    network: Network,
+    scorings: int = 0,
+) -> dict[str, float]:
     """By part: compute, communication, optimizer. `scorings`: extra forward passes for a reference or a skill."""
     context = work.prompt + work.completion
     operations = (4 if training.lora_rank else 6) + (2 if training.recompute else 0) + 2 * scorings

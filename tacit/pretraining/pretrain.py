@@ -37,9 +37,11 @@ class PretrainingSettings:
 
 
 def pretrain(
-    learn: Callable[[Sequence[np.ndarray], float], Any], corpus: Corpus, settings: PretrainingSettings,
-    report: Callable[[int, Any], None]
-) -> None:  # fmt: skip
+    learn: Callable[[Sequence[np.ndarray], float], Any],
+    corpus: Corpus,
+    settings: PretrainingSettings,
+    report: Callable[[int, Any], None],
+) -> None:
     """`learn(documents, lr)` takes one step and returns its loss; `report` gets the step number and the loss."""
     for step, rows in enumerate(iterate_batches(corpus, settings.rows, settings.steps, settings.seed)):
         report(step + 1, learn(rows, settings.lr * cosine(step, settings.steps, settings.warmup)))
@@ -89,9 +91,14 @@ def check_destination(destination: Path) -> None:
 
 
 def make_base(
-    destination: Path, size: str, share: float, processes: int, settings: PretrainingSettings, engine: EngineSettings,
-    say: Callable[[str], None]
-) -> dict[str, float]:  # fmt: skip
+    destination: Path,
+    size: str,
+    share: float,
+    processes: int,
+    settings: PretrainingSettings,
+    engine: EngineSettings,
+    say: Callable[[str], None],
+) -> dict[str, float]:
     """Make a base of `size` (BASE_SIZES) on a `share` of the corpus: tokenizer, corpus, pretraining. Returns reading scores."""
     from tacit.engines.local.policy import load_policy
     from tacit.engines.local.update import PretrainingTrainer

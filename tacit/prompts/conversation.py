@@ -34,9 +34,14 @@ def render_observation(
 
 
 def build_exchange(
-    wording: Wording, form: ActionFormat, number: int, observation: Observation, action: str, wrote: str | None, before:
-    Exchange | None
-) -> Exchange:  # fmt: skip
+    wording: Wording,
+    form: ActionFormat,
+    number: int,
+    observation: Observation,
+    action: str,
+    wrote: str | None,
+    before: Exchange | None,
+) -> Exchange:
     """A past turn. `wrote`: an answer that was no valid action, shown verbatim, so that no call is copied that was not made."""
     said = form.message(action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
     return Exchange(render_observation(wording, form, number, observation, False, before), said)

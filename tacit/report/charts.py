@@ -39,9 +39,14 @@ SUPERFLUOUS = re.compile(
 
 
 def draw_chart(
-    title: str, series: Sequence[Series], x_label: str = "iteration", note: str = "", share: bool = False,
-    floor: float = math.inf, marks: bool = False,
-) -> Markup:  # fmt: skip
+    title: str,
+    series: Sequence[Series],
+    x_label: str = "iteration",
+    note: str = "",
+    share: bool = False,
+    floor: float = math.inf,
+    marks: bool = False,
+) -> Markup:
     """A line chart with title, last value and note. At least one line must have points.
 
     `share` shows percentages, with the axis extended to 0 or 100 when values come close. The axis includes `floor`. `marks`

@@ -71,10 +71,20 @@ class EpisodePlan:
 
 
 def rollout_groups(
-    tasks: Sequence[Task], size: int, seed: int, conditions: Conditions, context: Context, worlds: WorldPool,
-    policy: SamplingPolicy, sampling: Sampling, max_steps: int, hidden: HiddenState | None = None, *, lockstep: bool = False,
-    observer: RolloutObserver = NO_OBSERVER
-) -> list[Group]:  # fmt: skip
+    tasks: Sequence[Task],
+    size: int,
+    seed: int,
+    conditions: Conditions,
+    context: Context,
+    worlds: WorldPool,
+    policy: SamplingPolicy,
+    sampling: Sampling,
+    max_steps: int,
+    hidden: HiddenState | None = None,
+    *,
+    lockstep: bool = False,
+    observer: RolloutObserver = NO_OBSERVER,
+) -> list[Group]:
     """Play `size` episodes of each task. Member m of task i is seeded with derive(seed, i, m), whatever the batch."""
     plans = []
     conditions = conditions.with_actor(policy)
@@ -88,9 +98,17 @@ def rollout_groups(
 
 
 def rollout(
-    plans: Sequence[EpisodePlan], context: Context, worlds: WorldPool, policy: SamplingPolicy, sampling: Sampling,
-    max_steps: int, hidden: HiddenState | None = None, *, lockstep: bool = False, observer: RolloutObserver = NO_OBSERVER
-) -> list[Trajectory]:  # fmt: skip
+    plans: Sequence[EpisodePlan],
+    context: Context,
+    worlds: WorldPool,
+    policy: SamplingPolicy,
+    sampling: Sampling,
+    max_steps: int,
+    hidden: HiddenState | None = None,
+    *,
+    lockstep: bool = False,
+    observer: RolloutObserver = NO_OBSERVER,
+) -> list[Trajectory]:
     """Play all plans to their end. `lockstep`: one turn of all episodes at a time, even if the sampler has a scheduler."""
     form = context.format
     sampling = replace(sampling, stop=tuple(dict.fromkeys((*form.stop, *sampling.stop))))
@@ -297,7 +315,8 @@ class RolloutProgress(RolloutObserver):
         found = [f"{ended} of {total}" if ended <= self._episodes else pluralize(ended, "episode"), self.played]
         written = max(getattr(self._policy, "written_tokens", 0) - self._written_before, self._tokens)
         if written and spent > 0:
-            found.append(f"{written / spent:.3g} tok/s")
+            speed = written / spent
+            found.append(f"{speed:.0f} tok/s" if speed >= 100 else f"{speed:.3g} tok/s")
         if not self._turns:
             found.append(f"waiting for the first answer, {format_duration(spent)}")
         elif left := self._time_left(spent):

@@ -102,9 +102,15 @@ class Checkpoints:
         return matching[-1]
 
     def save(
-        self, stage: str, step: int, policy: Policy, state: dict[str, Any], optimizer: bool = True, beside: Mapping[str, Policy]
-        | None = None, companions: Mapping[str, Companion] | None = None
-    ) -> Checkpoint:  # fmt: skip
+        self,
+        stage: str,
+        step: int,
+        policy: Policy,
+        state: dict[str, Any],
+        optimizer: bool = True,
+        beside: Mapping[str, Policy] | None = None,
+        companions: Mapping[str, Companion] | None = None,
+    ) -> Checkpoint:
         path = self._directory / f"{stage}-{step:06d}"
 
         def fill(directory: Path) -> None:

@@ -72,9 +72,15 @@ class Tools:
             return {"session": session.name, "module": session.served.name}
 
     async def observe(
-        self, session: Name, observation: Text, actions: Actions = NONE_LISTED, done: bool = False, success: bool = False,
-        effective: bool = True, turn: int | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        session: Name,
+        observation: Text,
+        actions: Actions = NONE_LISTED,
+        done: bool = False,
+        success: bool = False,
+        effective: bool = True,
+        turn: int | None = None,
+    ) -> dict[str, Any]:
         """Say what is seen now, which actions there are where the world lists them, and whether that is the end; whether the
         action before did anything (`effective`). Answers with the next action, and with what the module read. Who did not get
         an answer asks again with the same `turn`."""

@@ -230,15 +230,6 @@ class PolicyBase(TextCodec):
 
     _scorer: Scorer
 
-    def hidden_scan(
-        self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
-    ) -> dict[tuple[int, str], np.ndarray]:
-        """`hidden_states` of many layers and poolings from one pass."""
-        raise NotImplementedError
-
-    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
-        return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
-
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
     ) -> list[np.ndarray]:
