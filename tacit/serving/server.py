@@ -88,9 +88,8 @@ def listen(settings: ServingSettings) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Connections inherit it. By default the kernel would take up to 4 MB from each client that does not read.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
-    if hasattr(
-        socket, "TCP_USER_TIMEOUT"
-    ):  # it keeps that for minutes after the connection is closed, unless it is told not to
+    # Otherwise the kernel keeps unread answers for minutes after a connection is closed. Linux only.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * settings.answer_s))
     try:
         listener.bind((settings.host, settings.port))

@@ -146,7 +146,10 @@ class Sessions:
     async def begin(self, client: str, served: ServedModule, task: Task, seed: int, temperature: float | None) -> Session:
         """Call this with a place reserved."""
         sampling = playing_sampling(served.module, served.context, temperature)
-        begin = lambda: (Episode(served.module, served.context, task, sampling, seed), count_bytes(task.goal, task.data))  # noqa: E731
+
+        def begin() -> tuple[Episode, int]:
+            return Episode(served.module, served.context, task, sampling, seed), count_bytes(task.goal, task.data)
+
         try:
             episode, size = await served.run(begin)
         except TacitError:
