@@ -36,7 +36,7 @@ from tacit.companions.experience.extractor import Extractor, ExtractorSettings
 from tacit.companions.experience.manager import DistillRequest, ExperienceManager, QuerySettings
 from tacit.companions.experience.retrieval import NgramEmbedding
 from tacit.core.method import Alike, Conditions
-from tacit.core.protocols import ModelSource, Sampling
+from tacit.core.protocols import ModelSource, PolicyHooks, Sampling
 from tacit.core.types import PLAIN, Completion, Condition, Group, IterationInfo, Task
 from tacit.engines import get_engine
 from tacit.methods import get_method
@@ -59,7 +59,7 @@ class Known(Conditions):
         return self.told[task.id]
 
 
-class Slow:
+class Slow(PolicyHooks):
     """An extractor elsewhere, which takes its time and none of this machine's."""
 
     context_limit = 100_000
@@ -72,7 +72,7 @@ class Slow:
         return [Completion(np.arange(2), np.zeros(2, np.float32), "return", "stop") for _ in requests]
 
 
-class AsksOnce:
+class AsksOnce(PolicyHooks):
     """A policy that asks at its first turn where it may, and else does what it does."""
 
     def __init__(self, policy: Any) -> None:

@@ -37,7 +37,7 @@ from vllm_peer import beside_vllm, work_of
 from tacit.core.actions import BARE
 from tacit.core.credit import Batch
 from tacit.core.method import Context, PromptReader
-from tacit.core.protocols import Request, Sampling, Scheduler
+from tacit.core.protocols import PolicyHooks, Request, Sampling, Scheduler
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Group, HiddenState, Observation, Prompt, Task, Transition
 from tacit.credit.episode import EpisodeRelative
@@ -112,7 +112,7 @@ def page(words: int, group: int, member: int, turn: int) -> str:
     return " ".join(rng.choice(WORDS, count))
 
 
-class Limited:
+class Limited(PolicyHooks):
     """A policy whose completions are as long as a request's seed says."""
 
     def __init__(self, policy: LocalPolicy, mean: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tacit.core.actions import BARE
 from tacit.core.method import Context, PromptReader
-from tacit.core.protocols import Request, Sampling, Scheduler
+from tacit.core.protocols import PolicyHooks, Request, Sampling, Scheduler
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.engines.local.scheduler import LocalSampler
@@ -21,7 +21,7 @@ PIECE = 60
 """tokens by which a prompt that only grows does so in a turn: an action and what is seen then"""
 
 
-class Ragged:
+class Ragged(PolicyHooks):
     """The sampler as a policy that writes as many tokens as a request's seed says, to prompts of random tokens."""
 
     context_limit = 1 << 40

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tacit.companions.experience.extractor import ExtractorSettings
+from tacit.core.protocols import PolicyHooks
 from tacit.core.resources import Resources
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds.countdown.skills import solve
@@ -66,7 +67,7 @@ class Words:
         return self._ids[word]
 
 
-class ScriptedPolicy(Words):
+class ScriptedPolicy(Words, PolicyHooks):
     """Answers each prompt with `answer(prompt text, request seed)`, and remembers what it was asked."""
 
     def __init__(self, answer: Callable[[str, int], str], context_limit: int = 100_000) -> None:

@@ -27,12 +27,13 @@ from tacit.config.recipe import (
 from tacit.config.running import run_training
 from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.progress import format_stage, pluralize
+from tacit.core.protocols import Sampler, SamplingPolicy, check_hooks
 from tacit.core.resources import Prices
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment, Expert
 from tacit.evaluation.scores import PanelScore, final_and_peak
 from tacit.modules.router import open_agent
-from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, SamplingPolicy
+from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver
 from tacit.runs.directory import SETTINGS, find_summary, open_checkpoints, read_settings
 from tacit.runs.metrics import read_metrics
 from tacit.runs.trajectories import list_recordings, read_records, read_trajectories, trajectory_record
@@ -350,14 +351,14 @@ def evaluate(
     progress    called with the number of finished episodes
     settings    of panel and sampling (`split`, `tasks`, `repeats`, `temperature`, …), and all of `tacit train`
     """
-    if hasattr(who, "sample") and hasattr(who, "encode_prompt"):
+    if isinstance(who, Sampler):
         if checkpoint or endpoint:
             raise TacitError("a loaded policy has its weights already; remove `checkpoint` and `endpoint`.")
         run = str(like.path if isinstance(like, OpenRun) else like or "")
         meant = with_panel(_collect_overrides(run, world, method, settings), panel, run)
-        target = open_loaded(cast(SamplingPolicy, who), meant, run)
+        target = open_loaded(check_hooks(cast(SamplingPolicy, who)), meant, run)
     else:
-        if hasattr(who, "act") and not callable(who):
+        if isinstance(who, Expert) and not callable(who):
             raise TacitError(f"{who!r} is an instance; pass the class {type(who).__name__}, which is created for each task.")
         if like is not None:
             raise TacitError(f"like = {like}: only a loaded policy can use the settings of another run.")

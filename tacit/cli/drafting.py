@@ -15,6 +15,7 @@ from tacit.config.flags import Parser
 from tacit.config.recipe import PolicyRecipe, absolute_name
 from tacit.core.errors import TacitError, unknown
 from tacit.core.progress import pluralize
+from tacit.core.protocols import SamplingPolicy
 from tacit.core.types import Prompt
 from tacit.core.world import FULL_BLOCK
 from tacit.modules.drafting.checks import CheckReport
@@ -31,7 +32,6 @@ from tacit.modules.drafting.sandbox import truncate_for_display
 from tacit.modules.drafting.tracker import Fields, render_fields
 from tacit.modules.logs import Coverage, Logs, count_coverage, family_without_world, make_family_lookup, read_logs
 from tacit.modules.work import DRAFTED
-from tacit.rollout.episodes import SamplingPolicy
 from tacit.training.recordings import Recording
 
 # Logs on the command line.

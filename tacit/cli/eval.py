@@ -10,7 +10,6 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -39,6 +38,7 @@ from tacit.config.recipe import Overrides
 from tacit.config.values import from_text
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed, try_say
+from tacit.core.protocols import SamplingPolicy
 from tacit.core.resources import Prices
 from tacit.core.trust import flag_for_later
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
@@ -64,11 +64,10 @@ class EvalProgress(RolloutProgress):
         console: Console,
         episodes: int,
         max_steps: int = 0,
-        policy: Any = None,
+        policy: SamplingPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         every_s: float = LINE_EVERY_S,
     ) -> None:
-        """`policy` may have a `trouble` attribute to show."""
         super().__init__(episodes, max_steps, policy, clock)
         self._console = console
         self._shown = False
@@ -87,7 +86,7 @@ class EvalProgress(RolloutProgress):
             self._live.stop()
 
     def _trouble(self) -> str:
-        return getattr(self._policy, "trouble", "")
+        return self._policy.trouble if self._policy else ""
 
     def _tick(self, every_s: float) -> None:
         while not self._closed.wait(every_s):
@@ -211,7 +210,7 @@ def _trouble(target: Target, measured: EvaluationResult) -> Pairs:
         label, why = ("format", "no completion has the full format") if ran else ("unparsed", "no completion parses")
         pairs.append((label, describe_completion(f"{why}; this is one", (ran or written[0]).completion, valid=True)))
     if score.unusable:
-        first = next(iter(getattr(target.policy, "broken", ())), "")
+        first = next(iter(target.policy.broken), "")
         why = f" The first: {first}" if first else ""
         pairs.append(("unusable", f"{pluralize(score.unusable, 'answer')}, each a turn that does not parse.{why}"))
     return pairs

@@ -18,11 +18,11 @@ from tacit.core.actions import ActionFormat
 from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize, report_elapsed
-from tacit.core.protocols import Request, Sampling
+from tacit.core.protocols import PolicyHooks, Request, Sampling, SamplingPolicy
 from tacit.core.types import Completion, HiddenState, Observation, Task, Trajectory, Transition
 from tacit.evaluation.behavior import describe_ending
 from tacit.modules.router import open_agent
-from tacit.rollout.episodes import SamplingPolicy, rollout
+from tacit.rollout.episodes import rollout
 from tacit.rollout.worlds import WorldFailure, WorldPool
 from tacit.training.setup import make_worlds
 
@@ -101,7 +101,7 @@ class Human:
                 return answer
 
 
-class PrintingPool:
+class PrintingPool(WorldPool):
     """A world pool with one slot that prints observations and actions."""
 
     def __init__(self, worlds: WorldPool, console: Console, delay: float, format: ActionFormat) -> None:
@@ -142,7 +142,7 @@ class PrintingPool:
         self._console.print(Text.assemble(observation.text, (note, "yellow")), soft_wrap=True)
 
 
-class RecordingPolicy:
+class RecordingPolicy(PolicyHooks):
     """Wraps a policy and keeps its completions for printing."""
 
     def __init__(self, policy: SamplingPolicy, watch: PrintingPool, console: Console, prompts: bool) -> None:

@@ -250,7 +250,7 @@ class ModelAnalyzer(Analyzer):
             except BaseException as error:  # raised by future.result
                 future.set_exception(error)
 
-        if getattr(asked, "elsewhere", False):  # a daemon does not delay the exit of a stopped run
+        if asked.elsewhere:  # a daemon does not delay the exit of a stopped run
             Thread(target=analyze, name="hindsight", daemon=True).start()
         else:
             analyze()

@@ -19,7 +19,7 @@ from tacit.core.actions import BARE, ActionFormat
 from tacit.core.chat import Chat
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, PromptReader
-from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.protocols import Policy, Request, Sampling, SamplingPolicy
 from tacit.core.types import ActionStyle, Completion, Condition, HiddenState, Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, Expert
 from tacit.engines.endpoint.policy import ByteTokens
@@ -29,7 +29,6 @@ from tacit.evaluation.evaluate import Route, SingleAgent
 from tacit.evaluation.panels import Rules
 from tacit.methods import get_method
 from tacit.rollout.encoding import check_chat_support
-from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.worlds import TimedExpert
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, describe_directory, find_runs, open_checkpoints, read_settings
@@ -47,7 +46,7 @@ class ActingContext(Context):
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
         actor = self.make(task)
-        if not hasattr(actor, "act"):
+        if not isinstance(actor, Expert):
             raise TacitError(
                 f"{self.make!r} made {actor!r} of a task, which cannot play: it must be a class, or a function of a task, "
                 "whose object has `act(observation)`."
@@ -150,7 +149,7 @@ class Target:
     @property
     def numbers(self) -> str:
         """Dtype and device of the weights; empty for experts and endpoints."""
-        return getattr(self.policy, "numbers", "")
+        return self.policy.numbers
 
     @property
     def reads(self) -> Document:

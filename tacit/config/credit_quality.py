@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tacit.config.agents import Target
 from tacit.config.resources import load_policy
 from tacit.core.credit import Rewards, sum_terms
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Policy, Sampling
+from tacit.core.protocols import Encoder, Policy, Sampling
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.geometry import AdaptiveRadius
 from tacit.credit.skill_shift import SkillShift
@@ -35,10 +35,9 @@ def rollout_setup(target: Target, groups: int = 0, group_size: int = 0) -> Rollo
 
     Its next iteration is exactly the one training would collect: seeds depend on the iteration's number.
     """
-    policy: Any = target.policy
-    if not hasattr(policy, "hidden_states"):
+    if not isinstance(target.policy, Encoder):
         raise TacitError(f"{target.label} has no hidden states to look at; name a run, or a model that is loaded here.")
-    recipe, world = target.recipe, target.world
+    recipe, world, policy = target.recipe, target.world, cast(Policy, target.policy)
     train = recipe.train
     method = recipe.settings.build(world)
     chosen = method.schedule

@@ -138,7 +138,7 @@ class PanelEvaluation:
         # An agent without a single usable completion was not evaluated.
         turns = sum(len(t) for t in played)
         if turns and sum(t.unusable for t in played) == turns:
-            reason = next(iter(getattr(target.policy, "broken", ())), "nothing came back")
+            reason = next(iter(target.policy.broken), "nothing came back")
             raise TacitError(
                 f"none of the {turns} answers of {target.label} could be used; nothing was kept. The first: {reason}"
             )

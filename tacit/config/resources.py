@@ -19,7 +19,7 @@ from tacit.config.recipe import PolicyRecipe, Recipe, describe_base
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
-from tacit.core.protocols import LEARNING, ModelSource, Policy
+from tacit.core.protocols import LEARNING, ModelSource, Policy, check_hooks
 from tacit.core.resources import Base, Encode, Resources, Thing
 from tacit.core.seeds import derive
 from tacit.core.trust import check_endpoint
@@ -220,9 +220,6 @@ class RunResources(Resources):
             self.policies[name] = self._load(name, recipe.policies.get(name, main))
         for name in self._helpers:
             self._helpers[name] = self._load(name, recipe.policies.get(name, main))
-        for beside in (*self.policies.values(), *self._helpers.values()):
-            if (answers := getattr(beside, "check_answers", None)) is not None:
-                answers()
         for place in self._encoders:
             if len(place) > 1:
                 check_endpoint(*place[1:])
@@ -231,7 +228,9 @@ class RunResources(Resources):
 
     def _load(self, name: str, policy: PolicyRecipe) -> Policy:
         with prefix_errors(name):
-            return load_policy(policy, derive(self.recipe.train.seed, name), self._worlds)
+            loaded = load_policy(policy, derive(self.recipe.train.seed, name), self._worlds)
+        loaded.check_answers()
+        return loaded
 
 
 @contextmanager
@@ -247,4 +246,5 @@ def load_policy(policy: PolicyRecipe, seed: int, worlds: Sequence[Environment]) 
     """The untrained policy. A tiny model trains its tokenizer on the worlds' text."""
     told = [world for world in worlds if world.example_texts is not None]
     texts = (lambda: [text for world in told for text in world.texts(TEXTS_SEED)]) if told else None
-    return get_engine(policy.engine_name).load(ModelSource(policy.model, seed, texts, policy.tiny), policy.engine)
+    loaded = get_engine(policy.engine_name).load(ModelSource(policy.model, seed, texts, policy.tiny), policy.engine)
+    return check_hooks(loaded)

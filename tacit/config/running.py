@@ -83,8 +83,7 @@ def _run_once(
             less = ", ".join(f"{name} = {value}" for name, value in lost.settings.items())
             reporter.say(f"warning: {lost} This run tries by itself{f' with {less}' if less else ''}.")
             for held in (policy, *prepared.resources.policies.values()):
-                if (close := getattr(held, "close", None)) is not None:
-                    close()
+                held.close()
             raise
         finally:
             run.close()

@@ -15,7 +15,7 @@ from tacit.core.protocols import Tokenizer
 from tacit.core.types import Group, StopReason, Trajectory, Transition
 
 if TYPE_CHECKING:
-    from tacit.core.world import Expert, Tracker
+    from tacit.core.world import Adviser, Tracker
 
 
 def tracker_signals(trajectory: Trajectory, tracker: Tracker) -> list[Mapping[str, float]]:
@@ -36,7 +36,7 @@ def tracker_states(trajectory: Trajectory, tracker: Tracker) -> list[Any]:
 
 
 def critical_steps(
-    trajectory: Trajectory, adviser: Expert, tracker: Tracker, most: int = 5, achieved: Sequence[str] = ("progress.subgoal",)
+    trajectory: Trajectory, adviser: Adviser, tracker: Tracker, most: int = 5, achieved: Sequence[str] = ("progress.subgoal",)
 ) -> dict[int, str]:
     """Up to `most` critical steps -> what to do there, without repetitions.
 
@@ -46,8 +46,7 @@ def critical_steps(
     signals, advised = tracker_signals(trajectory, tracker), list[str]()
     for step in trajectory.steps:
         advised.append(adviser.act(step.observation))
-        if happened := getattr(adviser, "happened", None):
-            happened(step.action)
+        adviser.happened(step.action)
     found: dict[int, str] = {}
     for t, step in enumerate(trajectory.steps):
         if trajectory.success:

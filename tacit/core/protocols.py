@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -169,7 +169,71 @@ class GradientScorer(Protocol):
 
 
 @runtime_checkable
-class Policy(Tokenizer, Sampler, Scorer, Encoder, Critic, Learner, Protocol):
+class PolicyHooks(Protocol):
+    """Optional hooks of a policy, with defaults. Policies inherit from this class and override what they have."""
+
+    @property
+    def version(self) -> int:
+        """how often the weights have changed; completions carry the version that sampled them"""
+        return 0
+
+    @property
+    def numbers(self) -> str:
+        """what it computes with, e.g. `float32 on cpu`: the same weights round differently elsewhere"""
+        return ""
+
+    @property
+    def written_tokens(self) -> int:
+        """tokens sampled so far, those of unfinished completions included"""
+        return 0
+
+    @property
+    def broken(self) -> Sequence[str]:
+        """why completions were unusable"""
+        return ()
+
+    @property
+    def trouble(self) -> str:
+        """what it is retrying, and why; empty where all is well"""
+        return ""
+
+    @property
+    def elsewhere(self) -> bool:
+        """whether it works on other machines, so that there is time for something else here"""
+        return False
+
+    def encode_prompts(self: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode_prompt` of each text."""
+        return [self.encode_prompt(text) for text in texts]
+
+    def check_answers(self) -> None:
+        """Raise if it cannot be reached. Called before a run starts."""
+        return
+
+    def close(self) -> None:
+        """End its processes."""
+        return
+
+
+AnyPolicy = TypeVar("AnyPolicy")
+
+
+def check_hooks(policy: AnyPolicy) -> AnyPolicy:
+    """Refuse a policy from outside that lacks the hooks."""
+    if not isinstance(policy, PolicyHooks):
+        raise TacitError(
+            f"{type(policy).__name__} lacks hooks of a policy: let it inherit from tacit.core.protocols.PolicyHooks, which has "
+            "a default for each."
+        )
+    return policy
+
+
+class SamplingPolicy(Tokenizer, Sampler, PolicyHooks, Protocol):
+    """What a rollout needs of a policy."""
+
+
+@runtime_checkable
+class Policy(SamplingPolicy, Scorer, Encoder, Critic, Learner, Protocol):
     """All of the above, with named adapters and something to come back to."""
 
     def reference(self) -> Scorer:

@@ -193,6 +193,7 @@ class World(Protocol):
         return None
 
 
+@runtime_checkable
 class Expert(Protocol):
     """Plays one episode. Made anew for each; sees what the agent sees, plus whatever its maker was given."""
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tacit.core.method import Alike, Context
-from tacit.core.protocols import Sampling
+from tacit.core.protocols import Sampling, SamplingPolicy
 from tacit.core.seeds import derive
 from tacit.core.types import Group, Task, Trajectory
 from tacit.core.world import Environment
 from tacit.evaluation.journal import CachedPolicy, Journal, Place
 from tacit.evaluation.panels import PANEL_SEED, Panel, Rules
 from tacit.evaluation.scores import PanelScore, score_panel
-from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, SamplingPolicy, rollout, rollout_groups
+from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, rollout, rollout_groups
 from tacit.rollout.worlds import WorldPool
 
 BATCH = 256  # concurrent episodes

@@ -21,11 +21,10 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
-from tacit.core.protocols import ChatTokenizer, Request, Sampling, Scheduler
+from tacit.core.protocols import ChatTokenizer, PolicyHooks, Request, Sampling, SamplingPolicy, Scheduler
 from tacit.core.types import PLAIN, Completion, HiddenState, Trajectory
 from tacit.evaluation.panels import Panel, Rules
 from tacit.rollout.encoding import open_scheduler
-from tacit.rollout.episodes import SamplingPolicy
 from tacit.runs.files import explain_disk_errors
 from tacit.runs.trajectories import trajectory_from_record, trajectory_record
 
@@ -76,7 +75,7 @@ class TurnCache:
         self._path.unlink(missing_ok=True)
 
 
-class CachedPolicy:
+class CachedPolicy(PolicyHooks):
     """A policy that answers known requests from the file."""
 
     def __init__(self, policy: SamplingPolicy, turns: TurnCache) -> None:
@@ -84,10 +83,11 @@ class CachedPolicy:
         self.context_limit = policy.context_limit
         self.encode_prompt, self.encode_completion, self.decode = policy.encode_prompt, policy.encode_completion, policy.decode
         self.sample = policy.sample
-        if (together := getattr(policy, "encode_prompts", None)) is not None:
-            self.encode_prompts = together
         if isinstance(policy, ChatTokenizer):
             self.encode_chat, self.encode_answer = policy.encode_chat, policy.encode_answer
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return self._policy.encode_prompts(texts)
 
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> RememberingScheduler:
         return RememberingScheduler(open_scheduler(self._policy, sampling, hidden), self._turns)

@@ -105,7 +105,7 @@ class ConstantContext(GRPO):
     def signals(self, world: Environment) -> RewardTerm:
         """r_prog − r_err of Eq. 7, minus the step cost; and r_env of worlds that pay for steps."""
         weights = [(PROGRESS, self.progress_weight), (ERROR, -self.error_weight)]
-        named = getattr(world.tracker_of(self.prompt.block), "components", ())
+        named = world.tracker_of(self.prompt.block).components
         if any(name.startswith(f"{ENV}.") for name in named):
             weights.append((ENV, 1.0))
         without = resolve_components(self.without, world.name, (*named, STEP_COST))

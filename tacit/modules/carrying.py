@@ -52,8 +52,7 @@ class PackagedDraft:
 
 
 def package_draft(tracker: SandboxedDraft) -> PackagedDraft:
-    block = getattr(tracker, "block", "")
-    return PackagedDraft(tracker.kind, tracker.name, tracker.world, block, tracker.source)
+    return PackagedDraft(tracker.kind, tracker.name, tracker.world, tracker.block, tracker.source)
 
 
 def read_packaged_draft(path: Path, data: Mapping[str, Any]) -> PackagedDraft:

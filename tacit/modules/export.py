@@ -66,8 +66,7 @@ def export_run(
     if not weights.is_dir():
         raise TacitError(f"nothing to export: checkpoint {saved.path} has no {weights.relative_to(saved.path)}.")
     reads, base = recipe.settings.context(trained), Base(recipe.model, recipe.train.seed, recipe.tiny)
-    tracker = getattr(reads, "tracker", None)
-    draft = package_draft(tracker) if isinstance(tracker, SandboxedDraft) else None
+    draft = package_draft(reads.tracker) if isinstance(reads.tracker, SandboxedDraft) else None
     address = draft.world_name if draft else recipe.world
     settings = document if len(whole.places) == 1 else recipe.to_json()
     described = describe_context(reads, trained)

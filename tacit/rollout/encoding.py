@@ -13,7 +13,16 @@ from tacit.core.actions import ActionFormat
 from tacit.core.chat import Conversation
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
-from tacit.core.protocols import ChatTokenizer, Request, Sampler, Sampling, Scheduler, SchedulingSampler, Tokenizer
+from tacit.core.protocols import (
+    ChatTokenizer,
+    Request,
+    Sampler,
+    Sampling,
+    SamplingPolicy,
+    Scheduler,
+    SchedulingSampler,
+    Tokenizer,
+)
 from tacit.core.types import Completion, HiddenState, Prompt
 
 
@@ -31,12 +40,11 @@ def encode_action(prompt: Prompt, action: str, form: ActionFormat, tokenizer: To
     return _chat_tokenizer(tokenizer).encode_answer(chat, form.message(action))
 
 
-def encode_prompts(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The tokens of each prompt. Plain texts go through the tokenizer's batched `encode_prompts`, if it has one."""
-    encode_batch = getattr(tokenizer, "encode_prompts", None)
-    if encode_batch is None or any(prompt.chat is not None for prompt in prompts):
-        return [encode_prompt(prompt, tokenizer) for prompt in prompts]
-    return encode_batch([prompt.text for prompt in prompts])
+def encode_prompts(prompts: Sequence[Prompt], policy: SamplingPolicy) -> list[np.ndarray]:
+    """The tokens of each prompt; plain texts all at once."""
+    if any(prompt.chat is not None for prompt in prompts):
+        return [encode_prompt(prompt, policy) for prompt in prompts]
+    return policy.encode_prompts([prompt.text for prompt in prompts])
 
 
 def fit_prompt(

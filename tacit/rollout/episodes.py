@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from tacit.core.actions import ActionFormat, Parsed
 from tacit.core.errors import TacitError, describe_error
 from tacit.core.method import Conditions, Context, Pending, PromptReader
 from tacit.core.progress import format_duration, pluralize
-from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
+from tacit.core.protocols import Request, Sampling, SamplingPolicy, Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import (
     PLAIN,
@@ -43,7 +42,7 @@ from tacit.rollout.worlds import WorldFailure, WorldPool
 class RolloutObserver:
     """Callbacks during a rollout. This base class ignores them all."""
 
-    def on_start(self, worlds: object) -> None:
+    def on_start(self, worlds: WorldPool) -> None:
         """Episodes start in this world pool."""
 
     def on_turn(self, completion: Completion, valid: bool) -> None:
@@ -57,10 +56,6 @@ class RolloutObserver:
 
 
 NO_OBSERVER = RolloutObserver()
-
-
-class SamplingPolicy(Sampler, Tokenizer, Protocol):
-    """What a rollout needs of a policy."""
 
 
 @dataclass(frozen=True)
@@ -274,14 +269,18 @@ class RolloutProgress(RolloutObserver):
     """Counts episodes, turns and tokens, and estimates the time left."""
 
     def __init__(
-        self, episodes: int, max_steps: int = 0, policy: Any = None, clock: Callable[[], float] = time.monotonic
+        self,
+        episodes: int,
+        max_steps: int = 0,
+        policy: SamplingPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`policy`: its `written_tokens`, if it has that attribute, also counts tokens of unfinished completions."""
+        """`policy`: its `written_tokens` also counts tokens of unfinished completions."""
         self._episodes, self._max_steps, self._policy, self._clock = episodes, max_steps, policy, clock
         self._began = clock()
         self._before, self._done, self._turns, self._turns_of_done, self._tokens = 0, 0, 0, 0, 0
-        self._written_before = getattr(policy, "written_tokens", 0)
-        self._worlds: object = None
+        self._written_before = policy.written_tokens if policy else 0
+        self._worlds: WorldPool | None = None
         self.first: tuple[Completion, bool] | None = None
         """the first completion, and whether it parsed"""
 
@@ -289,7 +288,7 @@ class RolloutProgress(RolloutObserver):
         """Count `played` episodes of an earlier process as done, and restart the clock."""
         self._before, self._began = played, self._clock()
 
-    def on_start(self, worlds: object) -> None:
+    def on_start(self, worlds: WorldPool) -> None:
         self._worlds = worlds
 
     def on_turn(self, completion: Completion, valid: bool) -> None:
@@ -313,7 +312,7 @@ class RolloutProgress(RolloutObserver):
         # Dynamic sampling may play more episodes than planned.
         total = pluralize(self._episodes, "episode")
         found = [f"{ended} of {total}" if ended <= self._episodes else pluralize(ended, "episode"), self.played]
-        written = max(getattr(self._policy, "written_tokens", 0) - self._written_before, self._tokens)
+        written = max(self._policy.written_tokens - self._written_before if self._policy else 0, self._tokens)
         if written and spent > 0:
             speed = written / spent
             found.append(f"{speed:.0f} tok/s" if speed >= 100 else f"{speed:.3g} tok/s")
@@ -321,7 +320,7 @@ class RolloutProgress(RolloutObserver):
             found.append(f"waiting for the first answer, {format_duration(spent)}")
         elif left := self._time_left(spent):
             found.append(left)
-        late = getattr(self._worlds, "late", None)
+        late = self._worlds.late if self._worlds else None
         return [*found, str(late)] if late is not None and late.seconds >= SLOW_WORLD_S else found
 
     def _time_left(self, spent: float) -> str:

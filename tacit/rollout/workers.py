@@ -163,7 +163,6 @@ class WorkerPool:
 
     @property
     def late(self) -> SlowWorld | None:
-        """The world that has been waited for longest; may be read from another thread."""
         now, slots = time.monotonic(), self._slots
         found = [
             SlowWorld(slots[queued[0][0]].task, now - self._since_s[worker], self._timeout_s)

@@ -49,6 +49,11 @@ class SlowWorld:
 class WorldPool(Protocol):
     """Slots 0…n−1, each one live episode: `reset` starts task i in slot i, `step` answers (slot, action) pairs in order."""
 
+    @property
+    def late(self) -> SlowWorld | None:
+        """the world that has been waited for longest; may be read from another thread"""
+        return None
+
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]: ...
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]: ...
     def close(self) -> None: ...
@@ -115,7 +120,6 @@ class InProcessPool(SlotWorlds):
 
     @property
     def late(self) -> SlowWorld | None:
-        """The world that is computing now; may be read from another thread."""
         running = self._running
         return None if running is None else SlowWorld(running[0], time.monotonic() - running[1], self._timeout_s)
 

@@ -15,7 +15,7 @@ plain transformers and float64, on the CPU: log-probabilities, hidden states, on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -126,7 +126,7 @@ class EngineConformance:
     def policy(self, checkpoint: Path, **wished: Any) -> Iterator[Policy]:
         """A fresh policy; closed afterwards where it has processes to close."""
         loaded = self.engine.load(ModelSource(str(checkpoint), seed=3), self.settings(**wished))
-        with closing(loaded) if hasattr(loaded, "close") else nullcontext():  # type: ignore[type-var]
+        with closing(loaded):
             yield loaded
 
     def need(self, *capabilities: str) -> None:

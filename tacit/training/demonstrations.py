@@ -18,13 +18,13 @@ from tacit.core.errors import TacitError, describe_error
 from tacit.core.hindsight import Lesson, Skills
 from tacit.core.method import Context
 from tacit.core.progress import pluralize
-from tacit.core.protocols import Sampling, Tokenizer
+from tacit.core.protocols import Sampling, SamplingPolicy, Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, Observation, Step, Task, Trajectory
 from tacit.core.world import Adviser, Environment, Expert, World
 from tacit.prompts.conversation import insert_lesson
 from tacit.rollout.encoding import encode_action, fit_prompt
-from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, SamplingPolicy, rollout
+from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, rollout
 from tacit.rollout.replay import Turn, build_trajectory, iterate_trajectory, play_episode, render_turns
 from tacit.rollout.worlds import TimedExpert, WorldPool, describe_crashes, refuse_if_all_crashed
 from tacit.runs.files import explain_disk_errors

@@ -170,9 +170,8 @@ class Loop:
         policy, info = self.policy, rollouts.info
         all_played, all_groups = ([g for world in lists for g in world] for lists in (rollouts.played, rollouts.groups))
         metrics = rollout_metrics(all_played)
-        if (version := getattr(policy, "version", None)) is not None:
-            versions = (step.completion.version for group in all_groups for step in group.steps)
-            metrics["versions_behind"] = _mean(version - v for v in versions)
+        versions = (step.completion.version for group in all_groups for step in group.steps)
+        metrics["versions_behind"] = _mean(policy.version - version for version in versions)
         seconds = dict.fromkeys(PHASES, 0.0) | {"rollout": rollouts.seconds}
         all_rewards: list[Rewards] = []
         all_credits: list[Credit] = []

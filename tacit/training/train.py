@@ -14,7 +14,7 @@ from tacit.core.credit import Iteration
 from tacit.core.errors import NonFiniteLoss, OutOfGPUMemory, TacitError
 from tacit.core.method import Companion, Method, companions_of
 from tacit.core.progress import format_duration, pluralize
-from tacit.core.protocols import Policy
+from tacit.core.protocols import Learner, Policy
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.behavior import describe_episode, repeated
 from tacit.evaluation.evaluate import evaluate
@@ -77,7 +77,7 @@ class Trainer:
         `callbacks` receive every step and evaluation; one that returns True stops the run."""
         self.run, self.policy, self.setups = run, policy, setups
         # an endpoint has no weights to save
-        self.other_policies = {name: other for name, other in (other_policies or {}).items() if hasattr(other, "save")}
+        self.other_policies = {name: other for name, other in (other_policies or {}).items() if isinstance(other, Learner)}
         self._same_start = [name for name in self.other_policies if name in same_start]
         self.settings, self.reporter, self._callbacks = settings, HeartbeatReporter(reporter), tuple(callbacks)
         self.progress = Progress()

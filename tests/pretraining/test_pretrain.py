@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tacit.core.protocols import PolicyHooks
 from tacit.core.types import Completion
 from tacit.pretraining.corpus import Corpus, make_documents
 from tacit.pretraining.pretrain import PretrainingSettings, measure_reading, pretrain
@@ -27,7 +28,7 @@ def test_each_step_takes_its_rows_and_its_learning_rate():
     assert sorted(taken[0][0] + taken[1][0]) == list(range(10)) and sorted(taken[0][0] + taken[2][0]) != list(range(10))
 
 
-class Reader:
+class Reader(PolicyHooks):
     """Reads text as bytes and answers by heart."""
 
     def __init__(self, answers, context_limit=10_000):

@@ -25,9 +25,11 @@ from tacit.training.settings import TrainSettings
 class Waiting(ScriptedPolicy):
     """Its sampler has weights of its own, and can be held."""
 
+    version = 0
+
     def __init__(self) -> None:
         super().__init__(half_hearted)
-        self.version = self.sampled = 0
+        self.sampled = 0
         self.is_held = False
         self.played = threading.Event()
 

@@ -201,6 +201,8 @@ class Bank:
     wrote them. A retired entry loses its vector at once, and its call once no reward for it can arrive any more.
     """
 
+    _lock: int | None = None
+
     def __init__(self, path: Path | None, embedder: str, dimensions: int, capacity: int = CAPACITY) -> None:
         self.path, self.embedder, self.dimensions, self.capacity = path, embedder, dimensions, capacity
         self._lock = None if path is None else self._lock_file(path)
@@ -261,8 +263,8 @@ class Bank:
                 _open_here.pop(self.path.resolve(), None)
 
     def __del__(self) -> None:
-        if getattr(self, "_lock", None) is not None:
-            os.close(self._lock)  # type: ignore[arg-type]
+        if self._lock is not None:
+            os.close(self._lock)
 
     def refresh(self) -> None:
         """Take over what another process removed. Does not wait for a thread that writes: it does the same."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.chat import Chat, Message
-from tacit.core.protocols import Request, Sampling, run_requests
+from tacit.core.protocols import PolicyHooks, Request, Sampling, run_requests
 from tacit.core.types import Completion, Finish, HiddenState, Trajectory
 from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, spoken
 
@@ -25,7 +25,7 @@ TALK = 256
 """what follows is a conversation"""
 
 
-class ByteTokens:
+class ByteTokens(PolicyHooks):
     """The tokenizer of a player that is not spoken to in tokens: an endpoint, an expert, a person."""
 
     context_limit = 1 << 40
@@ -52,11 +52,10 @@ class ChatPolicy(ByteTokens):
     episode. An answer that cannot be used becomes an empty completion that says so; `broken` has the reasons."""
 
     elsewhere = True
-    """it works on other machines: while it does, there is time for something else here"""
 
     def __init__(self, client: ChatClient, concurrency: int = 16) -> None:
         self._client, self._concurrency = client, concurrency
-        self.broken: list[str] = []
+        self._broken: list[str] = []
         self._lock = threading.Lock()
 
     def digest(self) -> str:
@@ -83,8 +82,11 @@ class ChatPolicy(ByteTokens):
         return replace(trajectory, steps=tuple(steps))
 
     @property
+    def broken(self) -> Sequence[str]:
+        return self._broken
+
+    @property
     def trouble(self) -> str:
-        """What the endpoint is being asked again, and why; empty where all is well."""
         return self._client.trouble
 
     def _answer(self, sampling: Sampling, request: Request) -> Completion:
@@ -104,7 +106,7 @@ class ChatPolicy(ByteTokens):
             answer = self._client.complete(messages, request.seed, **options)
         except BrokenAnswer as error:
             with self._lock:
-                self.broken.append(str(error))
+                self._broken.append(str(error))
             return _completion("", 0, "unusable")
         said = spoken(answer.text, answer.calls, answer.thought) if chat else answer.text
         text = cut(said.lstrip(), sampling.stop)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Request, Sampling, Scorer
+from tacit.core.protocols import PolicyHooks, Request, Sampling, Scorer
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN, LoraAdapters
 from tacit.engines.local.fast.kernels import fast_paths
@@ -225,7 +225,7 @@ class LocalEngine:
         return self._digests[name, masters][1]
 
 
-class PolicyBase(TextCodec):
+class PolicyBase(TextCodec, PolicyHooks):
     """The part of a policy that needs only its tokenizer and its scorer; shared by the local, sharded and Tinker engines."""
 
     _scorer: Scorer

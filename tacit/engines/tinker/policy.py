@@ -275,7 +275,6 @@ class TinkerPolicy(PolicyBase):
     values, whole distributions, temperatures other than 1 outside of sampling."""
 
     elsewhere = True
-    """it works on other machines: while it does, there is time for something else here"""
 
     def __init__(self, connection: Connection, tokenizer: Any, context_limit: int, name: str = MAIN) -> None:
         super().__init__(tokenizer, context_limit)

@@ -14,13 +14,12 @@ from pathlib import Path
 from tacit.companions.answers import Answer, AnswerCache, answer_key
 from tacit.core.chat import Conversation, split_thought
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Request, Sampling
+from tacit.core.protocols import Request, Sampling, SamplingPolicy
 from tacit.core.types import Prompt
 from tacit.modules.drafting.checks import CheckReport, Draft, Failure, check_draft
 from tacit.modules.drafting.sandbox import check_source
 from tacit.modules.drafting.tracker import Fields
 from tacit.rollout.encoding import encode_prompt, fit_prompt, open_scheduler
-from tacit.rollout.episodes import SamplingPolicy
 from tacit.runs.files import write_json, write_text
 from tacit.training.recordings import Recording
 
@@ -208,7 +207,7 @@ class Drafter:
                 scheduler.submit(Request(tokens, attempt))
                 completion = next(done for _, done in scheduler.wait())
             if completion.finish == "unusable":
-                reasons = getattr(policy, "broken", None) or ["no answer"]
+                reasons = policy.broken or ["no answer"]
                 raise TacitError(f"the model returned no draft: {reasons[-1]}")
             self._answers.add(key, Answer(completion.text, completion.read or len(tokens), len(completion.tokens)))
         return extract_code(self._answers[key].text)

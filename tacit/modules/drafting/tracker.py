@@ -94,6 +94,7 @@ class SandboxedDraft:
     """A draft that starts its sandbox at the first call."""
 
     kind: Kind = "tracker"
+    block: str = ""  # of drafted rewards: the form of the world's state block that they read
 
     def __init__(self, source: str, name: str, limits: Limits | None = None, world: str = "") -> None:
         """`world` is the name of the draft's world, if it has one."""

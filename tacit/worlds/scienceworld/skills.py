@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tacit.core.hindsight import Skills, critical_steps, tracker_signals, tracker_states
 from tacit.core.types import Observation, StopReason, Trajectory
-from tacit.core.world import Alphabet
+from tacit.core.world import Alphabet, ByReading
 from tacit.worlds.scienceworld.tasks import TABLES
 from tacit.worlds.scienceworld.tracker import MILESTONES, PROCEDURES, Progress, ScienceTracker
 from tacit.worlds.scienceworld.world import OUT_OF_STEPS, WRONG_FOCUS
@@ -52,7 +52,7 @@ _ACHIEVED = tuple(f"progress.{name}" for name in MILESTONES)
 ADVICE: Mapping[str, str] = TABLES["advice"]  # milestone -> how it is reached
 
 
-class _Adviser:
+class _Adviser(ByReading):
     """Advises on the first milestone not yet reached."""
 
     def __init__(self, states: list[Progress]) -> None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from tacit.core.hindsight import RuleTracker, Skills, critical_steps
 from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
-from tacit.core.world import Alphabet
+from tacit.core.world import Alphabet, ByReading
 from tacit.worlds.searchqa.retrieval import content_words, f1, normalize_answer, parse_passages, sanitize, sanitize_passage
 from tacit.worlds.searchqa.world import MAX_STEPS, WRONG, brief, parse_action
 
@@ -149,7 +149,7 @@ def failure(trajectory: Trajectory) -> str:
 _LONGEST = 200  # maximum characters of an answer or a question
 
 
-class _Adviser:
+class _Adviser(ByReading):
     """Searches for the supporting passages that have not been read; answers once all were, or in the last turn."""
 
     def __init__(self, task: Task) -> None:

@@ -246,7 +246,7 @@ HANDBOOK = {
 MOST = 5  # maximum critical steps of an episode
 
 
-class _Adviser:
+class _Adviser(ByReading):
     """A move of a shortest solution; nothing in a deadlock."""
 
     def act(self, observation: Observation) -> str:
