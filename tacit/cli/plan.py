@@ -62,7 +62,7 @@ class PlanSettings:
     per_machine: AtLeastOne = 8
     """devices of one machine"""
     transport: Literal["nccl", "file"] = "nccl"
-    """how weights reach the servers"""
+    """how weights reach the servers: broadcast, or as files on shared storage as the sharded engine does"""
     storage: Positive = 5.0
     """GB/s of the shared storage for all readers (--transport file)"""
     episodes: Count = 0
@@ -268,7 +268,6 @@ def show_command(
         words += ["--engine.servers", str(plan.servers)] if plan.servers else []
         words += ["--overlap", "1"] if plan.servers and cluster.overlap else []
         words += ["--engine.gather", training.gather] if training.gather != "auto" else []
-        words += ["--engine.handover", "files"] if plan.servers and cluster.network.transport == "file" else []
     device = "cpu" if cluster.device.name == "cpu" else "auto"
     for name, value, known in (
         ("lora-rank", training.lora_rank, before.get("lora_rank", 0)),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +20,10 @@ from tacit.engines.local.model import load_pretrained
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.sharded import policy
 from tacit.engines.sharded import server as handing_over
-from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.launch import WorkerLost
 from tacit.engines.sharded.policy import load_policy
 from tacit.engines.sharded.rank import Rank
-from tacit.engines.sharded.server import DirectTransfer, Replica, Server, TransferredWeights, WeightTransfer
+from tacit.engines.sharded.server import Replica, Server, TransferredWeights, WeightTransfer
 from tacit.engines.sharded.servers import ServerPool
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
 from tacit.testing.plain import small_checkpoint
@@ -158,24 +155,6 @@ def test_what_a_lost_server_said_last_is_told() -> None:
     assert servers.restarted == 1 and server.open.call_count == 1
 
 
-def test_a_server_is_not_told_to_wait_for_ranks_that_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits two minutes for the first rank; one that comes back while a long update is computed would be lost again."""
-    asked: list[str] = []
-    ranks = object.__new__(RankGroup)
-    ranks.closed, ranks.timeout_s, ranks.asking = "", 60.0, threading.RLock()
-    monkeypatch.setattr(ranks, "_ask", lambda what, *_: [asked.append(what) or ""])
-    direct = DirectTransfer(ranks)
-    direct.stage("default")
-
-    def ask(what: str, *_: Any, meanwhile: Any) -> None:
-        with ThreadPoolExecutor(1) as beside:  # who would learn
-            assert not beside.submit(ranks.asking.acquire, False).result(), f"somebody may come between in {what!r}"
-        meanwhile()
-
-    direct.send(SimpleNamespace(number=0, is_connected=False, ask=ask), "default", 1)  # type: ignore[arg-type]
-    assert asked == ["stage_weights", "open_weight_channel", "send_weights", "send_weights"]
-
-
 def test_a_server_that_cannot_read_the_weights_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a cluster whose machines do not share the directory."""
     server = Server(0, MagicMock(role=SimpleNamespace(name="server")), MagicMock(), 1.0, 1.0)
@@ -184,4 +163,4 @@ def test_a_server_that_cannot_read_the_weights_is_told_with_the_remedy(monkeypat
         server, "_hear", lambda *_: (False, (None, "FileNotFoundError: No such file or directory: /x/default-1"))
     )
     with pytest.raises(TacitError, match=r"server 0 .*'load'.*/x/default-1\. .*--engine.exchange.*--engine.server-memory"):
-        server.load_weights(TransferredWeights("default", 1, "/x/default-1", None, ()), ())
+        server.load_weights(TransferredWeights("default", 1, "/x/default-1", ()), ())

@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
@@ -126,40 +125,6 @@ def run_call(call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool
 def describe_error(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
-
-
-SENDER, RECEIVER = 0, 1
-TRANSFER_S = 120.0
-"""how long one end of a tensor channel waits for the other, at the meeting and with every tensor"""
-
-
-class TensorChannel:
-    """Sends tensors from one process to another, with NCCL or gloo. The pair belongs to no other group, so it fails alone."""
-
-    def __init__(self, store: Any, own: int, device: Any):
-        """`own`: SENDER or RECEIVER. Both must come."""
-        import torch.distributed as dist
-
-        # A CUDA group wants tensors of its own GPU, a gloo group those of a CPU.
-        make: Any = dist.ProcessGroupNCCL if device.type == "cuda" else dist.ProcessGroupGloo
-        self._group, self._device = make(store, own, 2, timedelta(seconds=TRANSFER_S)), device
-
-    def send(self, tensor: Any) -> None:
-        self._wait(self._group.send([tensor.to(self._device)], RECEIVER, 0))
-
-    def receive(self, shape: tuple[int, ...], dtype: str) -> Any:
-        import torch
-
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
-        self._wait(self._group.recv([tensor], SENDER, 0))
-        return tensor
-
-    def _wait(self, work: Any) -> None:
-        import torch
-
-        work.wait()
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
 
 
 # Messages to and from servers: plain data without heavy imports, since a server may run in another interpreter.

@@ -150,9 +150,7 @@ class ShardedEngine:
         )
         launcher, limits = _launcher(role, settings), (settings.start_timeout_s, settings.timeout_s)
         servers = [Server(number, launcher, opening, *limits) for number in range(settings.servers)]
-        apart = on_gpu and (bool(settings.address) or settings.ranks + settings.servers <= torch.cuda.device_count())
-        direct = settings.handover == "direct" or (settings.handover == "auto" and apart and not settings.lora_rank)
-        transfer = WeightTransfer(self.ranks, replica, settings.exchange, direct)
+        transfer = WeightTransfer(self.ranks, replica, settings.exchange)
         return ServerPool(servers, replica, transfer, self.versions.__getitem__, self._states)
 
     def member(self, name: str) -> None:

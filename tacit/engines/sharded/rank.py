@@ -18,7 +18,7 @@ from safetensors.torch import save as as_bytes
 from torch.distributed.device_mesh import init_device_mesh
 
 from tacit.core.credit import Batch
-from tacit.core.errors import TacitError, first_line
+from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm
 from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN, LoraAdapters
 from tacit.engines.local.checkpoint import MOMENTS
@@ -30,10 +30,8 @@ from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.tokenizer import make_codec
 from tacit.engines.sharded.messages import (
     CONNECT_TIMEOUT_S,
-    SENDER,
     Channel,
     ConnectionLost,
-    TensorChannel,
     describe_error,
     read_arguments,
     run_call,
@@ -51,27 +49,17 @@ from tacit.engines.sharded.rank_training import (
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import State, read_layout, read_pickled_layout, read_pickled_shards, read_shards, write_shards
 
-TensorSpecs = list[tuple[str, tuple[int, ...], str]]
-"""name, shape and number format of the tensors that come, in their order"""
-
-
 RowResults = list[tuple[int, Any]]
 """(row, what was asked of it), of the rows that this rank computed"""
 
 
 class Rank:
-    """Weights go to servers as a file, or tensor by tensor. Those given directly are kept in the first rank's host memory until
-    the next version: a restarted server takes the version that the others have, though the ranks learned on."""
-
     def __init__(self, number: int, host: str):
         """`host`: the address of the machine it is on"""
         self.number, self.host = number, host
         self.sharded: Any = None
         self.adapters: LoraAdapters | None = None
         self.members: dict[str, ShardMember] = {}
-        self._stores: dict[int, Any] = {}
-        self._channels: dict[int, TensorChannel] = {}
-        self._staged: dict[str, dict[str, torch.Tensor]] = {}
 
     def open_store(self) -> tuple[str, int] | None:
         """Where the ranks meet: at the first of them."""
@@ -307,37 +295,6 @@ class Rank:
         """What torch only keeps is for others now: a server on this GPU writes next, and takes more than its share at times."""
         if is_nearly_full(self.device):
             empty_cache(self.device)
-
-    def stage_weights(self, name: str) -> TensorSpecs | None:
-        """Have `weights` at hand on the first rank, to be given. Returns what will come."""
-        self._staged.pop(name, None)  # room for the next
-        kept = dict(self._whole(name))
-        if self.number:
-            return None
-        self._staged[name] = kept
-        return [(own, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for own, tensor in kept.items()]
-
-    def open_weight_channel(self, server: int) -> tuple[str, int] | None:
-        """Where a server can meet the first rank."""
-        if self.number:
-            return None
-        self._channels.pop(server, None)
-        self._stores[server] = dist.TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
-        return self.host, self._stores[server].port
-
-    def send_weights(self, name: str, server: int) -> str:
-        """Without a name: connect. Returns what went wrong; that concerns the server, and the ranks go on."""
-        if self.number:
-            return ""
-        try:
-            if not name:
-                self._channels[server] = TensorChannel(self._stores[server], SENDER, self.device)
-            for tensor in self._staged[name].values() if name else ():
-                self._channels[server].send(tensor)
-            return ""
-        except RuntimeError as error:  # all that torch's groups raise
-            self._channels.pop(server, None)
-            return first_line(error)
 
     def _whole(self, name: str) -> Iterator[tuple[str, torch.Tensor]]:
         for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -69,30 +68,6 @@ class Replica(LocalEngine):
         return super()._begin_sampling(name)
 
 
-class DirectTransfer:
-    """Sends weights from rank 0 to one server after the other (NCCL or gloo), without files."""
-
-    def __init__(self, ranks: RankGroup):
-        self._ranks = ranks
-        self._specs: dict[str, list[tuple[str, tuple[int, ...], str]]] = {}
-
-    def stage(self, member: str) -> None:
-        """Keep the newest weights in rank 0's host memory, replacing the member's previous version."""
-        self._specs[member] = self._ranks.ask("stage_weights", member)[0]
-
-    def send(self, server: Server, member: str, version: int) -> None:
-        """Send the staged weights, once the ranks are idle: a server waits two minutes at most, and an update may take
-        longer."""
-        with self._ranks.asking:
-            if not server.is_connected:
-                place = self._ranks.ask("open_weight_channel", server.number)[0]
-                meet = partial(self._ranks.ask, "send_weights", "", server.number)
-                server.ask("connect_weight_channel", place, meanwhile=lambda: meet()[0])
-                server.is_connected = True
-            send = partial(self._ranks.ask, "send_weights", member, server.number)
-            server.ask("receive_weights", member, version, self._specs[member], meanwhile=lambda: send()[0])
-
-
 MEMORY = Path("/dev/shm")
 DIRECTORY_PREFIX = "tacit-weights-"
 """followed by the id of the driver process"""
@@ -113,20 +88,18 @@ class TransferredWeights:
     version: int
     path: str
     """empty: the checkpoint's weights"""
-    direct: DirectTransfer | None
-    """set if they go without a file"""
     expected: tuple[np.ndarray, ...]
     """the ranks' log-probabilities of the first token after each probe, over the vocabulary"""
 
 
 class WeightTransfer:
-    """Moves weights from the ranks to the servers: as files on shared storage, or directly.
+    """Moves weights from the ranks to the servers, as files on shared storage.
 
     A file is complete before servers hear of it, and stays until the member's next version is there, so that a restarted server
     finds the newest. The ranks' log-probabilities on a few probes come with it; a server that disagrees is rejected.
     """
 
-    def __init__(self, ranks: RankGroup, replica: Replica, place: str, direct: bool = False):
+    def __init__(self, ranks: RankGroup, replica: Replica, place: str):
         """`place`: a directory shared by ranks and servers; empty is this machine's memory"""
         try:
             if place:
@@ -137,21 +110,18 @@ class WeightTransfer:
         except OSError as error:
             raise TacitError(f"cannot write to --engine.exchange {place or MEMORY}: {error}.") from error
         self._ranks, self._replica = ranks, replica
-        self._direct = DirectTransfer(ranks) if direct else None
         vocabulary, most = replica.model.vocabulary, replica.codec.context_limit - 1
         self.probes = tuple((np.arange(1, min(n, most) + 1) * 7919) % vocabulary for n in PROBES)
         self.newest: dict[str, TransferredWeights] = {}
 
     def publish(self, member: str, version: int) -> TransferredWeights:
-        """Write or stage the newest weights. `retire_old` deletes the previous version once every server has this one."""
+        """Write the newest weights. `retire_old` deletes the previous version once every server has this one."""
         path = self._place(member, version)
-        direct = self._direct if version else None  # version 0 is the checkpoint, which servers already have
         try:
             if self._replica.adapters:
                 self._replica.sync_weights(member)
                 export(self._replica, path)
-            elif direct is not None:
-                direct.stage(member)
+            # Version 0 is the checkpoint, which servers already have.
             elif version and (wrong := self._ranks.ask("write_weights", member, path)[0]):
                 raise OSError(wrong)
         except OSError as error:
@@ -169,7 +139,7 @@ class WeightTransfer:
             expected.append(in_order_V)
         self._ranks.ask("leave_room")
         file = path / "adapters" / member if self._replica.adapters else path
-        return TransferredWeights(member, version, str(file) if file.exists() else "", direct, tuple(expected))
+        return TransferredWeights(member, version, str(file) if file.exists() else "", tuple(expected))
 
     def retire_old(self, handed: TransferredWeights) -> None:
         """Every server has these weights: delete the previous version."""
@@ -225,11 +195,9 @@ class Server(Worker):
         """in a row, without a finished request in between"""
         self._heard = 0.0
         """time of its last message or of the last work sent to it"""
-        self.is_connected = False
-        """to rank 0, for direct weight transfer"""
 
     def launch(self) -> None:
-        self.is_connected, self.deadline = False, time.monotonic() + self.start_timeout_s
+        self.deadline = time.monotonic() + self.start_timeout_s
         super().launch()
 
     def open(self) -> None:
@@ -243,9 +211,7 @@ class Server(Worker):
 
     def load_weights(self, handed: TransferredWeights, probes: Sequence[np.ndarray]) -> None:
         """Have it load weights, then check with the probes that they are the ranks'."""
-        if handed.direct is not None:
-            handed.direct.send(self, handed.member, handed.version)
-        elif handed.path:
+        if handed.path:
             try:
                 self.ask("load", handed.member, handed.version, handed.path)
             except TacitError as error:
@@ -277,18 +243,9 @@ class Server(Worker):
         if mine:
             self._tell("forget", mine)
 
-    def ask(
-        self,
-        what: str,
-        *arguments: Any,
-        limit_s: float = 0.0,
-        setting: str = "timeout_s",
-        meanwhile: Callable[[], str] | None = None,
-    ) -> None:
-        """Call `what` on the server and wait. `meanwhile` runs after sending and returns an error text, or an empty one."""
+    def ask(self, what: str, *arguments: Any, limit_s: float = 0.0, setting: str = "timeout_s") -> None:
+        """Call `what` on the server and wait."""
         self._tell(what, *arguments)
-        if meanwhile is not None and (wrong := meanwhile()):
-            raise WorkerLost(self, self.exit_reason() or f"it was not to be reached in {what!r}: {wrong}")
         deadline = time.monotonic() + (limit_s or self.timeout_s)
         while (said := self._hear(deadline, repr(what), setting)) is None:
             pass

@@ -32,9 +32,6 @@ class ShardedSettings(EngineSettings):
     """share of a GPU's memory that a server takes; 0: 0.85 of one that is its own, and 0.3 of one it shares with a rank"""
     exchange: str = ""
     """directory in which ranks hand weights over to servers; all of them must reach it. Empty is this machine's memory"""
-    handover: Literal["auto", "files", "direct"] = "auto"
-    """how weights reach servers: as files in `exchange`, or directly from the first rank (NCCL between GPUs, gloo on CPUs), one
-    server after the other; auto is directly where servers have GPUs of their own. Adapters are small, and always files"""
     address: str = ""
     """where ranks and servers are started: empty for plain processes on this machine, local for a Ray of its own, auto or ray://HOST:PORT
     for a Ray cluster that is there"""
@@ -57,12 +54,10 @@ class ShardedSettings(EngineSettings):
                 "engine setting server_python is for servers on this machine; on a Ray cluster (--engine.address) they run as "
                 "its workers do: install vLLM there."
             )
-        if self.handover == "direct" and self.lora_rank:
-            raise TacitError("engine setting handover = direct is for whole weights; adapters go as files: leave it at auto.")
-        if self.servers and self.address not in ("", "local") and not self.exchange and self.handover != "direct":
+        if self.servers and self.address not in ("", "local") and not self.exchange:
             raise TacitError(
                 f"servers on the cluster at {self.address!r} cannot read this machine's memory: name a directory that all its "
-                "machines share, --engine.exchange DIR, or hand whole weights over without: --engine.handover direct."
+                "machines share, --engine.exchange DIR."
             )
 
     def server_share(self, gpus: int) -> float:

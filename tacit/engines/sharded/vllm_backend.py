@@ -6,16 +6,14 @@ the draw says it has, and all others −∞. vLLM is then asked for the greedy t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from torch.distributed import TCPStore
 from transformers import AutoTokenizer
 from vllm import EngineArgs, LLMEngine, SamplingParams, TokensPrompt
 from vllm.lora.request import LoRARequest
@@ -25,7 +23,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 from tacit.core.protocols import Sampling
 from tacit.engines.local.sampling import sample_tokens
 from tacit.engines.local.slots import cache_stop_conditions, draw_uniforms
-from tacit.engines.sharded.messages import RECEIVER, TRANSFER_S, SampleRequest, SampleResult, ServerConfig, TensorChannel
+from tacit.engines.sharded.messages import SampleRequest, SampleResult, ServerConfig
 
 
 @dataclass(frozen=True)
@@ -119,16 +117,10 @@ class VllmServer:
         tokenizer = AutoTokenizer.from_pretrained(told.checkpoint, trust_remote_code=False)
         vocabulary = self._engine.model_config.get_vocab_size()
         self._stops = cache_stop_conditions(tokenizer, told.end_tokens, vocabulary)
-        self._channel: TensorChannel | None = None
 
     @property
     def busy(self) -> bool:
         return bool(self._rows)
-
-    def connect_weight_channel(self, place: tuple[str, int]) -> None:
-        """The first rank, who waits at `place`."""
-        store = TCPStore(*place, is_master=False, timeout=timedelta(seconds=TRANSFER_S))
-        self._channel = TensorChannel(store, RECEIVER, torch.device(self._config.device))
 
     def add(self, orders: list[SampleRequest]) -> None:
         for order in orders:
@@ -153,7 +145,9 @@ class VllmServer:
 
     def load(self, member: str, version: int, path: str) -> None:
         if not self._config.lora_rank:
-            return self._take_over(member, version, load_file(path).items())
+            with self._restart_requests(member, version):
+                self._engine.collective_rpc("take_over", args=(load_file(path).items(),))
+            return
         with self._restart_requests(member, version):
             old = self._adapters.get(member)
             # A name and a number of its own for every version: vLLM takes a number it knows for the adapter it knows.
@@ -163,16 +157,6 @@ class VllmServer:
             self._engine.add_lora(self._adapters[member])
             if old is not None:
                 self._engine.remove_lora(old.lora_int_id)
-
-    def receive_weights(self, member: str, version: int, told: Sequence[tuple[str, tuple[int, ...], str]]) -> None:
-        """Weights that the first rank gives: their names, shapes and number formats."""
-        channel = self._channel
-        assert channel is not None
-        self._take_over(member, version, ((name, channel.receive(shape, dtype)) for name, shape, dtype in told))
-
-    def _take_over(self, member: str, version: int, weights: Iterable[tuple[str, Any]]) -> None:
-        with self._restart_requests(member, version):
-            self._engine.collective_rpc("take_over", args=(weights,))
 
     @contextmanager
     def _restart_requests(self, member: str, version: int) -> Iterator[None]:
