@@ -195,7 +195,8 @@ def main() -> int:
     print(f"  episodes still waiting for the slow extractor when the last rollout was over: {waiting}")
     if args.json:
         print(json.dumps({"cases": told, "ratios": ratios, "load": load, "search_s": statistics.median(searching)}))
-    beside.manager.close()
+    beside.manager.finish()
+    beside.manager.abandon()
     bank.close()
     return 0
 

@@ -18,23 +18,19 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from tacit.core.protocols import Request, Sampling, Scheduler
-from tacit.core.types import Completion, HiddenState
+from tacit.core.protocols import Request, Sampling, Scheduler, SchedulingSampler
+from tacit.core.types import Completion
 from tacit.serving.requests import STOPPING, RequestError, gone
 
 Answers = Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]  # (future, result, error)
 MAX_IDLE_SCHEDULERS = 8  # idle schedulers to keep; clients with unusual sampling settings would otherwise leave one each
 
 
-class SchedulerFactory(Protocol):
-    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler: ...
-
-
 @dataclass(frozen=True, eq=False)
 class PendingRequest:
-    policy: SchedulerFactory
+    policy: SchedulingSampler
     sampling: Sampling
     request: Request
     answer: asyncio.Future[Completion]
@@ -42,7 +38,7 @@ class PendingRequest:
 
 @dataclass(eq=False)
 class _OpenScheduler:
-    policy: SchedulerFactory
+    policy: SchedulingSampler
     scheduler: Scheduler
     waiting: dict[int, PendingRequest] = field(default_factory=dict)
 
@@ -89,7 +85,7 @@ class SchedulerPool:
         for key in list(self._schedulers):
             self._drop(key)
 
-    def release(self, policy: SchedulerFactory) -> None:
+    def release(self, policy: SchedulingSampler) -> None:
         """Close the schedulers of weights that are about to be unloaded."""
         removed = gone("the module was removed while it was generating; begin a new session.")
         for key in [key for key, opened in self._schedulers.items() if opened.policy is policy]:
@@ -254,14 +250,14 @@ class BatchingThread:
             self._thread = None
             self._refuse_all(RequestError(503, STOPPING))
 
-    async def sample(self, policy: SchedulerFactory, sampling: Sampling, request: Request) -> Completion:
+    async def sample(self, policy: SchedulingSampler, sampling: Sampling, request: Request) -> Completion:
         return await self._submit(lambda answer: PendingRequest(policy, sampling, request, answer))
 
     async def call(self, work: Callable[[], Result]) -> Result:
         """Run anything else that touches the model, between two batches."""
         return await self._submit(lambda answer: _Call(work, answer))
 
-    def release(self, policy: SchedulerFactory) -> None:
+    def release(self, policy: SchedulingSampler) -> None:
         """Close the schedulers of weights that are about to be unloaded. On the batching thread: use `call`."""
         self._pool.release(policy)
 

@@ -29,6 +29,10 @@ EMBED = NgramEmbedding()
 FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "retrieval")]
 
 
+def ids_of(snapshot) -> tuple[int, ...]:
+    return tuple(entry.id for entry in snapshot.entries)
+
+
 def bank_of(path=None, texts=(), capacity=100) -> Bank:
     bank = Bank(path, EMBED.name, EMBED.dimensions, capacity)
     for text in texts:
@@ -85,9 +89,9 @@ def test_the_oldest_go_when_it_is_full(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", [f"entry {i}" for i in range(7)], capacity=3)
     assert [e.text for e in bank.entries.values()] == ["entry 4", "entry 5", "entry 6"]
     assert bank.explain(1)["retired"] == "the bank was full"
-    assert len(bank.snapshot().ids) == 3
+    assert len(ids_of(bank.snapshot())) == 3
     bank.replace((), [(f"more {i}", EMBED(["more"])[0], Origin(), None) for i in range(5)], "")
-    assert [e.text for e in bank.entries.values()] == ["more 2", "more 3", "more 4"] and bank.snapshot().ids == (10, 11, 12)
+    assert [e.text for e in bank.entries.values()] == ["more 2", "more 3", "more 4"] and ids_of(bank.snapshot()) == (10, 11, 12)
     assert bank.explain(8)["retired"] == "the bank was full"
 
 
@@ -105,8 +109,8 @@ def test_whatever_is_written_the_matrix_is_that_of_the_living(writes, capacity):
         vectors |= {entry.id: vector for entry, vector in zip(made, new, strict=True)}
         seen = bank.snapshot()
         taken.append((seen, seen.vectors_ND.copy()))
-        assert seen.ids == tuple(bank.entries) == tuple(bank.usage) and len(seen.ids) <= capacity
-        np.testing.assert_allclose(seen.vectors_ND, np.array([vectors[i] for i in seen.ids]).reshape(-1, 3), atol=1e-6)
+        assert ids_of(seen) == tuple(bank.entries) == tuple(bank.usage) and len(ids_of(seen)) <= capacity
+        np.testing.assert_allclose(seen.vectors_ND, np.array([vectors[i] for i in ids_of(seen)]).reshape(-1, 3), atol=1e-6)
     for seen, before in taken:
         np.testing.assert_array_equal(seen.vectors_ND, before)
 
@@ -232,7 +236,7 @@ def test_readers_never_see_half_a_change():
 
     def read():
         while not stop.is_set():
-            ids = bank.snapshot().ids
+            ids = ids_of(bank.snapshot())
             seen.append(len(ids) == 2 and ids[1] == ids[0] + 1)
             bank.nearest(vector[None], 2)
 
@@ -293,7 +297,7 @@ def kill_writers(path: Path, kills: int, rng: random.Random) -> int:
                 bank_writer.apply(model, written)
                 written += 1
             assert bank_writer.contents(bank) == bank_writer.contents(model)
-            assert bank.snapshot().ids == tuple(bank.entries)
+            assert ids_of(bank.snapshot()) == tuple(bank.entries)
             bank.close()
     return written
 

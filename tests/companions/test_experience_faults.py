@@ -264,8 +264,9 @@ def test_questions_of_several_workers_are_one_batch():
     policy.sampling.set()
     assert {future.result(20).text for future in futures} == {"advice"}
     assert len(policy.asked) <= 2 and sum(map(len, policy.asked)) == 64
-    answerer.queries.close()
-    manager.close()
+    answerer.queries.abandon()
+    manager.finish()
+    manager.abandon()
 
 
 def test_training_delays_neither_the_loop_nor_questions_nor_merges_nor_distilling():
@@ -289,8 +290,9 @@ def test_training_delays_neither_the_loop_nor_questions_nor_merges_nor_distillin
     manager.finish()
     assert len(policy.updates) == 1 and manager.extractor.updates == 1
     assert answerer.ask("after", TASK).result(20).text and policy.pinned == 2, "from the new weights"
-    answerer.queries.close()
-    manager.close()
+    answerer.queries.abandon()
+    manager.finish()
+    manager.abandon()
 
 
 def test_with_an_engine_that_cannot_pin_sampling_and_updates_take_turns():
@@ -306,8 +308,9 @@ def test_with_an_engine_that_cannot_pin_sampling_and_updates_take_turns():
     later = answerer.ask("meanwhile", TASK)
     policy.updating.set()
     assert later.result(20).text == "advice" and len(policy.updates) == 1
-    answerer.queries.close()
-    manager.close()
+    answerer.queries.abandon()
+    manager.finish()
+    manager.abandon()
 
 
 def test_a_failure_in_training_is_heard_of():

@@ -35,6 +35,10 @@ class Numbered:
         return np.stack([vector_of(text) for text in texts])
 
 
+def ids_of(snapshot) -> tuple[int, ...]:
+    return tuple(entry.id for entry in snapshot.entries)
+
+
 def vector_of(text: str) -> np.ndarray:
     vector = np.random.default_rng(int(text.split()[-1])).normal(size=DIMENSIONS).astype(np.float32)
     return vector / np.linalg.norm(vector)
@@ -93,11 +97,11 @@ def play(place: Path, seed: int) -> dict[str, int]:
         while not over:
             snapshot = bank.snapshot()
             turns.pause()
-            for row, number in zip(snapshot.vectors_ND, snapshot.ids, strict=True):
+            for row, number in zip(snapshot.vectors_ND, ids_of(snapshot), strict=True):
                 texts.setdefault(number, bank.explain(number)["text"])
                 np.testing.assert_allclose(row, vector_of(texts[number]), atol=1e-6)
-            assert whole(texts[number] for number in snapshot.ids) and len(snapshot.ids) <= 12
-            seen["reads"] += bool(snapshot.ids)
+            assert whole(texts[number] for number in ids_of(snapshot)) and len(ids_of(snapshot)) <= 12
+            seen["reads"] += bool(ids_of(snapshot))
 
     def search() -> None:
         for number in takewhile(lambda _: not over, count()):

@@ -93,10 +93,10 @@ def test_a_bank_that_cannot_be_written_is_no_refusal(tmp_path):
 def test_whoever_comes_after_the_end_is_told(background):
     manager = managing('{"operations": [{"op": "return"}]}', background=background)
     manager.submit(request(0))
-    manager.close()
+    manager.finish()
+    manager.abandon()
     with pytest.raises(TacitError, match="the experience manager is closed"):
         manager.submit(request(1))
-    manager.close()
     assert manager.counts == {"returned": 1}
 
 

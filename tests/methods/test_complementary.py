@@ -401,7 +401,8 @@ def test_in_the_background_nothing_is_lost_and_the_slow_are_waited_for():
     loop = loop_of(method)
     for number in (1, 2, 3):
         loop.iterate(number)
-    experience.manager.close()
+    experience.manager.finish()
+    experience.manager.abandon()
     counts = experience.manager.counts
     assert started.is_set() and counts["added"] + counts["updated"] + counts["refused"] == 36
 

@@ -153,7 +153,8 @@ def test_threads_answer_as_one_does(tmp_path):
     def heard(place: Path, background: bool) -> list[str]:
         loop, experience, *_ = made(place, background=background, query_batch=3)
         texts = [step.prompt.text for t in guided_and_free(loop.iterate(1))[0] for step in t.steps]
-        experience.manager.close()
+        experience.manager.finish()
+        experience.manager.abandon()
         return texts
 
     assert heard(tmp_path / "a", True) == heard(tmp_path / "b", False)

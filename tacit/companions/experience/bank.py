@@ -156,10 +156,6 @@ class Snapshot:
     vectors_ND: np.ndarray
     entries: tuple[Entry, ...]
 
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return tuple(entry.id for entry in self.entries)
-
     def nearest(self, vectors_QD: np.ndarray, count: int, place: Sequence[str] = ()) -> list[list[Entry]]:
         """For each query, the `count` nearest entries by cosine, nearest first, ties by age, of `place` (world, family)."""
         if not self.entries or count < 1:

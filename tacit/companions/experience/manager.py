@@ -124,29 +124,18 @@ class ExperienceManager:
             self._jobs[name] = threading.Thread(target=run, name=f"experience-{name}", daemon=True)
             self._jobs[name].start()
 
-    def close(self) -> None:
-        """Distill what is queued, and stop."""
-        self._stop(None)
-        self.finish()
-        self.extractor.close()
-
     def abandon(self, patience_s: float = 10.0) -> None:
         """Stop without distilling what is queued. Waits a while for the current batch and ignores errors."""
         self._leaving = True
         while self._take():  # makes room for the end marker
             pass
         self.extractor.close()
-        self._stop(patience_s)
-        for job in self._jobs.values():
-            job.join(patience_s)
-
-    def _stop(self, patience_s: float | None) -> None:
         with self._submitting:
             if not self._closed and self._thread is not None:
                 self._queue.put(None)
             self._closed = True
-        if self._thread is not None:
-            self._thread.join(patience_s)
+        for thread in (*([self._thread] if self._thread else ()), *self._jobs.values()):
+            thread.join(patience_s)
 
     def merge(self, info: IterationInfo, chunk: int = MERGE_CHUNK) -> None:
         """Merge all entries of each world (`merge_scope`), `chunk` at a time with the result of the previous chunk."""
@@ -261,8 +250,8 @@ Answer = TypeVar("Answer")
 
 class QueryQueue(Generic[Question, Answer]):
     """Batches queries from any thread (§3.2.2): a worker gathers until B queries are queued or t_max has passed since the
-    first, then calls `search` on them. W workers search in parallel. A failed batch raises for its own queries only; `close`
-    answers everything queued before it. Defaults are the paper's: B = 16, t_max = 1 ms, W = 4.
+    first, then calls `search` on them. W workers search in parallel. A failed batch raises for its own queries only. Defaults
+    are the paper's: B = 16, t_max = 1 ms, W = 4.
 
     With `workers=0` there are no threads and no clock: batches depend on the order of queries alone, and are searched when a
     result is requested.
@@ -281,7 +270,6 @@ class QueryQueue(Generic[Question, Answer]):
         self._queue: queue.Queue[tuple[Question, Future[Answer]] | None] = queue.Queue(waiting if workers else 0)
         self._asking, self._gathering = threading.Lock(), threading.Lock()
         self._closed = False
-        self.batches: list[int] = []
         self._workers = [threading.Thread(target=self.answer_all, name=f"search-{i}", daemon=True) for i in range(workers)]
         for worker in self._workers:
             worker.start()
@@ -307,27 +295,18 @@ class QueryQueue(Generic[Question, Answer]):
                     if not future.done():
                         future.set_exception(error)
 
-    def close(self) -> None:
-        self._end()
-        for worker in self._workers:
-            worker.join()
-        self.answer_all()  # what is left without workers
-
     def abandon(self, patience_s: float = 10.0) -> None:
         """Cancel queued queries, wait a while for running searches, and stop."""
         with suppress(queue.Empty):
             while True:
                 if (asked := self._queue.get_nowait()) is not None:
                     asked[1].cancel()
-        self._end()
-        until = time.monotonic() + patience_s
-        for worker in self._workers:
-            worker.join(max(0.0, until - time.monotonic()))
-
-    def _end(self) -> None:
         with self._asking:
             self._closed = True
             self._queue.put(None)
+        until = time.monotonic() + patience_s
+        for worker in self._workers:
+            worker.join(max(0.0, until - time.monotonic()))
 
     def _gather(self) -> list[tuple[Question, Future[Answer]]]:
         """The next batch; empty once the queue is closed and drained."""
@@ -344,8 +323,6 @@ class QueryQueue(Generic[Question, Answer]):
                     break
                 until = time.monotonic() + self._wait_s if until is None else until
                 batch.append(asked)
-            if batch:
-                self.batches.append(len(batch))
         return batch
 
 
