@@ -75,11 +75,11 @@ def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, 
     files = sorted(parts.glob("*-played.json"))
     if not files:
         raise TacitError(f"{parts} holds no measurement; give the folder FILE.parts beside credit_quality.py's --json FILE.")
-    last = max((_practised(file) for file in files), default=0)
+    last = max((_trained_iterations(file) for file in files), default=0)
     found: dict[str, list[Measured]] = {}
     of: dict[str, set[str]] = {}
     for file in files:
-        step = _practised(file)
+        step = _trained_iterations(file)
         moment = MOMENTS[0] if not step else MOMENTS[2] if step == last else MOMENTS[1]
         for number, told in enumerate(json.loads(file.read_text(encoding="utf-8"))["groups"]):
             group = file.with_name(file.name.replace("-played.json", f"-group-{number:03d}.json"))
@@ -148,7 +148,7 @@ def _repeated(episode: Record) -> np.ndarray:
     return np.array([-float(action in actions[:t]) for t, action in enumerate(actions)])
 
 
-def _practised(file: Path) -> int:
+def _trained_iterations(file: Path) -> int:
     """Iterations behind the checkpoint that a file's name tells."""
     _, _, after = file.name.rpartition("-rl-")
     return int(after.split("-")[0]) if "-rl-" in file.name else 0

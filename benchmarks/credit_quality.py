@@ -96,12 +96,12 @@ def cells_of(run: str, wanted: Sequence[str]) -> list[Cell]:
     """A run's policies by moment. Two moments at the same checkpoint are one."""
     read_settings(Path(run))  # says so where this is no run
     saved = [checkpoint.path.name for checkpoint in open_checkpoints(Path(run)).all()]
-    practised = [name for name in saved if name.startswith("rl-")]
+    saved_in_rl = [name for name in saved if name.startswith("rl-")]
     imitated = [name for name in saved if name.startswith("sft-")]
     known = {"start": imitated[-1] if imitated else "untrained"}
-    if practised:
-        half = int(practised[-1][3:]) / 2
-        known |= {"end": practised[-1], "middle": min(practised, key=lambda name: abs(int(name[3:]) - half))}
+    if saved_in_rl:
+        half = int(saved_in_rl[-1][3:]) / 2
+        known |= {"end": saved_in_rl[-1], "middle": min(saved_in_rl, key=lambda name: abs(int(name[3:]) - half))}
     found: dict[str, Cell] = {}
     for moment in filter(None, map(str.strip, wanted)):
         checkpoint = known.get(moment, moment)

@@ -202,10 +202,10 @@ def main() -> None:
         driver = Driver(place / f"run-{len(digests)}", said)
         play(driver, left if digests else Counter(), draw, options.limit_s, found)
         records = list(map(json.loads, (driver.out / "metrics.jsonl").read_text().splitlines()))
-        practised = [record for record in records if record["stage"] == "rl"]
-        if (steps := [record["step"] for record in practised]) != list(range(1, options.iterations + 1)):
+        trained = [record for record in records if record["stage"] == "rl"]
+        if (steps := [record["step"] for record in trained]) != list(range(1, options.iterations + 1)):
             raise SystemExit(f"{driver.out} has iterations {steps}")
-        if not any(record["grad_norm"] for record in practised):
+        if not any(record["grad_norm"] for record in trained):
             raise SystemExit(f"{driver.out} learned nothing, so its weights say nothing")
         if found.most_again > CHECKPOINT_EVERY:
             raise SystemExit(f"{driver.out} lost {found.most_again} iterations with checkpoints after every {CHECKPOINT_EVERY}")

@@ -46,7 +46,7 @@ if __name__ == "__main__":
     options = argparse.ArgumentParser()
     options.add_argument("--out", default="runs/hurry")
     options.add_argument("--steps", type=int, default=200, help="of imitation")
-    options.add_argument("--iterations", type=int, default=10, help="of practice")
+    options.add_argument("--iterations", type=int, default=10, help="of RL")
     options.add_argument("--panel", type=int, default=32, help="tasks to measure on")
     chosen = options.parse_args()
 

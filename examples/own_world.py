@@ -86,7 +86,7 @@ if __name__ == "__main__":  # `tacit eval` and worker processes import this file
     options = argparse.ArgumentParser()
     options.add_argument("--out", default="runs/guess")
     options.add_argument("--steps", type=int, default=150, help="of imitation")
-    options.add_argument("--iterations", type=int, default=10, help="of practice")
+    options.add_argument("--iterations", type=int, default=10, help="of RL")
     options.add_argument("--panel", type=int, default=64, help="tasks to measure on")
     chosen = options.parse_args()
 

@@ -376,9 +376,9 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
 
 
 def _taught(taught: Mapping[str, Any]) -> str:
-    """`taught from 22 logged episodes alone, never practised or played; does as they did at 71.0% of 40 turns kept back`"""
-    practised = "then practised" if taught["practised"] else "never practised or played"
-    said = f"taught from {pluralize(taught['episodes'], 'logged episode')} alone, {practised}"
+    """`taught from 22 logged episodes alone, without RL or play; does as they did at 71.0% of 40 turns kept back`"""
+    after = "then trained with RL" if taught["practised"] else "without RL or play"
+    said = f"taught from {pluralize(taught['episodes'], 'logged episode')} alone, {after}"
     if not taught.get("kept_turns"):
         return said
     return (

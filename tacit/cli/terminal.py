@@ -137,8 +137,8 @@ def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, st
     """(stage, success, interval, episodes) of the last evaluation per stage, and of the best in RL if it was not the last."""
     last = {e["stage"]: e for e in evaluations}
     rows = [(format_stage(e), e) for e in last.values()]
-    practised = [e for e in evaluations if e["stage"] == "rl"]
-    peak = max(practised, key=lambda e: e["success"], default=None)
+    during_rl = [e for e in evaluations if e["stage"] == "rl"]
+    peak = max(during_rl, key=lambda e: e["success"], default=None)
     if peak is not None and peak["success"] > last["rl"]["success"]:
         rows.append((f"peak, {format_stage(peak)}", peak))
     return [(name, percent(e["success"]), interval(e["interval"]), str(e["episodes"])) for name, e in rows]

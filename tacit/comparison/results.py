@@ -49,12 +49,12 @@ def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Found | No
     common = _read_run(cell, path)
     evaluations, finished = common["evaluations"], common["status"] == "finished"
     summary = read_summary(path) if finished else {}
-    practised = [e for e in evaluations if e["stage"] == "rl"]
+    during_rl = [e for e in evaluations if e["stage"] == "rl"]
     before = [e for e in evaluations if e["stage"] != "rl"]
     # A run's own first evaluation, or the shared start's last.
     start = (before[-1] if before else started["evaluation"] if started else None) if cell.learns else None
     final = evaluations[-1] if finished and evaluations else None
-    points = ([{**start, "step": 0}] if start else []) + practised
+    points = ([{**start, "step": 0}] if start else []) + during_rl
     curve = [(p["step"], p["success"]) for p in points]
     further: dict[str, Found] = {}
     for evaluation in summary.get("further", ()):
@@ -76,7 +76,7 @@ def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Found | No
         "versions": made_by,
         "start": start,
         "final": final,
-        "peak": max(practised or evaluations, key=lambda e: e["success"]) if final and cell.learns else None,
+        "peak": max(during_rl or evaluations, key=lambda e: e["success"]) if final and cell.learns else None,
         "further": further,
         "curve": [{"step": p["step"], "success": p["success"], "score": p["score"]} for p in points],
         "practice": {n: [[r["step"], r[n]] for r in records if r.get(n) is not None] for n in plan.metrics} if finished else {},

@@ -55,11 +55,11 @@ def rollout_setup(target: Target, groups: int = 0, group_size: int = 0) -> Rollo
         behind = {collector.name: (number - 1) * schedule.groups}
         return Loop([collector], policy, target.seed, schedule.iterations, behind).collect(number).groups[0]
 
-    practised = target.checkpoint.step if target.checkpoint is not None and target.checkpoint.stage == "rl" else 0
+    trained = target.checkpoint.step if target.checkpoint is not None and target.checkpoint.stage == "rl" else 0
     sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=max_tokens)
     return RolloutSetup(
         world, worlds, method.context, policy, tasks, sampling, max_steps=max_steps, group_size=schedule.group_size,
-        seed=target.seed, iteration=practised + 1, collect=collect,
+        seed=target.seed, iteration=trained + 1, collect=collect,
     )  # fmt: skip
 
 

@@ -135,7 +135,7 @@ class DictionaryReport:
     story: DictionaryHistory
     file: str  # where the episodes are recorded; empty where none is
     episodes: Sequence[Trajectory]  # of one iteration, successes first
-    behaviors: dict[str, Behavior]  # of that iteration, and of the last evaluation of practice, where they are recorded
+    behaviors: dict[str, Behavior]  # of that iteration, and of the last evaluation of training, where they are recorded
 
     def to_json(self) -> dict[str, Any]:
         story = self.story
@@ -159,9 +159,9 @@ def inspect_dictionary(
     def played(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
         return [trajectory for trajectory in read_trajectories(file, tasks) if trajectory.task.id in own]
 
-    practised = [task for tasks in task_sets.values() for task in tasks.training]
+    training = [task for tasks in task_sets.values() for task in tasks.training]
     name = world.name if len(task_sets) > 1 else ""
-    story = open_dictionary(run, recipe, world, lambda file: played(file, practised), checkpoint, name)
+    story = open_dictionary(run, recipe, world, lambda file: played(file, training), checkpoint, name)
     files = list_recordings(run)
     if iteration is not None and iteration not in files:
         there = f"there are {min(files)} to {max(files)}" if files else "there are none"
@@ -172,7 +172,7 @@ def inspect_dictionary(
     if file is not None:
         before: Counter[tuple[str, bool]] = Counter()
         places: list[tuple[bool, int, int, Trajectory]] = []  # successes first, and one of each task before a second
-        for trajectory in played(file, practised):
+        for trajectory in played(file, training):
             kind = (trajectory.task.id, trajectory.success)
             places.append((not trajectory.success, before[kind], len(places), trajectory))
             before[kind] += 1

@@ -368,8 +368,8 @@ def build_stages(metrics: Sequence[Record], panels: Sequence[Panel]) -> list[dic
 
 def panel_points(panel: Panel) -> list[Point]:
     before = [(0, e) for e in panel.training if e.get("stage") != "rl"][-1:]
-    practised = [(e["step"], e) for e in panel.training if e.get("stage") == "rl" and is_number(e.get("step"))]
-    return [Point(x, e["success"], *e["interval"]) for x, e in [*before, *practised]]
+    trained = [(e["step"], e) for e in panel.training if e.get("stage") == "rl" and is_number(e.get("step"))]
+    return [Point(x, e["success"], *e["interval"]) for x, e in [*before, *trained]]
 
 
 def group_metrics(records: Sequence[Record]) -> dict[str, list[Series]]:

@@ -86,9 +86,9 @@ def lines(path):
 def test_bipace_trains(trained):
     summary = read_summary(trained / "run")
     assert summary["method"] == "bipace" and summary["iterations"] == 2
-    practised = [line for line in lines(trained / "run" / "metrics.jsonl") if line["stage"] == "rl"]
-    assert len(practised) == 2
-    for line in practised:
+    in_rl = [line for line in lines(trained / "run" / "metrics.jsonl") if line["stage"] == "rl"]
+    assert len(in_rl) == 2
+    for line in in_rl:
         assert line["parts"] >= 1 and 0 <= line["parts_singleton"] <= 1 and line["parts_mean_size"] >= 1
         assert line["pace_used"] + line["pace_leave_one_out"] + line["pace_zero"] == pytest.approx(1.0, abs=1e-4)
         assert line["grad_norm"] >= 0

@@ -187,7 +187,7 @@ def test_without_a_world_a_module_is_taught_alone_and_says_so(logs, tmp_path, ca
     assert "without practice (--iterations 0, --sft.rounds 0)" in capsys.readouterr().err and not out.exists()
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "nothing is measured" in said and "never practised or played" in said and "turns kept back" in said
+    assert "nothing is measured" in said and "without RL or play" in said and "turns kept back" in said
     module = read_module(out / "pick")
     assert module.families == ("pick",) and not module.scores and str(module.tracker).startswith("mugs_tracker-")
     assert (module.from_logs["practised"], module.from_logs["episodes"]) == (False, 11)
@@ -246,7 +246,7 @@ def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) ->
 
 
 @pytest.mark.slow
-def test_the_households_module_from_logs_alone_then_practised(tmp_path, capsys) -> None:
+def test_the_households_module_from_logs_alone_then_trained(tmp_path, capsys) -> None:
     """Three forms of log, families that some lines do not name, and every line accounted for."""
     lines = household(12, ["heat", "look"], lost=2)
     forms = [line if n % 3 == 0 else as_react(line) if n % 3 == 1 else as_messages(line) for n, line in enumerate(lines)]
@@ -275,7 +275,7 @@ def test_the_households_module_from_logs_alone_then_practised(tmp_path, capsys) 
 
 @pytest.mark.slow
 def test_in_a_world_a_draft_is_one_more_form_of_the_block(logs, tmp_path, capsys) -> None:
-    """Imitated and practised with the drafted tracker's block and rewards, in the household itself."""
+    """Imitated and trained with the drafted tracker's block and rewards, in the household itself."""
     flags = ("--yes", "--name", "drafted", "--world", "alfworld")
     assert drafted(logs, tmp_path, drafts.fenced(drafts.GOOD), flags=flags)[0] == 0
     assert "--block drafted" in capsys.readouterr().out

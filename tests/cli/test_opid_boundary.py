@@ -49,9 +49,9 @@ def test_whoever_evaluates_an_opid_run_has_it_read_no_note(tmp_path, prompts):
     assert main(["train", "--method", "opid", *SMALL, "--out", str(run)]) == 0
     (row,) = [row for row in read_metrics(run / "metrics.jsonl") if row["stage"] == "rl"]
     assert row["skill_shift/told"] > 0, "there were skills to tell"
-    practised = len(prompts)
+    trained = len(prompts)
     assert main(["eval", str(run)]) == 0
-    assert len(prompts) > practised > 0 and not any(map(has_a_note, prompts))
+    assert len(prompts) > trained > 0 and not any(map(has_a_note, prompts))
 
 
 def test_a_note_would_have_been_seen(tmp_path, prompts):

@@ -32,13 +32,13 @@ START = evaluation("sft", 9, "1000")
 
 def make_cell(method: str, seed: int, *rl: str, world: str = "w", start: dict[str, Any] | None = START) -> dict[str, Any]:
     """Finished where it has evaluations of practice, every fifth iteration."""
-    practised = [evaluation("rl", 5 * (i + 1), outcomes, seed) for i, outcomes in enumerate(rl)]
-    curve = [(0, START["success"]), *((e["step"], e["success"]) for e in practised)]
+    trained = [evaluation("rl", 5 * (i + 1), outcomes, seed) for i, outcomes in enumerate(rl)]
+    curve = [(0, START["success"]), *((e["step"], e["success"]) for e in trained)]
     return {
         "world": world, "method": method, "seed": seed, "run": f"runs/{world}/{method}/{seed}",
         "status": "finished" if rl else "failed", "error": None if rl else "out of luck", "versions": None,
-        "evaluations": practised, "start": start, "final": practised[-1] if rl else None,
-        "peak": max(practised, key=lambda e: e["success"]) if rl else None,
+        "evaluations": trained, "start": start, "final": trained[-1] if rl else None,
+        "peak": max(trained, key=lambda e: e["success"]) if rl else None,
         "curve": [{"step": s, "success": v, "score": v} for s, v in curve] if rl else [],
         "steps_to": [{"threshold": t, "step": next((s for s, v in curve if v >= t), None)} for t in THRESHOLDS],
         "area": 0.5 if rl else None, "further": {}, "outcomes": [d == "1" for d in rl[-1]] if rl else None,

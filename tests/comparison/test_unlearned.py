@@ -53,7 +53,7 @@ plays = "expert"
 LEARNED = """
 [methods.learned]
 name = "constant_context"
-[methods.practised]
+[methods.trained]
 name = "constant_context"
 block = "text"
 """
@@ -79,7 +79,7 @@ def test_only_what_it_reads_is_held_against_the_others():
     plan = plan_of(RULES + LEARNED)
     (block,) = plan.differences["kitchen"]
     assert block.setting == "block" and block.values == {
-        "reader": "full", "reader-text": "text", "learned": "full", "practised": "text",
+        "reader": "full", "reader-text": "text", "learned": "full", "trained": "text",
     }  # fmt: skip
     assert plan.notes == (), "nor is its budget another"
 

@@ -41,7 +41,7 @@ def test_an_extractor_that_is_shown_lines_and_asked_for_json():
 def test_settings_that_learn_are_not_doubted():
     assert not {"imitates", "hardly"} & set(warnings("--model", "tiny", "--sft.steps", "300", "--lr", "3e-4").split())
     assert "hardly" not in warnings("--model", "owner/language-model")
-    assert "hardly" not in warnings("--model", "tiny", "--sft.steps", "3", "--iterations", "0"), "nothing is practised"
+    assert "hardly" not in warnings("--model", "tiny", "--sft.steps", "3", "--iterations", "0"), "nothing is trained with RL"
 
 
 @pytest.mark.parametrize("name", ["quickstart", "countdown", "household-published"])

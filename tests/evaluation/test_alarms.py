@@ -105,7 +105,7 @@ def test_groups_that_are_all_alike_ring_while_few_succeed():
     assert names([{"step": 1, **alike, "crashed": 1, "episodes": 16}]) == ["uncredited", "crashed"]
 
 
-def practised(*successes: float, groups: int = 8, size: int = 8, alike: float = 0.0) -> list[dict]:
+def trained(*successes: float, groups: int = 8, size: int = 8, alike: float = 0.0) -> list[dict]:
     """Iterations with this success, their groups spread as chance alone would have it (`alike` 0), or as where a task is either
     always solved or never (1)."""
     spread = [math.sqrt(p * (1 - p) * (alike + (1 - alike) / size)) for p in successes]
@@ -124,7 +124,7 @@ QUICKSTART = (
 
 @pytest.mark.parametrize("alike", [0.0, 0.5, 1.0])
 def test_iterations_of_easier_and_harder_tasks_are_no_fall(alike):
-    assert first_alarms(practised(*(p / 100 for p in QUICKSTART), alike=alike)) == []
+    assert first_alarms(trained(*(p / 100 for p in QUICKSTART), alike=alike)) == []
 
 
 def test_a_steady_policy_is_not_said_to_fall_however_long_one_looks():
@@ -143,18 +143,18 @@ def test_a_steady_policy_is_not_said_to_fall_however_long_one_looks():
 @pytest.mark.parametrize("alike", [0.0, 0.5])
 def test_a_collapse_rings_within_the_iterations_it_is_a_mean_over(alike):
     begun = [p / 100 for p in QUICKSTART[:6]]
-    (alarm,) = first_alarms(practised(*begun, 0.3, 0.1, 0.05, 0.05, alike=alike))
+    (alarm,) = first_alarms(trained(*begun, 0.3, 0.1, 0.05, 0.05, alike=alike))
     assert alarm.name == "fall" and alarm.step <= 9
     assert alarm.message.startswith("success fell from 74% at the start to")
     slow = [0.8 - 0.03 * i for i in range(20)]
-    (alarm,) = first_alarms(practised(*slow, alike=alike))
+    (alarm,) = first_alarms(trained(*slow, alike=alike))
     assert alarm.step <= 14, "from 77% to less than half"
 
 
 def test_few_groups_say_little_and_a_run_that_counted_none_nothing():
     fell = (0.5, 0.5, 0.5, 0.3, 0.3, 0.3)
-    assert [a.name for a in check_alarms(practised(*fell, groups=64))] == ["fall"]
-    assert names(practised(*fell, groups=2)) == [] == names(practised(*(0.5, 0.5, 0.5, 0.45, 0.45, 0.45), groups=64))
+    assert [a.name for a in check_alarms(trained(*fell, groups=64))] == ["fall"]
+    assert names(trained(*fell, groups=2)) == [] == names(trained(*(0.5, 0.5, 0.5, 0.45, 0.45, 0.45), groups=64))
     assert names([{"step": i, "success": p, "episodes": 512} for i, p in enumerate(fell)]) == []
 
 

@@ -1,4 +1,4 @@
-"""The household's module from the explorer's recorded episodes alone, then practised: it does what nobody showed it."""
+"""The household's module from the explorer's recorded episodes alone, then RL: it does what nobody showed it."""
 
 from __future__ import annotations
 

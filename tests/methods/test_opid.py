@@ -93,13 +93,13 @@ def test_without_weight_it_is_grpo_bit_for_bit(policy, tmp_path):
 
 
 def test_episodes_that_all_fail_alike_still_teach(policy):
-    def practised(name, **settings):
+    def trained(name, **settings):
         done = loop_of(policy, name, invalid_penalty=0.0, **settings).iterate(1)
         assert not any(t.success for g in done.groups for t in g.trajectories), "an untrained policy wins nothing here"
         return done.metrics
 
-    assert practised("grpo")["grad_norm"] == 0, "GRPO has nothing to compare"
-    metrics = practised("opid", skill_weight=0.5)
+    assert trained("grpo")["grad_norm"] == 0, "GRPO has nothing to compare"
+    metrics = trained("opid", skill_weight=0.5)
     assert metrics["grad_norm"] > 0 and metrics["skill_shift/magnitude"] > 0 and metrics["hindsight/without_skill"] == 0
 
 
@@ -225,7 +225,7 @@ def test_settings_that_mean_nothing_are_refused(name, settings, words):
         check_bounds(get_method(name)(**settings))
 
 
-def test_skill_grpo_practises_with_the_page_and_is_measured_with_and_without():
+def test_skill_grpo_trains_with_the_page_and_is_measured_with_and_without():
     method = get_method("skill_grpo")(**SMALL).build(WORLD)
     task = WORLD.tasks("train", 1, 0)[0]
     (condition,) = set(method.conditions.assign(task, 4, 0))

@@ -24,7 +24,7 @@ def embedded(html: str) -> list[dict]:
     return json.loads(found.group(1))["episodes"] if found else []
 
 
-def practise(place: Path, world: str, method: str, credits: list[list[float]]) -> None:
+def train(place: Path, world: str, method: str, credits: list[list[float]]) -> None:
     played = []
     for number, own in enumerate(credits):
         record = episode(70 + number, True, len(own))
@@ -53,7 +53,7 @@ def test_every_method_plays_the_same_tasks_and_they_are_those_that_tell(place):
 @pytest.mark.slow
 def test_practice_is_the_episode_whose_credit_differs_most_and_a_limit_cuts_evenly(place):
     for method in ("grpo", "bipace", "reuserl"):
-        practise(place, "countdown", method, [[0.5, 0.5, 0.5], [0.9, -0.4], [0.1, 0.2, 0.3, 0.2]])
+        train(place, "countdown", method, [[0.5, 0.5, 0.5], [0.9, -0.4], [0.1, 0.2, 0.3, 0.2]])
     shown = embedded(render_comparison(place, most_trajectories=11))
     practice = [e for e in shown if e["from"].endswith("training, iteration 40")]
     assert len(shown) == 11 and len(practice) == 3 and {len(e["turns"]) for e in practice} == {2}

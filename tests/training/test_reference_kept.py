@@ -43,7 +43,7 @@ def settings(name: str, **changes):
     )
 
 
-def practise(method, path, policy):
+def train(method, path, policy):
     evaluation = EvaluationSettings(tasks=2, untrained=False, every=0)
     run = Run(path) if (path / "settings.json").exists() else Run.create(path, {"method": {}})
     try:
@@ -59,7 +59,7 @@ def test_every_method_has_the_reference_it_asks_for(name, tmp_path):
     """As published: whoever asks for the reference finds one, and one is kept for no other."""
     kit = Kit(ScriptedPolicy(lambda prompt, seed: "return"), tmp_path)
     method, policy = settings(name).build(WORLD, kit), Counting(lambda prompt, seed: solve_countdown(prompt))
-    practise(method, tmp_path / "run", policy)
+    train(method, tmp_path / "run", policy)
     assert policy.frozen == int("reference" in method.needs)
 
 
@@ -68,16 +68,16 @@ def test_without_a_penalty_nothing_is_kept(name, tmp_path):
     assert "reference" in settings(name, kl=0.1).build(WORLD).needs
     method, policy = settings(name, kl=0.0).build(WORLD), Counting(lambda prompt, seed: solve_countdown(prompt))
     assert "reference" not in method.needs
-    practise(method, tmp_path / "run", policy)
+    train(method, tmp_path / "run", policy)
     assert policy.frozen == 0 and policy.updates
 
 
 def test_a_resumed_run_keeps_the_reference_it_has(tmp_path):
     method, path = settings("grpo", kl=0.1).build(WORLD), tmp_path / "run"
-    practise(method, path, Counting(lambda prompt, seed: solve_countdown(prompt)))
+    train(method, path, Counting(lambda prompt, seed: solve_countdown(prompt)))
     again = Counting(lambda prompt, seed: solve_countdown(prompt))
     again.frozen = 1  # as its checkpoint brings it back
-    practise(replace(method, schedule=replace(method.schedule, iterations=3)), path, again)
+    train(replace(method, schedule=replace(method.schedule, iterations=3)), path, again)
     assert again.frozen == 1 and len(again.updates) == 1
 
 
@@ -85,12 +85,12 @@ def test_a_resumed_run_keeps_the_reference_it_has(tmp_path):
 def test_a_checkpoint_is_to_be_deleted_where_it_is_at_fault_and_not_for_want_of_memory(tmp_path, monkeypatch, error, advised):
     policy = Counting(lambda prompt, seed: solve_countdown(prompt))
     method = settings("grpo").build(WORLD, Kit(policy, tmp_path))
-    practise(method, tmp_path / "run", policy)
+    train(method, tmp_path / "run", policy)
 
     def fail(directory) -> None:
         raise error
 
     monkeypatch.setattr(policy, "load", fail)
     with pytest.raises(TacitError, match=str(error)) as raised:
-        practise(method, tmp_path / "run", policy)
+        train(method, tmp_path / "run", policy)
     assert ("delete" in str(raised.value)) is advised

@@ -23,7 +23,7 @@ WORLD = get_environment("alfworld")
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """A release of six games to practise on, and six and three to be measured on."""
+    """A release of six games to train on, and six and three to be measured on."""
     for folder, count in (("train", 6), ("valid_seen", 6), ("valid_unseen", 3)):
         with lzma.open(tmp_path / f"{folder}.jsonl.xz", "wt") as file:
             file.write("\n".join(lines(split=folder)[:count]))
