@@ -201,9 +201,9 @@ def make_error(status: int, message: str) -> dict[str, Any]:
 
 # Limits per connection. They apply before authentication.
 
-MAX_HEADERS, MAX_FIELDS, MAX_PIECES = 65_536, 256, 4096  # bytes and fields of a head; pieces (chunks) of a body
+MAX_HEADERS, MAX_FIELDS, MAX_PIECES = 65_536, 256, 512  # bytes and fields of a head; pieces (chunks) of a body
 MAX_UNREAD = 1 << 26  # bytes of answers that clients have not read yet, over all connections
-OTHER_FILES = 64  # open files reserved for anything but connections
+OTHER_FILES = 96  # open files reserved for anything but connections: 32 listening sockets, worlds, weights
 
 
 def make_connection_class(settings: ServingSettings) -> type[HttpToolsProtocol]:
@@ -306,7 +306,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Each field and each piece is a Python call and an object, so few bytes would take much time and memory."""
-        self._count_piece(MAX_FIELDS if self._in_head else MAX_PIECES)
+        self._count_piece(MAX_FIELDS)
         if self._in_head:  # else a trailer, which nobody needs and which must not pass for a header
             super().on_header(name, value)
 

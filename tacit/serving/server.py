@@ -53,7 +53,8 @@ def run_server(
             announce(_address(listener))
 
         async with around or contextlib.nullcontext():
-            await _Server(config, ready, hang_up).serve(sockets=[listener])
+            more = [listener.dup() for _ in range(ACCEPTED - 1)] if sys.platform == "linux" else []
+            await _Server(config, ready, hang_up).serve(sockets=[listener, *more])
 
     threading.stack_size(STACK_BYTES)
     with contextlib.closing(listen(settings)) as listener, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -61,6 +62,9 @@ def run_server(
     return 0
 
 
+ACCEPTED = 32
+"""Connections accepted per turn of the event loop. libuv accepts one per listening socket and turn: with one socket, the last of
+a burst of connections waits as many turns as the burst has connections, and so does a /health after it."""
 STACK_BYTES = 1 << 21  # of a thread; a session in a world of this server has one
 MIN_ROOM = 1 << 30
 

@@ -23,7 +23,7 @@ class ServingSettings:
     turns: int = 500
     """maximum number of turns per session"""
     connections: int = 2048
-    """maximum number of connections, at most the limit of open files less 64"""
+    """maximum number of connections, at most the limit of open files less 96"""
     client_connections: int = 512
     """maximum number of connections from one address"""
     waiting: int = 512

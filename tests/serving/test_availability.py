@@ -252,9 +252,11 @@ def test_work_that_hangs_is_interrupted_and_the_next_goes_on() -> None:
 
     async def run() -> None:
         worker = WorkerThread("module x")
-        hung = worker._thread
+        assert worker._thread is None, "starting a thread takes the event loop's time; it starts with the first call"
         waiting = asyncio.create_task(worker.do(loop, 0.3))
         await asyncio.sleep(0.05)
+        hung = worker._thread
+        assert hung is not None
         queued = asyncio.create_task(worker.do(lambda: 7, 60))
         with pytest.raises(RequestError, match=r"module x did not answer within 0\.3 s"):
             await waiting

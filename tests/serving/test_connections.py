@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from served import TOKEN, Served, connect, read_to_end, served
 from uvicorn.server import ServerState
 
 from tacit.serving import guard
+from tacit.serving.server import ACCEPTED
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,15 @@ def test_a_head_without_end_is_cut_off(server: Served) -> None:
     made = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000)
     assert read_to_end(made).startswith(b"HTTP/1.1 431 ")
     assert server.send("GET", "/health", None, TOKEN, x="a" * 60_000)[0] == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_several_connections_are_accepted_per_turn_of_the_event_loop(server: Served) -> None:
+    """libuv accepts one per listening socket and turn, and a burst would delay /health."""
+    port = f":{server.port:04X}"
+    inode = next(f[9] for f in map(str.split, Path("/proc/net/tcp").open()) if f[1].endswith(port) and f[3] == "0A")
+    links = [os.readlink(file) for file in Path(f"/proc/{server.process.pid}/fd").iterdir()]
+    assert links.count(f"socket:[{inode}]") == ACCEPTED
 
 
 def test_what_is_no_request_at_all_is_told_so_in_the_shape_of_every_refusal(server: Served) -> None:
