@@ -2,7 +2,7 @@
 # make test        lint, types and tests that are not marked slow
 # make test-all    lint, types and all tests; what CI runs
 # make test-cluster  tests with Ray and vLLM in an environment of their own
-# make test-attack   load, malformed requests, hostile connections and kills; loopback only, 10 to 30 minutes
+# make test-attack   load, malformed requests, hostile connections and kills; loopback only, 5 to 30 minutes
 # make docs        build the documentation site; fails on dead links and broken snippets
 PYTHON ?= python3
 VENV := .venv

@@ -7,7 +7,9 @@ The optimizer, the reference model and the value head are left out.
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import string
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -143,14 +145,14 @@ def _read_policy_manifest(policy: Path) -> dict[str, Any]:
 
 
 CARD_TEMPLATE = """---
-base_model: {module.base.model}
-license: {license}
+base_model: {module.base.model:yaml}
+license: {license:yaml}
 library_name: tacit
-tags: [tacit, agent, skill-module, {tag}]
+tags: [tacit, agent, skill-module, {tag:yaml}]
 ---
 # {module.skill}: a skill module for {module.display_world}
 
-Plays {families} of world `{module.display_world}`. {what}, {size}.{draft}
+Plays {families} of world `{module.display_world}`. {what}, {size}.{draft:raw}
 
 | | |
 |---|---|
@@ -161,11 +163,11 @@ Plays {families} of world `{module.display_world}`. {what}, {size}.{draft}
 | tracker | {tracker} |
 | plays with | temperature {module.sampling.temperature:g}, at most {module.max_steps} turns |
 | weights | `{module.digest}` |
-| made by | tacit {tacit}, run `{module.run[name]}`, checkpoint `{module.run[checkpoint]}` |
+| made by | tacit {tacit}, run `{run}`, checkpoint `{checkpoint}` |
 
 ## Scores
 
-{scores}
+{scores:raw}
 
 Repeat the last one (the same panel, sampling and seed; counts are equal on the same hardware):
 
@@ -174,18 +176,36 @@ Repeat the last one (the same panel, sampling and seed; counts are equal on the 
 """
 
 
+SCORE_LINE = "| {stage} | {success:.1%} | [{low:.1%}, {high:.1%}] | {episodes} | {panel} | `{panel_hash}` |"
+PLAIN_YAML = re.compile(r"[A-Za-z0-9/]([A-Za-z0-9._/:+-]*[A-Za-z0-9])?")
+MAX_VALUE = 500  # characters
+
+
+class _Card(string.Formatter):
+    """The manifest may come from anybody: none of its values ends its line, cell or code span, is HTML or a link."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        if spec == "raw":
+            return value
+        text = super().format_field(value, "" if spec == "yaml" else spec)
+        text = "".join("?" if character in "`|<>" or not character.isprintable() else character for character in text)
+        text = (text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…").replace("](", "] (")
+        return json.dumps(text, ensure_ascii=False) if spec == "yaml" and not PLAIN_YAML.fullmatch(text) else text
+
+
 def render_card(module: Module, license_name: str) -> str:
     """The module's README.md, with front matter as the Hugging Face hub reads it."""
-    lines = ["| after | success | 95% interval | episodes | panel | hash |", "|---|---|---|---|---|---|"]
-    for stage, score in module.scores.items():
-        low, high = score["interval"]
-        lines.append(
-            f"| {stage} | {score['success']:.1%} | [{low:.1%}, {high:.1%}] | {score['episodes']} | {score['panel']} | "
-            f"`{score['panel_hash']}` |"
-        )
+    card, lines = _Card(), ["| after | success | 95% interval | episodes | panel | hash |", "|---|---|---|---|---|---|"]
+    try:
+        for stage, score in module.scores.items():
+            low, high = score["interval"]
+            lines.append(card.format(SCORE_LINE, **{**score, "stage": stage, "low": low, "high": high}))
+    except (KeyError, TypeError, ValueError) as error:
+        raise TacitError(f"score {stage!r} in {module.path / MANIFEST} cannot be read: {type(error).__name__} {error}.") from error
     files = ", ".join(f"`{name}`" for name in module.draft.files) if module.draft else ""
     drafted = f" A model drafted its tracker or rewards ({files}); the draft runs in a sandbox whenever the module plays."
-    return CARD_TEMPLATE.format(
+    return card.format(
+        CARD_TEMPLATE,
         module=module,
         license=license_name,
         tag=module.draft.world or "work" if module.draft else module.world,
@@ -193,8 +213,10 @@ def render_card(module: Module, license_name: str) -> str:
         families=", ".join(module.families),
         what="A LoRA adapter on its base" if module.adapter else "A full model",
         size=f"{sum((module.path / name).stat().st_size for name in module.files):,} bytes of files",
-        context=module.context["kind"].replace("_", " "),
+        context=str(module.context.get("kind", "?")).replace("_", " "),
         tracker=f"version {module.tracker}" if module.tracker else "none",
         tacit=module.code.get("tacit", "?"),
+        run=module.run.get("name", "?"),
+        checkpoint=module.run.get("checkpoint", "?"),
         scores="\n".join(lines) if module.scores else "Not evaluated.",
     )

@@ -292,7 +292,7 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
 # License of the base model: a module is derived from it, so whoever passes it on must know.
 
 OWN_LICENSE = "Apache-2.0"  # license of packaged bases and of models trained from scratch
-LICENSE_FIELD = re.compile(r"\A---\s*\n.*?^license:\s*(\S[^\n]*)$", re.DOTALL | re.MULTILINE)
+LICENSE_FIELD = re.compile(r"\A---[ \t]*\n.*?^license:[ \t]*(\S[^\n]*)$", re.DOTALL | re.MULTILINE)
 """in the front matter of a model card"""
 LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
 

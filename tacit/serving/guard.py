@@ -324,6 +324,9 @@ class BoundedConnection(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers) > MAX_HEADERS:
             self._refuse_headers()
             raise ValueError("headers are too large")
+        if not self.url.startswith(b"/"):  # `GET http://evil.com/`: its host would count, and not that of the header
+            self.refuse(400, "the target of a request must be a path.")
+            raise ValueError("not a path")
         self._in_head, self._head_bytes, self._pieces = False, 0, 0
         super().on_headers_complete()
 

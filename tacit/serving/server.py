@@ -71,7 +71,11 @@ MIN_ROOM = 1 << 30
 
 def limit_memory(more: int) -> None:
     """Let the process take twice as much again as it takes now, at least 1 GiB, and `more`. Beyond that one request fails with
-    a MemoryError: a chat template can double a text in a loop, which would end the server or the machine. Linux only."""
+    a MemoryError: a chat template can double a text in a loop, which would end the server or the machine. Linux only.
+
+    Not with a GPU: CUDA maps host memory and address space as it goes, and NVIDIA does not say how much of it counts."""
+    if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
+        return
     with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
         import resource
 

@@ -1,0 +1,85 @@
+"""A module's card: what it says, and that no value of a stranger's manifest says more."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tacit.core.errors import TacitError
+from tacit.modules import read_module
+from tacit.modules.export import render_card
+from tacit.modules.module import LICENSE_FIELD, Module
+
+HOSTILE = (
+    "x\nlicense: mit\ntags: [evil]",
+    "x\r\n---\n# Other",
+    "x: {y",
+    "]\nevil: [",
+    "!!python/object/apply:os.system ['touch ran']",
+    "&a *a",
+    "` | <script>alert(1)</script> |",
+    "<img src=x onerror=alert(1)>",
+    "![x](http://evil.example/x.png) [y](javascript:alert(1))",
+    "\x1b[2J\x1b]0;title\x07\u202eevil\u2028\ud800\x00",
+    "y" * 1_000_000,
+    '"quoted\\',
+    "{module.path}{0}",
+)
+
+
+def poison(module: Module, text: str) -> Module:
+    """The same text in every value that a manifest may choose."""
+    score = {"success": 0.5, "interval": [0.1, 0.9], "episodes": text, "panel": text, "panel_hash": text}
+    return dataclasses.replace(
+        module,
+        world=text,
+        families=(text,) * 3,
+        tracker=text,
+        wording=text,
+        context={"kind": text},
+        base=dataclasses.replace(module.base, model=text),
+        fingerprint=text,
+        scores={text: score, "rl": score},
+        digest=text,
+        run={"name": text, "checkpoint": text},
+        code={"tacit": text},
+    )
+
+
+@pytest.fixture
+def heat(modules: Path) -> Module:
+    return read_module(modules / "heat")
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:20]))
+def test_no_value_of_a_manifest_says_more_than_a_value(heat: Module, text: str) -> None:
+    card = render_card(poison(heat, text), text)
+    expected = render_card(poison(heat, "plain"), "plain")
+    assert len(card.splitlines()) == card.count("\n") == expected.count("\n")
+    assert [line.count("|") for line in card.splitlines()] == [line.count("|") for line in expected.splitlines()]
+    assert [line.count("`") for line in card.splitlines()] == [line.count("`") for line in expected.splitlines()]
+    assert not re.search(r"[<>\x00-\x09\x0b-\x1f\x7f\u202e\ud800]|\]\(", card)
+    assert max(map(len, card.splitlines())) < 3000
+    front = yaml.safe_load(card.split("---\n")[1])
+    assert list(front) == ["base_model", "license", "library_name", "tags"] and len(front["tags"]) == 4
+    assert all(isinstance(value, str) for value in (front["base_model"], front["license"], *front["tags"]))
+
+
+def test_scores_that_are_none_are_said(heat: Module) -> None:
+    wrong: list[dict[str, Any]] = [{}, {"interval": [1]}, {"interval": 3}, {"success": "<b>"}, {"interval": ["x", "y"]}]
+    for change in wrong:
+        scores = {"rl": {**heat.scores["rl"], **change} if change else {}}
+        with pytest.raises(TacitError, match=r"score 'rl' in .* cannot be read"):
+            render_card(dataclasses.replace(heat, scores=scores), "mit")
+    assert "Not evaluated." in render_card(dataclasses.replace(heat, scores={}), "mit")
+
+
+def test_a_license_is_looked_for_in_linear_time() -> None:
+    assert LICENSE_FIELD.search("---\nlicense: mit\n---\n")[1] == "mit"  # type: ignore[index]
+    for text in ("---" + "\n" * 100_000, "---\n" + "license:\n" * 20_000, "---\nlicense:" + " " * 100_000 + "\n"):
+        assert LICENSE_FIELD.search(text) is None
