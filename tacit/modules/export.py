@@ -201,7 +201,9 @@ def render_card(module: Module, license_name: str) -> str:
             low, high = score["interval"]
             lines.append(card.format(SCORE_LINE, **{**score, "stage": stage, "low": low, "high": high}))
     except (KeyError, TypeError, ValueError) as error:
-        raise TacitError(f"score {stage!r} in {module.path / MANIFEST} cannot be read: {type(error).__name__} {error}.") from error
+        raise TacitError(
+            f"score {stage!r} in {module.path / MANIFEST} cannot be read: {type(error).__name__} {error}."
+        ) from error
     files = ", ".join(f"`{name}`" for name in module.draft.files) if module.draft else ""
     drafted = f" A model drafted its tracker or rewards ({files}); the draft runs in a sandbox whenever the module plays."
     return card.format(

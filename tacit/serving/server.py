@@ -63,8 +63,8 @@ def run_server(
 
 
 ACCEPTED = 32
-"""Connections accepted per turn of the event loop. libuv accepts one per listening socket and turn: with one socket, the last of
-a burst of connections waits as many turns as the burst has connections, and so does a /health after it."""
+"""Connections accepted per turn of the event loop. libuv accepts one per listening socket and turn: with one socket, the last
+of a burst of connections waits as many turns as the burst has connections, and so does a /health after it."""
 STACK_BYTES = 1 << 21  # of a thread; a session in a world of this server has one
 MIN_ROOM = 1 << 30
 

@@ -50,8 +50,8 @@ def test_a_head_without_end_is_cut_off(server: Served) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_several_connections_are_accepted_per_turn_of_the_event_loop(server: Served) -> None:
     """libuv accepts one per listening socket and turn, and a burst would delay /health."""
-    port = f":{server.port:04X}"
-    inode = next(f[9] for f in map(str.split, Path("/proc/net/tcp").open()) if f[1].endswith(port) and f[3] == "0A")
+    port, lines = f":{server.port:04X}", Path("/proc/net/tcp").read_text().splitlines()
+    inode = next(f[9] for f in map(str.split, lines) if f[1].endswith(port) and f[3] == "0A")
     links = [os.readlink(file) for file in Path(f"/proc/{server.process.pid}/fd").iterdir()]
     assert links.count(f"socket:[{inode}]") == ACCEPTED
 
