@@ -10,7 +10,7 @@ from interpreted import assert_interpreted
 from random_models import make_model, with_adapter
 
 from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkedPrefill, chunk_sizes
-from tacit.engines.local.fast.decode_attention import BLOCK_TOKENS, has_chunk_kernel, has_mixed_kernel
+from tacit.engines.local.fast.decode_attention import BLOCK_TOKENS, has_chunk_kernel
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import LlamaForward, PackedPrompts
 
@@ -21,16 +21,6 @@ for heads in ((3, 3, 64), (2, 6, 128), (1, 7, 16), (2, 1, 32), (1, 16, 16)):
     assert decode_attention._check_chunk_kernel(torch.device("cpu"), torch.float32, *heads), heads
 assert decode_attention._check_chunk_kernel(torch.device("cpu"), torch.float16, 2, 6, 64)
 assert decode_attention._check_chunk_kernel(torch.device("cpu"), torch.float16, 1, 3, 128)
-"""
-
-# in one launch, beside slots with one split and with several
-AT_ONCE = """
-import torch
-from tacit.engines.local.fast import decode_attention
-decode_attention._sm_count = lambda device: 16
-for splits, heads in ((1, (3, 3, 64)), (4, (2, 6, 32)), (1, (1, 7, 16)), (2, (2, 1, 16))):
-    decode_attention._choose_splits = lambda *known: splits
-    assert decode_attention._check_mixed_kernel(torch.device("cpu"), torch.float32, *heads), heads
 """
 
 # three prompts over several steps beside two decoding slots; what may not be read is infinite and must stay so
@@ -46,9 +36,8 @@ decode_attention._sm_count = lambda device: 16
 for family in ("qwen3", "llama-untied-bias"):
     forward, seen = LlamaForward(make_model(family)), {}
     forward._cpu_step_allowed = False
-    for kernel in ("", "one after the other", "at once"):
-        kv_cache.has_decode_kernel = lambda *known: bool(kernel)
-        decode_attention.has_mixed_kernel = lambda *known: kernel == "at once"
+    for kernel in (False, True):
+        kv_cache.has_decode_kernel = lambda *known: kernel
         cache = kv_cache.KeyValueCache(forward.shape)
         cache._head_major = not kernel
         cache.resize(5, 128)
@@ -73,28 +62,25 @@ for family in ("qwen3", "llama-untied-bias"):
                 assert all(layer[place, length - 1 : 127].isinf().all() for layer in rows)
         assert step == 3 and all(x.isfinite().all() for x in found)
         seen[kernel] = found
-    for how in ("one after the other", "at once"):
-        torch.testing.assert_close(seen[how], seen[""], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(seen[True], seen[False], atol=1e-4, rtol=1e-4)
 """
 
 
-@pytest.mark.parametrize("program", [INTERPRETED, AT_ONCE, IN_A_MODEL])
+@pytest.mark.parametrize("program", [INTERPRETED, IN_A_MODEL])
 def test_interpreted_kernel_matches_torch(program):
     assert_interpreted(program)
 
 
 def test_no_kernel_on_a_cpu():
     assert not has_chunk_kernel(torch.device("cpu"), torch.bfloat16, 3, 3, 64)
-    assert not has_mixed_kernel(torch.device("cpu"), torch.bfloat16, 3, 3, 64)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("heads", [(3, 3, 64), (2, 6, 128), (2, 7, 64), (2, 1, 128)])
 def test_kernel_on_a_gpu(heads):
     pytest.importorskip("triton")
-    for has in (has_chunk_kernel, has_mixed_kernel):
-        assert has(torch.device("cuda"), torch.bfloat16, *heads)
-        assert not has(torch.device("cuda"), torch.float32, *heads)
+    assert has_chunk_kernel(torch.device("cuda"), torch.bfloat16, *heads)
+    assert not has_chunk_kernel(torch.device("cuda"), torch.float32, *heads)
 
 
 def test_chunk_sizes_fill_the_device():

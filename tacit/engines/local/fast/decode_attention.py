@@ -277,13 +277,6 @@ def _check_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int,
     )
 
 
-# A mixed step: decoding slots and prompt blocks in one launch.
-#
-# Neither fills the device alone; together they take as long as the longer of the two. Slots are therefore never split. Blocks
-# read nothing that slots write, and slots nothing that blocks write, except for slots whose prompts are still being prefilled,
-# whose output is discarded.
-
-
 class MixedInputs(NamedTuple):
     """Everything but the queries; slots come first, then prompt tokens."""
 
@@ -301,15 +294,7 @@ class MixedInputs(NamedTuple):
 
 
 def mixed_attention(q_NHD: Tensor, beside: MixedInputs) -> Tensor:
-    """[N, query heads · head_dim]"""
-    (_, heads, dim), kv_heads, rows = q_NHD.shape, beside.keys_BSGD.shape[2], len(beside.positions_B)
-    # with many slots, whose programs are small, the programs of prompts would have to be small as well
-    few = choose_launch(rows * kv_heads, q_NHD.device) is FEW
-    at_once = few and has_mixed_kernel(q_NHD.device, q_NHD.dtype, kv_heads, heads // kv_heads, dim)
-    return (_in_one_launch if at_once else _in_two_launches)(q_NHD, beside)
-
-
-def _in_two_launches(q_NHD: Tensor, beside: MixedInputs) -> Tensor:
+    """[N, query heads · head_dim] of decoding slots and of prompt blocks, which read nothing that the other writes."""
     k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rope_N, scale = beside
     out_NF, rows = torch.empty(len(q_NHD), q_NHD[0].numel(), dtype=q_NHD.dtype, device=q_NHD.device), len(positions_B)
     (q, k, v, rope, out), (q_C, k_C, v_C, turns_C, out_C) = zip(
@@ -318,52 +303,3 @@ def _in_two_launches(q_NHD: Tensor, beside: MixedInputs) -> Tensor:
     decode_attention(q, k, v, keys_BSGD, values_BSGD, positions_B, rope, scale, out=out)
     chunk_attention(q_C, k_C, v_C, keys_BSGD, values_BSGD, blocks_N4, turns_C, scale, out_C)
     return out_NF
-
-
-@on_tensor_device
-def _in_one_launch(q_NHD: Tensor, beside: MixedInputs) -> Tensor:
-    from tacit.engines.local.fast.decode_attention_kernels import (
-        mixed_attention_kernel,  # triton is only installed with a GPU
-    )
-
-    k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rope_N, scale = beside
-    (tokens, heads, dim), kv_heads, rows = q_NHD.shape, keys_BSGD.shape[2], len(positions_B)
-    group = heads // kv_heads
-    together = min(MAX_HEADS, next_power_of_two(group))
-    of_prompts = len(blocks_N4) * kv_heads * -(-group // together)
-    out_NF = torch.empty(tokens, heads * dim, dtype=q_NHD.dtype, device=q_NHD.device)
-    mixed_attention_kernel[(of_prompts + rows * kv_heads,)](
-        q_NHD, k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rope_N, out_NF, scale,
-        q_NHD.stride(0), k_NGD.stride(0), v_NGD.stride(0), out_NF.stride(0), keys_BSGD.shape[1], rows, of_prompts,
-        KV=kv_heads, GROUP=group, PADDED=MIN_DOT, DIM=dim, ROW_BLOCK=FEW["BLOCK"], BLOCK_TOKENS=BLOCK_TOKENS, HEADS=together,
-        BLOCK=BLOCK, FRESH=FRESH, num_warps=WARPS, num_stages=FEW["num_stages"], **early_launch_options(q_NHD.device),
-    )  # fmt: skip
-    return out_NF
-
-
-@capability_probe
-def has_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    """Needs both kernels, with the same number of pipeline stages."""
-    sizes = (device, dtype, kv_heads, queries_per_kv, head_dim)
-    if head_dim > LARGE_HEAD or not (has_decode_kernel(*sizes) and has_chunk_kernel(*sizes)):
-        return False
-    return is_kernel_usable("mixed decode and chunked prefill attention", device, partial(_check_mixed_kernel, *sizes))
-
-
-def _check_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    """Compare with two separate launches, for one slot and for several."""
-    random, blocks_N4 = make_random(device, dtype), torch.tensor(TRIAL, device=device)
-    for rows in (1, 9):
-        tokens, capacity, scale = rows + len(TRIAL) * BLOCK_TOKENS, 192, head_dim**-0.5
-        q, k, v = (random(tokens, kv_heads * size, head_dim) for size in (queries_per_kv, 1, 1))
-        keys, values = (random(rows + 4, capacity, kv_heads, head_dim) for _ in range(2))
-        rope = torch.view_as_real(torch.polar(torch.ones(tokens, head_dim // 2, device=device), q[:, 0, ::2].float()))
-        positions = torch.arange(rows, device=device) * 23 % capacity
-        blocks = blocks_N4 + torch.tensor([rows, 0, 0, 0], device=device)  # behind the slots
-        results = []
-        for attention in (_in_two_launches, _in_one_launch):
-            cached = keys.clone(), values.clone()
-            results.append((attention(q, MixedInputs(k, v, *cached, positions, blocks, rope, scale)), *cached))
-        if not all(torch.allclose(x.float(), y.float(), atol=2e-2, rtol=2e-2) for x, y in zip(*results, strict=True)):
-            return False
-    return True

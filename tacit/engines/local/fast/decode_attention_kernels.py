@@ -220,30 +220,3 @@ def attend_prompt_block(
     out_head = first_head + queries // BLOCK_TOKENS
     out_offsets = (own + queries % BLOCK_TOKENS)[:, None].to(tl.int64) * out_row + (head * GROUP + out_head)[:, None] * DIM
     tl.store(out + out_offsets + dims[None, :], acc.to(query.dtype), mask=out_head[:, None] < GROUP)
-
-
-@triton.jit(do_not_specialize=["rows", "of_prompts"])
-def mixed_attention_kernel(
-    q, k_new, v_new, keys, values, positions, blocks, rotations, out, scale, q_row, k_row, v_row, out_row, capacity,
-    rows, of_prompts,
-    KV: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, DIM: tl.constexpr, ROW_BLOCK: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, FRESH: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """The first programs take prompt blocks, some of which take longest; the others one slot and key head each."""
-    wait_for_previous_kernel(EARLY)
-    program = tl.program_id(0)
-    if program < of_prompts:
-        head_groups: tl.constexpr = (GROUP + HEADS - 1) // HEADS
-        first = rows.to(tl.int64)
-        attend_prompt_block(
-            program // (KV * head_groups), program // head_groups % KV, program % head_groups, q + first * q_row,
-            k_new + first * k_row, v_new + first * v_row, keys, values, blocks, rotations + first * DIM, out + first * out_row,
-            scale, q_row, k_row, v_row, out_row, capacity, KV, GROUP, DIM, BLOCK_TOKENS, HEADS, BLOCK, FRESH,
-        )  # fmt: skip
-    else:
-        of_rows = program - of_prompts
-        unused = out  # slots are not split
-        attend_split(
-            of_rows // KV, of_rows % KV, 0, q, k_new, v_new, keys, values, positions, rotations, out, unused, unused, scale,
-            q_row, k_row, v_row, capacity, KV, GROUP, PADDED, DIM, ROW_BLOCK, 1,
-        )  # fmt: skip

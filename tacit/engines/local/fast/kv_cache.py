@@ -22,7 +22,6 @@ from tacit.engines.local.fast.decode_attention import (
     decode_attention,
     has_chunk_kernel,
     has_decode_kernel,
-    has_mixed_kernel,
     mixed_attention,
 )
 from tacit.engines.local.fast.layers import has_rope_cache_kernel, rope_into_cache
@@ -179,10 +178,7 @@ class KeyValueCache:
             return True
         s = self.shape
         sizes = (s.device, s.dtype, s.kv_heads, s.queries_per_kv, s.head_dim)
-        if not (self.uses_decode_kernel and has_chunk_kernel(*sizes)):
-            return False
-        has_mixed_kernel(*sizes)  # compiled and checked now, not in the middle of a step
-        return True
+        return self.uses_decode_kernel and has_chunk_kernel(*sizes)
 
     def make_metadata(
         self, positions_B: Tensor, window: int, rope_B: Tensor, chunk: PromptChunk | None = None
