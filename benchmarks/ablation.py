@@ -29,7 +29,6 @@ from tacit.engines.local.settings import EngineSettings
 PIECES = (
     "cuda_graphs",
     "has_decode_kernel",
-    "has_chunk_kernel",
     "has_varlen_kernels",
     "has_logprob_kernels",
     "has_sampling_kernel",

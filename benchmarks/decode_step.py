@@ -2,7 +2,6 @@
 
     python benchmarks/decode_step.py                                     # a tiny random model, 4 rows
     python benchmarks/decode_step.py --rank 16 --rows 16,64 --before 523 --profile     # on a GPU: shapes of Qwen2.5-1.5B
-    python benchmarks/decode_step.py --rows 64 --along 192,448           # with so many prompt tokens of others read along
 
 Weights are random, adapters stand on all linear layers, and their B is not zero. A step is recorded as in the sampler (a CUDA
 graph) and has the draw in it. `apart` is the mean difference in log-probability between the step and the model's own
@@ -23,16 +22,13 @@ from typing import Any
 import tacit.engines.local  # noqa: F401  (before torch: it sets how torch waits)
 
 # isort: split
-import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
 from train_step import synchronize
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkedPrefill
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs
-from tacit.engines.local.fast.decode_attention import PromptChunk
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import LlamaForward
 from tacit.engines.local.sampling import sample_tokens
@@ -63,25 +59,15 @@ def random_model(device: torch.device, rank: int) -> Any:
 
 
 class Steps:
-    """Decode steps of a model with `before` tokens per slot in the KV cache, and `along` tokens of chunked prefill."""
+    """Decode steps of a model with `before` tokens per slot in the KV cache."""
 
-    def __init__(self, forward: LlamaForward, tokens_BT: torch.Tensor, along: int = 0) -> None:
+    def __init__(self, forward: LlamaForward, tokens_BT: torch.Tensor) -> None:
         self._forward, self._tokens_B = forward, tokens_BT[:, -1].contiguous()
         rows, before = len(tokens_BT), tokens_BT.shape[1] - 1
         self._capacity = 1 << before.bit_length()
         self._cache = KeyValueCache(forward.shape)
-        prompts = 2 * -(-along // before) + 1
-        self._cache.resize(rows + prompts, self._capacity)
+        self._cache.resize(rows, self._capacity)
         forward.extend_rope(self._capacity)
-        self._chunk: PromptChunk | None = None
-        if along:
-            assert self._cache.supports_chunked_prefill, "no kernel for chunked prefill on this device"
-            chunked, buffer, random = ChunkedPrefill(), ChunkBuffer(along, 1, forward.device), np.random.default_rng(0)
-            chunked.add(np.arange(rows, rows + prompts), list(random.integers(0, forward.vocabulary, (prompts, before + 1))))
-            for chunks in (chunked.schedule(1, (along,), 1) for _ in range(2)):
-                assert chunks is not None
-                buffer.fill(chunks.packed_KX)
-            self._chunk = buffer.select(torch.zeros(1, dtype=torch.long, device=forward.device))
         self._positions_B = torch.full((rows,), before, device=forward.device)
         self._uniform_B = torch.rand(rows, device=forward.device)
         for part in torch.arange(rows, device=forward.device).split(32):
@@ -92,7 +78,7 @@ class Steps:
             )
 
     def logits(self) -> torch.Tensor:
-        return self._forward.decode_step(self._tokens_B, self._positions_B, self._cache, self._capacity, chunk=self._chunk)
+        return self._forward.decode_step(self._tokens_B, self._positions_B, self._cache, self._capacity)
 
     def __call__(self) -> None:
         sample_tokens(self.logits(), self._uniform_B, Sampling())
@@ -136,7 +122,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
     parser.add_argument("--rank", type=int, default=16, help="of the adapters (default %(default)s)")
     parser.add_argument("--rows", default="16,64" if gpu else "4", help="at once, several by commas (default %(default)s)")
-    parser.add_argument("--along", default="", help="prompt tokens of others in a step, multiples of 16 by commas")
     parser.add_argument("--before", type=int, default=523 if gpu else 23, help="tokens in the cache (default %(default)s)")
     parser.add_argument(
         "--repeats", type=int, default=5, help="timed rounds of 20 steps; the median counts (default %(default)s)"
@@ -171,16 +156,6 @@ def main() -> None:
         )
         if args.profile and on_gpu:
             show_kernels(run["adapters"])
-        result["rows"][rows]["along"] = {}
-        for along in map(int, filter(None, args.along.split(","))):
-            step = Steps(forwards["adapters"], tokens_BT, along)
-            gap = apart(step.logits(), peft, tokens_BT)
-            mixed = partial(graphs.run, along, step, lambda: lambda: None)
-            result["rows"][rows]["along"][along] = {"ms": (ms := milliseconds(mixed, args.repeats)), "apart": gap}
-            each = 1000 * (ms - found["adapters"]) / along
-            print(f"       with {along} prompt tokens: {ms:.3f} ms, {each:.2f} µs a token; apart {gap:.5f}", flush=True)
-            if args.profile and on_gpu:
-                show_kernels(mixed)
     if args.json:
         print(json.dumps(result))
 

@@ -22,17 +22,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from tacit.engines.local.fast import decode_attention_kernels, layer_kernels, logit_kernels
 
-TYPES = {"positions": "*i64", "blocks": "*i64", "tokens": "*i64", "last_tokens": "*i64", "sampled": "*i64"}
+TYPES = {"positions": "*i64", "tokens": "*i64", "last_tokens": "*i64", "sampled": "*i64"}
 TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks", "parts", "logits", "noise", "logprobs")}
 TYPES |= {name: "fp32" for name in ("scale", "epsilon", "temperature")}
-TYPES |= {name: "i32" for name in ("q_row", "k_row", "v_row", "out_row", "capacity", "rows", "count", "inner")}
+TYPES |= {name: "i32" for name in ("q_row", "k_row", "v_row", "capacity", "rows", "count", "inner")}
 TYPES |= {name: "i32" for name in ("stride", "vocabulary", "max_position")}
 SHAPE = {"KV": 2, "GROUP": 6, "DIM": 128}
-PROMPTS = {"BLOCK_TOKENS": 16, "HEADS": 4, "BLOCK": 64, "FRESH": 32}
 KERNELS = [
     (decode_attention_kernels.decode_attention_kernel, SHAPE | {"PADDED": 16, "BLOCK": 64, "SPLITS": 2}),
     (decode_attention_kernels.merge_splits_kernel, SHAPE | {"PADDED": 16, "SPLITS": 2}),
-    (decode_attention_kernels.chunk_attention_kernel, SHAPE | PROMPTS),
     (layer_kernels.rms_norm_kernel, {"WIDTH": 1536, "PADDED": 2048}),
     (layer_kernels.swiglu_forward_kernel, {"BLOCK": 1024}),
     (logit_kernels.sum_part_kernel, {"PARTS": 5, "BLOCK": 1024}),

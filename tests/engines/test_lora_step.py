@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from torch.nn.functional import rms_norm, silu
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.fast import chunked_prefill, lora_step, projections
+from tacit.engines.local.fast import lora_step, projections
 from tacit.engines.local.fast.lora_step import has_lora_norm_kernel, has_lora_swiglu_kernel
 from tests.engines.random_models import as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
@@ -113,16 +113,6 @@ def test_samples_what_the_model_does(family, limit, tokenizer, kernels, monkeypa
     peft = _make_adapted(family)
     _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
     assert kernels
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("family", ["llama-untied-bias", "qwen2", "qwen3"])
-def test_chunked_prefill_uses_adapters(family, tokenizer, kernels, monkeypatch):
-    monkeypatch.setattr(chunked_prefill, "DECODE_STEPS_PER_PREFILL_STEP", 1)  # however short completions are
-    peft = _make_adapted(family)
-    sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch, varlen=True, max_batch=2)
-    _check(peft, sampler, [Request(p, seed=i, max_tokens=3 + 9 * (i % 2)) for i, p in enumerate(make_prompts(8))])
-    assert max(kernels) > 2 + 64, "nobody was"
 
 
 def test_update_switch_and_disable_adapters(tokenizer, kernels, monkeypatch):

@@ -18,7 +18,6 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.decoding import PrefillBatch
-from tacit.engines.local.fast import chunked_prefill
 from tacit.engines.local.fast.cuda_graphs import PrefillBuffers, PrefillShape
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward
@@ -175,25 +174,6 @@ def test_prefill_graphs_extend_prefixes(tokenizer, monkeypatch, by_token, prefil
     found = play(scheduler, extend_prompts(np.random.default_rng(2)), lockstep=True)
     check_as_alone(model, tokenizer, found)
     assert replays[-1] > 0, "none was recorded"
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("lockstep", [True, False])
-def test_chunked_prefill_extends_prefixes(lockstep, tokenizer, monkeypatch, by_token):
-    torch.manual_seed(0)
-    monkeypatch.setattr(chunked_prefill, "max_prefill_steps", lambda written, rows: chunked_prefill.MAX_CHUNKED_STEPS)
-    monkeypatch.setattr(KeyValueCache, "supports_chunked_prefill", True)
-    model, added, add = make_model("llama"), [], chunked_prefill.ChunkedPrefill.add
-    monkeypatch.setattr(
-        chunked_prefill.ChunkedPrefill,
-        "add",
-        lambda self, places, prompts, known=(): added.extend(known) or add(self, places, prompts, known),
-    )
-    found = play(
-        make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM), extend_prompts(np.random.default_rng(2)), lockstep
-    )
-    check_as_alone(model, tokenizer, found)
-    assert sum(count > 0 for count in added) > 5
 
 
 def test_prefixes_of_old_weights_are_not_used(tokenizer, monkeypatch, by_token, prefill_cached):
@@ -437,22 +417,6 @@ def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, p
         prompts = [np.concatenate([prompt, rng.integers(0, 256, 4)]) for prompt in prompts]
     check_as_alone(model, tokenizer, found)
     assert [len(one) for one in prefill_cached if one is not None] == [2, 2], "of a place one is read on"
-
-
-def test_prefilled_tokens_exclude_cached_ones_in_chunked_prefill(tokenizer, monkeypatch, by_token):
-    torch.manual_seed(0)
-    monkeypatch.setattr(chunked_prefill, "max_prefill_steps", lambda written, rows: chunked_prefill.MAX_CHUNKED_STEPS)
-    monkeypatch.setattr(KeyValueCache, "supports_chunked_prefill", True)
-    sampler, known, find = make_sampler(make_model("llama"), tokenizer, monkeypatch), [], Slots.assign
-
-    def watched(self, requests, chunked=False, prefixes=None):
-        known.extend(one.tokens for one in prefixes or [] if one is not None)
-        return find(self, requests, chunked, prefixes)
-
-    monkeypatch.setattr(Slots, "assign", watched)
-    found = play(sampler.open_scheduler(WARM), extend_prompts(np.random.default_rng(2)), lockstep=False)
-    total = sum(len(request.prompt) for request, _ in found.values())
-    assert known and sampler.prefilled_tokens == total - sum(known)
 
 
 @pytest.mark.parametrize("episode_id", [-1, 1 << 63])

@@ -46,33 +46,6 @@ class PrefillBatch:
     """tokens of each prompt that its slot's KV cache already holds; no two requests share a prompt then"""
 
 
-@dataclass(frozen=True, eq=False)
-class SlotAssignment:
-    """Where slots continue: the token each reads next, and its position."""
-
-    slots_N: np.ndarray
-    tokens_N: np.ndarray
-    positions_N: np.ndarray
-
-    @staticmethod
-    def at_last_token(slots: Sequence[int] | np.ndarray, prompts: Sequence[np.ndarray]) -> SlotAssignment:
-        """Each slot continues at the last token of its prompt."""
-        tokens_N, positions_N = [prompt[-1] for prompt in prompts], [len(prompt) - 1 for prompt in prompts]
-        return SlotAssignment(*(np.array(numbers, dtype=np.int64) for numbers in (slots, tokens_N, positions_N)))
-
-
-@dataclass(frozen=True, eq=False)
-class ChunkSchedule:
-    """The prompt chunks of the next few decode steps."""
-
-    size: int
-    """prompt tokens per step"""
-    packed_KX: np.ndarray
-    """per step: tokens, positions and block descriptions, in the layout of `ChunkBuffer` (fast/chunked_prefill.py)"""
-    completed: SlotAssignment
-    """slots whose prompts are cached up to the last token after these steps"""
-
-
 PendingPrefill = Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray | None]]
 """each request's first token, its log-probability and, if requested, the hidden state of its prompt; calling it waits"""
 
@@ -98,20 +71,9 @@ class DecodeBatch(ABC):
         """Prefill the prompts and sample each request's first token. `occupied` slots keep their contents; 0 starts an empty
         batch. `hidden.layer` counts from 0, the embeddings."""
 
-    def chunk_sizes(self, slots: int) -> tuple[int, ...]:
-        """Prompt tokens that a decode step of this many slots can take for chunked prefill, ascending; (): none."""
-        return ()
-
-    def reserve(self, assignment: SlotAssignment, max_length: int, occupied: int) -> None:
-        """Prepare slots for chunked prefill, where `chunk_sizes` offers any. `max_length` and `occupied` as in `prefill`."""
-        raise AssertionError("this batch has no chunked prefill")
-
     @abstractmethod
-    def decode(
-        self, noise_BK: np.ndarray, longest: int, sampling: Sampling, chunks: ChunkSchedule | None = None
-    ) -> PendingTokens:
-        """Sample the next K tokens of every slot. `longest`: tokens of the longest sequence. `chunks`: prompt chunks to
-        prefill along the way; slots they complete decode from the next call on."""
+    def decode(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> PendingTokens:
+        """Sample the next K tokens of every slot. `longest`: tokens of the longest sequence."""
 
     @abstractmethod
     def compact(self, order: np.ndarray) -> None:
@@ -163,11 +125,6 @@ class DecodeState:
         larger.positions_B[: self.slots] = self.positions_B
         return larger
 
-    @property
-    def step_index(self) -> Tensor:
-        """[1] number of the step since `load_noise`"""
-        return self._sampled_B[:1]
-
     def assign(self, slots_N: np.ndarray, tokens_N: Tensor, positions_N: np.ndarray) -> None:
         """Set the token that each slot reads next, and its position."""
         slots = to_device(slots_N, self.tokens_B.device)
@@ -187,7 +144,7 @@ class DecodeState:
             outputs = self._noise_BK, self._out_tokens_BK, self._out_logprobs_BK
             launch_sampling_kernel(logits_BV, sampling.temperature, *outputs, advance)
             return
-        index = self.step_index
+        index = self._sampled_B[:1]  # the number of the step since `load_noise`
         tokens_B, logprobs_B = sample_tokens(logits_BV, self._noise_BK[:slots].index_select(1, index)[:, 0], sampling)
         self.tokens_B[:slots].copy_(tokens_B)
         self._out_tokens_BK[:slots].index_copy_(1, index, tokens_B[:, None])
@@ -331,9 +288,7 @@ class GenericDecodeBatch(DecodeBatch):
         self._state.assign(batch.slots_N, tokens_N, lengths_N[batch.source_N])
         return result
 
-    def decode(
-        self, noise_BK: np.ndarray, longest: int, sampling: Sampling, chunks: ChunkSchedule | None = None
-    ) -> PendingTokens:
+    def decode(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> PendingTokens:
         slots, steps = noise_BK.shape
         self._state.load_noise(noise_BK)
         for _ in range(steps):

@@ -1,8 +1,8 @@
 """Continuous batching: when a sequence finishes, its slot goes to the next request while the others keep decoding.
 
-One call of `LocalScheduler.wait` runs one round: waiting requests take free slots, their prompts are prefilled (at once, or in
-chunks inside the next decode steps), all slots decode until enough sequences have finished, and their completions go back to
-the caller, whose next requests take the free slots. Finished slots double as a prefix cache for the next turn of an episode.
+One call of `LocalScheduler.wait` runs one round: waiting requests take free slots, their prompts are prefilled, all slots
+decode until enough sequences have finished, and their completions go back to the caller, whose next requests take the free
+slots. Finished slots double as a prefix cache for the next turn of an episode.
 Batch composition is a function of the requests alone, never of time, so a run repeats bit for bit.
 """
 
@@ -29,10 +29,7 @@ from tacit.engines.local.decoding import (
     PendingPrefill,
     PendingTokens,
     PrefillBatch,
-    SlotAssignment,
 )
-from tacit.engines.local.fast import chunked_prefill
-from tacit.engines.local.fast.chunked_prefill import ChunkedPrefill
 from tacit.engines.local.fast.kernels import fast_paths, is_fast_enabled
 from tacit.engines.local.fast.llama_decoding import LlamaDecoder
 from tacit.engines.local.fast.projections import FAMILY, UnsupportedModule
@@ -73,13 +70,9 @@ class LocalScheduler:
         self._submitted = 0
         self.waiting: deque[EngineRequest] = deque()
         self._finished: list[tuple[int, Completion]] = []
-        self._num_finished, self._num_finished_tokens = 0, 0
-        """completions since the scheduler was opened, and their tokens"""
         self._version = 0
         self._batch: DecodeBatch | None = None
         self._slots = Slots(0)
-        self._chunked = ChunkedPrefill()
-        """prompts of active slots that are being prefilled in chunks"""
         self._prompts_grow = True
         """whether prompts seem to extend the previous turn; then finished slots are kept as a prefix cache"""
         self._weights_seen = 0
@@ -118,7 +111,7 @@ class LocalScheduler:
         with self._sampler.lock:
             if self._batch is not None:
                 self._batch.decoder.recycle(self._batch)
-            self._batch, self._slots, self._chunked = None, Slots(0), ChunkedPrefill()
+            self._batch, self._slots = None, Slots(0)
             self._pending.clear()
             self.waiting.clear()
             self._finished.clear()
@@ -126,7 +119,7 @@ class LocalScheduler:
     def requeue_all(self) -> None:
         """Put active requests back at the head of the queue; they start again."""
         self.waiting.extendleft(reversed(self._slots.active_requests))
-        self._slots, self._chunked = Slots(0), ChunkedPrefill()
+        self._slots = Slots(0)
         self._pending.clear()
 
     def release(self) -> None:
@@ -180,9 +173,6 @@ class LocalScheduler:
             prefixes = {}
         for _ in requests:
             self.waiting.popleft()
-        if occupied and self._can_prefill_chunked(requests, prefixes):
-            self._prefill_chunked(requests, prefixes, occupied)
-            return True
         extending = [request for request in requests if request.request_id in prefixes]
         others = [request for request in requests if request.request_id not in prefixes]
         if extending:
@@ -206,7 +196,7 @@ class LocalScheduler:
         batch = self._batch
         assert batch is not None
         if requests[0].request_id in prefixes:
-            requests = sorted(requests, key=lambda r: (_num_uncached(r, prefixes), r.request_id))
+            requests = sorted(requests, key=lambda r: (len(r.prompt) - prefixes[r.request_id].tokens, r.request_id))
             distinct, source_N = requests, np.arange(len(requests))
             cached_N = np.array([prefixes[request.request_id].tokens for request in requests])
         else:
@@ -216,45 +206,12 @@ class LocalScheduler:
             distinct, source_N = [same[0] for same in groups], np.repeat(np.arange(len(groups)), list(map(len, groups)))
             cached_N = None
         prompts = [request.prompt for request in distinct]
-        slots_N, uniform_N = self._slots.assign(requests, prefixes=[prefixes.get(request.request_id) for request in requests])
+        slots_N, uniform_N = self._slots.assign(requests, [prefixes.get(request.request_id) for request in requests])
         max_length = max(request.max_length for request in requests) + batch.steps_per_sync
         prefill_batch = PrefillBatch(slots_N, prompts, source_N, uniform_N, max_length, cached_N)
         result = batch.prefill(prefill_batch, occupied, self._sampling, self._hidden)
         self._sampler.prefilled_tokens += sum(map(len, prompts)) - (0 if cached_N is None else int(cached_N.sum()))
         self._pending.append(partial(self._record_prefill, slots_N, result))
-
-    def _prefill_chunked(self, requests: list[EngineRequest], prefixes: Prefixes, occupied: int) -> None:
-        """Queue prompts for chunked prefill, the shortest first, so that their slots start decoding soon."""
-        batch = self._batch
-        assert batch is not None
-        requests = sorted(requests, key=lambda request: _num_uncached(request, prefixes))
-        uncached = [_num_uncached(request, prefixes) for request in requests]
-        slots_N, _ = self._slots.assign(requests, chunked=True, prefixes=[prefixes.get(r.request_id) for r in requests])
-        prompts = [request.prompt for request in requests]
-        max_length = max(request.max_length for request in requests) + batch.steps_per_sync
-        batch.reserve(SlotAssignment.at_last_token(slots_N, prompts), max_length, occupied)
-        self._chunked.add(slots_N, prompts, [len(p) - tokens for p, tokens in zip(prompts, uncached, strict=True)])
-        self._sampler.prefilled_tokens += sum(uncached)
-
-    def _can_prefill_chunked(self, requests: list[EngineRequest], prefixes: Prefixes) -> bool:
-        """Not where half of the tokens are duplicates: a prefill computes identical prompts once."""
-        sizes = self._chunk_sizes(max(len(self._slots), self._slots.num_active + len(requests)))
-        lengths = [_num_uncached(request, prefixes) for request in requests]
-        if not self._chunked.has_capacity(lengths, sizes, self._max_prefill_steps):
-            return False
-        distinct = {request.prompt.tobytes(): length for request, length in zip(requests, lengths, strict=True)}
-        return 2 * sum(distinct.values()) > sum(lengths)
-
-    def _chunk_sizes(self, slots: int) -> tuple[int, ...]:
-        """Chunk sizes for a step of so many slots; (): no chunked prefill. Hidden states need a whole prefill. A chunked
-        prefill that has begun is finished even if completions have become too short for it."""
-        assert self._batch is not None
-        wanted = self._hidden is None and (self._chunked.is_active or self._max_prefill_steps)
-        return self._batch.chunk_sizes(slots) if wanted else ()
-
-    @property
-    def _max_prefill_steps(self) -> int:
-        return chunked_prefill.max_prefill_steps(self._num_finished_tokens, self._num_finished)
 
     # Prefix cache.
 
@@ -293,7 +250,11 @@ class LocalScheduler:
     # Decoding.
 
     def _decode_until_return(self, admitted: bool) -> None:
-        """Decode until it is time to return finished sequences and admit others (`_should_return`).
+        """Decode until idle slots have cost as much as an admission, which is the same however few requests it admits:
+
+            Σ over steps of (finished slots)  ≥  ADMIT_COST · (slots active at the start)
+
+        or a sequence has been finished for MAX_WAIT_STEPS.
 
         A GPU runs ahead: the next steps are launched before the tokens of the last ones are read, unless a sequence has just
         finished (its steps would be wasted). It also decodes while the host prepares a prefill."""
@@ -306,15 +267,13 @@ class LocalScheduler:
             self._pending.popleft()()
         num_finished, idle, waited = len(self._finished), 0, 0
         num_started, steady = slots.num_active + num_finished, not num_finished
-        while slots.num_active and not self._should_return(num_finished, num_started, idle, waited):
-            # chunked prefill writes into fixed slots; and it has work for the device whoever finishes
-            chunked = self._chunked.is_active
+        while slots.num_active and idle < ADMIT_COST * num_started and waited < MAX_WAIT_STEPS:
             sparse = slots.num_active <= batch.compact_below * len(slots)
-            if sparse and not chunked and not self._pending and not self._keeps_prefixes:
+            if sparse and not self._pending and not self._keeps_prefixes:
                 batch.compact(slots.compact())
             if not self._pending:
                 self._launch_decode()
-            if batch.is_async and (chunked or (steady and bool((slots.remaining_N > 0).all()))):
+            if batch.is_async and steady and bool((slots.remaining_N > 0).all()):
                 self._launch_decode()
             self._pending.popleft()()
             before, num_finished = num_finished, num_started - slots.num_active
@@ -326,40 +285,14 @@ class LocalScheduler:
         elif batch.is_async and not self._pending and (slots.remaining_N > 0).any():
             self._launch_decode()
 
-    def _should_return(self, num_finished: int, num_started: int, idle: int, waited: int) -> bool:
-        """Whether idle slots have cost as much as an admission, which is the same however few requests it admits:
-
-            Σ over steps of (finished slots)  ≥  ADMIT_COST · (slots active at the start)
-
-        or a sequence has been finished for MAX_WAIT_STEPS. Chunked prefill is nearly free, so it waits less. The requests that
-        will take the slots are waiting already, or are expected to have prompts like the current ones."""
-        sizes = self._chunk_sizes(len(self._slots))
-        following = list(islice(self.waiting, num_finished)) if sizes else []
-        if following:
-            chunked = self._can_prefill_chunked(following, self._find_cached_prefixes(following))
-        else:
-            expected = [int(self._slots.prompt_lengths_S.mean())] * num_finished if sizes else []
-            chunked = bool(sizes) and self._chunked.has_capacity(expected, sizes, self._max_prefill_steps)
-        if chunked:
-            cost, patience = chunked_prefill.CHUNKED_ADMIT_COST, chunked_prefill.CHUNKED_MAX_WAIT
-        else:
-            cost, patience = ADMIT_COST, MAX_WAIT_STEPS
-        return idle >= cost * num_started or waited >= patience
-
     def _launch_decode(self) -> None:
         """Launch the next few decode steps, no more than the longest-running sequence still needs."""
         batch, slots = self._batch, self._slots
         assert batch is not None
         longest = slots.max_length
-        steps = batch.steps_per_sync
-        if not self._chunked.is_active:
-            steps = max(1, min(steps, int(slots.remaining_N.max())))
-        chunks = self._chunked.schedule(steps, self._chunk_sizes(len(slots)), self._max_prefill_steps)
-        noise_SK, occupants = slots.launch(steps)
-        tokens = batch.decode(noise_SK, longest, self._sampling, chunks)
+        noise_SK, occupants = slots.launch(max(1, min(batch.steps_per_sync, int(slots.remaining_N.max()))))
+        tokens = batch.decode(noise_SK, longest, self._sampling)
         self._pending.append(partial(self._record_tokens, occupants, tokens))
-        if chunks is not None:
-            slots.prefilling_S[chunks.completed.slots_N] = False
 
     # Results.
 
@@ -377,19 +310,11 @@ class LocalScheduler:
         self._finish(self._slots.record(slots_N, tokens_BK[slots_N], logprobs_BK[slots_N], self._stops))
 
     def _finish(self, sequences: list[FinishedSequence]) -> None:
-        self._num_finished += len(sequences)
-        self._num_finished_tokens += sum(len(sequence.tokens_T) for sequence in sequences)
         texts = self._stops.decode_all([sequence.tokens_T for sequence in sequences])
         for one, text in zip(sequences, texts, strict=True):
             finish: Literal["stop", "length"] = "stop" if one.stopped else "length"
             completion = Completion(one.tokens_T, one.logprobs_T, text, finish, one.hidden_D, self._version)
             self._finished.append((one.request.request_id, completion))
-
-
-def _num_uncached(request: EngineRequest, prefixes: Prefixes) -> int:
-    """Prompt tokens that still have to be prefilled."""
-    prefix = prefixes.get(request.request_id)
-    return len(request.prompt) - (prefix.tokens if prefix else 0)
 
 
 class LocalSampler:

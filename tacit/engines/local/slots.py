@@ -173,8 +173,6 @@ class Slots:
         self.hidden: list[np.ndarray | None] = []
         """of the prompts: what the completions will carry"""
         self.active_S = np.zeros(0, dtype=bool)
-        self.prefilling_S = np.zeros(0, dtype=bool)
-        """active, but its prompt is still being prefilled in chunks"""
         self._request_ids_S = np.zeros(0, dtype=np.int64)
         self._lengths_S = np.zeros(0, dtype=np.int64)
         """tokens recorded"""
@@ -183,7 +181,7 @@ class Slots:
         self._limits_S = np.zeros(0, dtype=np.int64)
         self.episodes_S = np.zeros(0, dtype=np.int64)
         """-1: no episode, or its cached prefix is of older weights"""
-        self.prompt_lengths_S = np.zeros(0, dtype=np.int64)
+        self._prompt_lengths_S = np.zeros(0, dtype=np.int64)
         self._noise_SM = np.zeros((0, 0), dtype=np.float32)
         self._tokens_SM = np.zeros((0, 0), dtype=np.int64)
         self._logprobs_SM = np.zeros((0, 0), dtype=np.float32)
@@ -208,7 +206,7 @@ class Slots:
     @property
     def max_length(self) -> int:
         """tokens of the longest active sequence, counting those launched"""
-        return int((self.prompt_lengths_S + self._launched_S)[self.active_S].max())
+        return int((self._prompt_lengths_S + self._launched_S)[self.active_S].max())
 
     @property
     def has_episodes(self) -> bool:
@@ -233,10 +231,10 @@ class Slots:
         return None
 
     def assign(
-        self, requests: Sequence[EngineRequest], chunked: bool = False, prefixes: Sequence[CachedPrefix | None] | None = None
+        self, requests: Sequence[EngineRequest], prefixes: Sequence[CachedPrefix | None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Give each request a slot: that of its cached prefix, else a finished sequence's, else a new one. Returns the slots
-        and the noise of each first token. `chunked`: its tokens are not launched until `finish_prefill`."""
+        and the noise of each first token."""
         kept_N = np.array([-1 if prefix is None else prefix.slot for prefix in prefixes or [None] * len(requests)])
         free_N = np.setdiff1d(np.flatnonzero(~self.active_S), kept_N)[: int((kept_N < 0).sum())]
         more = int((kept_N < 0).sum()) - len(free_N)
@@ -250,8 +248,8 @@ class Slots:
             self.requests[slot] = request
         self.active_S[slots_N], self._lengths_S[slots_N], self._limits_S[slots_N] = True, 0, limits_N
         self._request_ids_S[slots_N] = [request.request_id for request in requests]
-        self._launched_S[slots_N], self.prefilling_S[slots_N] = 0 if chunked else 1, chunked
-        self.prompt_lengths_S[slots_N] = [len(request.prompt) for request in requests]
+        self._launched_S[slots_N] = 1
+        self._prompt_lengths_S[slots_N] = [len(request.prompt) for request in requests]
         self.episodes_S[slots_N] = [-1 if request.episode is None else request.episode for request in requests]
         self._noise_SM[slots_N] = draw_uniforms([request.seed for request in requests], self._noise_SM.shape[1])
         return slots_N, self._noise_SM[slots_N, 0]
@@ -259,7 +257,7 @@ class Slots:
     def launch(self, steps: int) -> tuple[np.ndarray, Occupants]:
         """Count `steps` more tokens as launched. Returns their noise [slots, steps] and who will receive them."""
         noise_SK = np.take_along_axis(self._noise_SM, self._launched_S[:, None] + np.arange(steps), axis=1)
-        slots_N = np.flatnonzero(self.active_S & ~self.prefilling_S)
+        slots_N = np.flatnonzero(self.active_S)
         self._launched_S[slots_N] += steps
         return noise_SK, (slots_N, self._request_ids_S[slots_N])
 
@@ -330,6 +328,6 @@ class Slots:
 
 
 _SLOT_ARRAYS = (
-    *("active_S", "prefilling_S", "_request_ids_S", "_lengths_S", "_launched_S", "_limits_S", "prompt_lengths_S"),
+    *("active_S", "_request_ids_S", "_lengths_S", "_launched_S", "_limits_S", "_prompt_lengths_S"),
     *("episodes_S", "_noise_SM", "_tokens_SM", "_logprobs_SM"),
 )

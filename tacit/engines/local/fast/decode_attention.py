@@ -12,9 +12,7 @@ several programs (flash decoding), and a second launch merges the splits:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +26,6 @@ from tacit.engines.local.fast.kernels import (
     make_random,
     on_tensor_device,
 )
-from tacit.engines.local.packing import next_power_of_two
 
 MIN_DOT = 16
 """smallest side of a tensor-core product; the query heads of a key head are padded to it"""
@@ -55,19 +52,17 @@ def decode_attention(
     scale: float,
     splits: int = 0,
     launch: Mapping[str, int] | None = None,
-    out: Tensor | None = None,
 ) -> Tensor:
     """[B, query heads · head_dim]. The heads of a slot must be contiguous; slots may be strided. `splits`: a power of two; 0
-    picks it, and the launch options, for the device. `out`: contiguous output memory.
+    picks it, and the launch options, for the device.
 
     The two halves of each RoPE pair are adjacent in queries and keys. `rope_B` [B, head_dim / 2, 2]: cos and sin at each slot's
     position, in float32."""
     rows, heads, dim = q_BHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
     splits = splits or _choose_splits(rows * kv_heads, q_BHD.device)
-    launch = launch or choose_launch(rows * kv_heads * splits, q_BHD.device)
-    if out is None:
-        out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
+    launch = launch or (FEW if rows * kv_heads * splits <= 2 * _sm_count(q_BHD.device) else MANY)
+    out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
     found, peaks = (
         out.new_empty((rows, kv_heads, splits, MIN_DOT, size) if splits > 1 else 0, dtype=torch.float32) for size in (dim, 2)
     )
@@ -86,10 +81,6 @@ def decode_attention(
         shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": MIN_DOT, "DIM": dim, "SPLITS": splits}
         merge_splits_kernel[(rows, heads)](found, peaks, out, **shape, num_warps=1, **early_launch_options(q_BHD.device))
     return out
-
-
-def choose_launch(programs: int, device: torch.device) -> Mapping[str, int]:
-    return FEW if programs <= 2 * _sm_count(device) else MANY
 
 
 @cache
@@ -149,157 +140,3 @@ def _check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int
         if not torch.allclose(found[row].float(), expected.flatten(), atol=2e-2, rtol=2e-2):
             return False
     return True
-
-
-# Chunked prefill: attention of prompt tokens inside a decode step, in blocks of 16.
-#
-#     out = softmax(R q · [k₀ … k₍c₋₁₎, R kₒ … R kₜ] · scale) [v₀ … vₜ]      t: the token's position
-#
-# Tokens 0 … c−1 of the prompt are in the cache from earlier steps; tokens c … t belong to this step. The latter's keys and
-# values are read from the step's own tensors, not from the cache, so that no block waits for another.
-
-BLOCK_TOKENS = 16
-"""prompt tokens per block, all of one prompt: the smallest side of a tensor-core product"""
-BLOCK_FIELDS = 4
-"""fields of a block: its slot; the prompt tokens in the cache; the index in the chunk of the prompt's first token of this step;
-the number of real tokens in the block, 0 for padding"""
-MAX_HEADS = 4
-"""query heads per program: with 16 tokens, 64 query rows, the tensor cores' tile"""
-BLOCK, FRESH, WARPS = 64, 32, 4
-"""cached positions and new tokens per iteration of a program, and its warps"""
-LARGE_HEAD = 128
-"""head_dim above which three pipeline stages do not fit into the shared memory of every device"""
-
-
-@dataclass(frozen=True, eq=False)
-class PromptChunk:
-    """Prompt tokens of one step. Blocks of a prompt are consecutive, and all but the last are full."""
-
-    tokens_C: Tensor
-    positions_C: Tensor
-    blocks_N4: Tensor
-    """see BLOCK_FIELDS"""
-
-
-@on_tensor_device
-def chunk_attention(
-    q_CHD: Tensor,
-    k_CGD: Tensor,
-    v_CGD: Tensor,
-    keys_BSGD: Tensor,
-    values_BSGD: Tensor,
-    blocks_N4: Tensor,
-    rope_C: Tensor,
-    scale: float,
-    out: Tensor,
-) -> None:
-    """Writes `out` [C, query heads · head_dim], and keys and values into the cache. Layout and RoPE as in
-    `decode_attention`."""
-    from tacit.engines.local.fast import decode_attention_kernels  # triton is only installed with a GPU
-
-    _, heads, dim = q_CHD.shape
-    kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
-    group = heads // kv_heads
-    together = min(MAX_HEADS, next_power_of_two(group))
-    decode_attention_kernels.chunk_attention_kernel[(len(blocks_N4), kv_heads, -(-group // together))](
-        q_CHD, k_CGD, v_CGD, keys_BSGD, values_BSGD, blocks_N4, rope_C, out, scale, q_CHD.stride(0), k_CGD.stride(0),
-        v_CGD.stride(0), out.stride(0), capacity,
-        KV=kv_heads, GROUP=group, DIM=dim, BLOCK_TOKENS=BLOCK_TOKENS, HEADS=together, BLOCK=BLOCK, FRESH=FRESH,
-        num_warps=WARPS, num_stages=3 if dim <= LARGE_HEAD else 2, **early_launch_options(q_CHD.device),
-    )  # fmt: skip
-
-
-def chunk_attention_reference(
-    q_CHD: Tensor, k_CGD: Tensor, v_CGD: Tensor, keys_BSGD: Tensor, values_BSGD: Tensor, blocks_N4: Tensor, scale: float
-) -> Tensor:
-    """The same in torch, with RoPE applied already; reads the blocks on the host."""
-    found_CHD, group = torch.zeros_like(q_CHD), q_CHD.shape[1] // k_CGD.shape[1]
-    for number, (slot, cached, begin, count) in enumerate(blocks_N4.tolist()):
-        if not count:
-            continue
-        own, end = number * BLOCK_TOKENS, number * BLOCK_TOKENS + count
-        k, v = (
-            torch.cat((there[slot, :cached], new[begin:end])).transpose(0, 1).repeat_interleave(group, 0)
-            for there, new in ((keys_BSGD, k_CGD), (values_BSGD, v_CGD))
-        )
-        sees = torch.arange(k.shape[1], device=k.device) <= cached - begin + torch.arange(own, end, device=k.device)[:, None]
-        found = scaled_dot_product_attention(q_CHD[own:end].transpose(0, 1), k, v, attn_mask=sees, scale=scale)
-        found_CHD[own:end] = found.transpose(0, 1)
-        for there, new in ((keys_BSGD, k_CGD), (values_BSGD, v_CGD)):
-            there[slot, cached + own - begin : cached + end - begin] = new[own:end]
-    return found_CHD.flatten(1)
-
-
-@capability_probe
-def has_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
-    return fits and is_kernel_usable(
-        "chunked prefill attention", device, partial(_check_chunk_kernel, device, dtype, kv_heads, queries_per_kv, head_dim)
-    )
-
-
-TRIAL = (
-    *((2, 0, 0, 16), (2, 0, 0, 16), (2, 0, 0, 3)),
-    *((0, 150, 48, 16), (0, 150, 48, 16), (0, 0, 0, 0), (3, 1, 96, 1), (1, 64, 112, 9)),
-)
-"""test blocks: a new prompt, one that continues, padding, a single token, and one behind a full block of cached positions"""
-
-
-def _check_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    """Compare with the reference; whatever may not be read is infinite."""
-    random = make_random(device, dtype)
-    blocks_N4, rows, capacity, scale = torch.tensor(TRIAL, device=device), 4, 320, head_dim**-0.5
-    tokens = len(TRIAL) * BLOCK_TOKENS
-    q, k, v = (random(tokens, kv_heads * size, head_dim) for size in (queries_per_kv, 1, 1))
-    keys, values = (random(rows, capacity, kv_heads, head_dim) for _ in range(2))
-    real, used = (
-        (torch.arange(BLOCK_TOKENS, device=device) < blocks_N4[:, 3:]).flatten(),
-        blocks_N4[:, 3].repeat_interleave(BLOCK_TOKENS) > 0,
-    )
-    for slot, cached, _, count in TRIAL:
-        for there in (keys, values):
-            there[slot, cached if count else capacity :] = float("inf")
-    for new in (q, k, v):
-        new[~real] = float("inf")
-    rope = torch.polar(torch.ones(tokens, head_dim // 2, device=device), random(tokens, head_dim // 2).float())
-    found = torch.full((tokens, q[0].numel()), float("nan"), dtype=dtype, device=device)
-    new_keys, new_values = keys.clone(), values.clone()
-    chunk_attention(q, k, v, new_keys, new_values, blocks_N4, torch.view_as_real(rope), scale, found)
-    q, k = (SamplerOps.apply_rope(x, rope[:, None]) for x in (q, k))
-    q, k, v, keys, values = (x.float() for x in (q, k, v, keys, values))
-    expected = chunk_attention_reference(q, k, v, keys, values, blocks_N4, scale)
-    return (
-        torch.allclose(found[real].float(), expected[real], atol=2e-2, rtol=2e-2)
-        and bool(torch.isfinite(found).all())
-        and not found[~used].any()
-        and torch.allclose(new_keys.float(), keys, atol=2e-2, rtol=2e-2)
-        and torch.equal(new_values.float(), values)
-    )
-
-
-class MixedInputs(NamedTuple):
-    """Everything but the queries; slots come first, then prompt tokens."""
-
-    k_NGD: Tensor
-    v_NGD: Tensor
-    keys_BSGD: Tensor
-    values_BSGD: Tensor
-    """the cache, which also receives the new keys and values"""
-    positions_B: Tensor
-    """of the slots"""
-    blocks_N4: Tensor
-    """of the prompt chunk"""
-    rope_N: Tensor
-    scale: float
-
-
-def mixed_attention(q_NHD: Tensor, beside: MixedInputs) -> Tensor:
-    """[N, query heads · head_dim] of decoding slots and of prompt blocks, which read nothing that the other writes."""
-    k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rope_N, scale = beside
-    out_NF, rows = torch.empty(len(q_NHD), q_NHD[0].numel(), dtype=q_NHD.dtype, device=q_NHD.device), len(positions_B)
-    (q, k, v, rope, out), (q_C, k_C, v_C, turns_C, out_C) = zip(
-        *((x[:rows], x[rows:]) for x in (q_NHD, k_NGD, v_NGD, rope_N, out_NF)), strict=True
-    )
-    decode_attention(q, k, v, keys_BSGD, values_BSGD, positions_B, rope, scale, out=out)
-    chunk_attention(q_C, k_C, v_C, keys_BSGD, values_BSGD, blocks_N4, turns_C, scale, out_C)
-    return out_NF

@@ -8,22 +8,14 @@ decode kernel, each slot reads exactly its own positions (fast/decode_attention.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacit.engines.local.fast.decode_attention import (
-    MixedInputs,
-    PromptChunk,
-    chunk_attention_reference,
-    decode_attention,
-    has_chunk_kernel,
-    has_decode_kernel,
-    mixed_attention,
-)
+from tacit.engines.local.fast.decode_attention import decode_attention, has_decode_kernel
 from tacit.engines.local.fast.layers import has_rope_cache_kernel, rope_into_cache
 from tacit.engines.local.fast.varlen_attention import has_varlen_kernels
 from tacit.engines.local.memory import empty_cache
@@ -61,9 +53,7 @@ class AttentionMetadata:
     mask: Tensor
     positions: Tensor
     rope: Tensor | None = None
-    """rotations of each slot and of the chunk tokens behind them, if the attention kernel applies RoPE"""
-    chunk: PromptChunk | None = None
-    """prompt tokens of a chunked prefill; they come after the slots"""
+    """rotations of each slot, if the attention kernel applies RoPE"""
 
 
 class KeyValueCache:
@@ -172,37 +162,25 @@ class KeyValueCache:
         s = self.shape
         return not self._head_major and has_decode_kernel(s.device, s.dtype, s.kv_heads, s.queries_per_kv, s.head_dim)
 
-    @property
-    def supports_chunked_prefill(self) -> bool:
-        if self._head_major:
-            return True
-        s = self.shape
-        sizes = (s.device, s.dtype, s.kv_heads, s.queries_per_kv, s.head_dim)
-        return self.uses_decode_kernel and has_chunk_kernel(*sizes)
-
-    def make_metadata(
-        self, positions_B: Tensor, window: int, rope_B: Tensor, chunk: PromptChunk | None = None
-    ) -> AttentionMetadata:
+    def make_metadata(self, positions_B: Tensor, window: int, rope_B: Tensor) -> AttentionMetadata:
         """A step in which slot i writes at its position and reads up to it, within `window`. `rope_B` [B, 1, head_dim / 2]:
-        rotations of the slots and of the chunk behind them."""
+        rotations of the slots."""
         slots = len(positions_B)
         if self.uses_decode_kernel:
             rope = torch.view_as_real(rope_B.squeeze(1))
-            return AttentionMetadata(slots, window, (), positions_B, positions_B, rope, chunk)
+            return AttentionMetadata(slots, window, (), positions_B, positions_B, rope)
         if self._head_major:
             kv_index = self._head_starts[:slots] + positions_B[:, None]
         else:
             kv_index = torch.arange(slots, device=positions_B.device) * self.capacity + positions_B
         # [B, 1, 1, W]: 0 up to each slot's position, −∞ beyond
         mask = torch.where(self._positions[:window] > positions_B.view(-1, 1, 1, 1), self._masked, self._visible)
-        return AttentionMetadata(slots, window, (kv_index,), mask, positions_B, chunk=chunk)
+        return AttentionMetadata(slots, window, (kv_index,), mask, positions_B)
 
     def attend(self, layer: int, q_BHD: Tensor, k_BHD: Tensor, v_BHD: Tensor, step: AttentionMetadata) -> Tensor:
         """Store this step's keys and values, then attend: [B, query heads · head_dim]. RoPE is applied already, unless the
         decode kernel does it."""
         s, keys, values = self.shape, self._keys[layer], self._values[layer]
-        if step.chunk is not None:
-            return self._attend_mixed(layer, q_BHD, k_BHD, v_BHD, step, step.chunk)
         if step.rope is not None:
             return decode_attention(q_BHD, k_BHD, v_BHD, keys, values, step.positions, step.rope, s.scale)
         if self._head_major:
@@ -212,15 +190,6 @@ class KeyValueCache:
             cached.view(-1, s.kv_heads, s.head_dim).index_copy_(0, step.kv_index[0], new)
         shape, strides = (step.slots, step.window, s.kv_heads, s.head_dim), keys.stride()
         return attend_last_token(q_BHD, keys.as_strided(shape, strides), values.as_strided(shape, strides), step.mask, s.scale)
-
-    def _attend_mixed(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: AttentionMetadata, chunk: PromptChunk) -> Tensor:
-        """Slots, followed by chunk tokens; neither reads what the other writes."""
-        s, keys, values, slots = self.shape, self._keys[layer], self._values[layer], step.slots
-        if step.rope is None:
-            attended = self.attend(layer, q[:slots], k[:slots], v[:slots], replace(step, chunk=None))
-            rest = chunk_attention_reference(q[slots:], k[slots:], v[slots:], keys, values, chunk.blocks_N4, s.scale)
-            return torch.cat((attended, rest))
-        return mixed_attention(q, MixedInputs(k, v, keys, values, step.positions, chunk.blocks_N4, step.rope, s.scale))
 
     def attend_head_major(self, layer: int, q_BHGD: Tensor, kv_BHD: Tensor, step: AttentionMetadata) -> Tensor:
         """`attend` on a CPU in few calls: queries grouped by key head, keys and values side by side."""

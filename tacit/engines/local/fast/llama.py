@@ -30,7 +30,6 @@ from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attentio
 
 from tacit.core.types import HiddenState
 from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE, CompiledSamplerOps, SamplerOps, can_compile
-from tacit.engines.local.fast.decode_attention import PromptChunk
 from tacit.engines.local.fast.kv_cache import AttentionMetadata, AttentionShape, KeyValueCache, RopeAndStore, attend_last_token
 from tacit.engines.local.fast.lora_step import has_lora_decode, lora_decode
 from tacit.engines.local.fast.projections import FAMILY, FusedLinear, UnsupportedModule
@@ -416,21 +415,12 @@ class LlamaForward:
         h_last = self.final_norm(top.finish(h_last, attend_last(q, k, v)))
         return self.head.to_float32(h_last), h_last if layer == len(self) and not needs_all else pooled
 
-    def decode_step(
-        self, tokens_B: Tensor, positions_B: Tensor, cache: KeyValueCache, window: int, chunk: PromptChunk | None = None
-    ) -> Tensor:
-        """One more token per slot at its own position; reads the cache's first `window` positions. Returns logits [B, V].
-
-        `chunk`: prompt tokens for chunked prefill, computed behind the slots; only their keys and values are kept, so they
-        leave after the top layer's attention.
-        """
-        all_positions = positions_B
-        if chunk is not None:
-            tokens_B, all_positions = torch.cat((tokens_B, chunk.tokens_C)), torch.cat((positions_B, chunk.positions_C))
-        rope_B = self._rope.index_select(0, all_positions).unsqueeze(1)
-        metadata, ops = cache.make_metadata(positions_B, window, rope_B, chunk), self._step_ops
+    def decode_step(self, tokens_B: Tensor, positions_B: Tensor, cache: KeyValueCache, window: int) -> Tensor:
+        """One more token per slot at its own position; reads the cache's first `window` positions. Returns logits [B, V]."""
+        rope_B = self._rope.index_select(0, positions_B).unsqueeze(1)
+        metadata, ops = cache.make_metadata(positions_B, window, rope_B), self._step_ops
         h = embedding(tokens_B, self._embed.weight)
-        if chunk is None and self._can_use_cpu_step:
+        if self._can_use_cpu_step:
             slots = len(h)
             if self._cpu_step is None or self._cpu_step.slots != slots:
                 inner = self._layers[0].gate_up.weight.shape[0] // 2
@@ -443,10 +433,7 @@ class LlamaForward:
         if self._can_use_lora_step:
             return self.head.to_float32(lora_decode(h, self._layers, self._norm, rope, cache, metadata, ops))
         for depth, block in enumerate(self._layers):
-            attended = cache.attend(depth, *block.compute_qkv(h, rope, ops), metadata)
-            if depth + 1 == len(self):
-                h, attended = h[: metadata.slots], attended[: metadata.slots]
-            h = block.finish(h, attended, ops)
+            h = block.finish(h, cache.attend(depth, *block.compute_qkv(h, rope, ops), metadata), ops)
         return self.head.to_float32(self.final_norm(h))
 
     @property

@@ -14,17 +14,14 @@ from torch import Tensor
 from tacit.core.protocols import Sampling
 from tacit.core.types import HiddenState
 from tacit.engines.local.decoding import (
-    ChunkSchedule,
     DecodeBatch,
     DecodeState,
     PendingPrefill,
     PendingTokens,
     PrefillBatch,
-    SlotAssignment,
     find_moved,
     sample_first_tokens,
 )
-from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, chunk_sizes
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs, PrefillGraphs, PromptStates
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward, PackedPrompts
@@ -168,11 +165,6 @@ class LlamaDecoder:
     def max_length(self) -> int | None:
         return self.forward.max_length
 
-    @cached_property
-    def supports_chunked_prefill(self) -> bool:
-        """Checked on first use: it compiles a kernel."""
-        return self.fixed_shapes and self.varlen and KeyValueCache(self.forward.shape).supports_chunked_prefill
-
     @property
     def has_prefix_cache(self) -> bool:
         """Off in deterministic mode: continuing from a prefix differs from a whole prefill in the last bits, and whether a
@@ -256,8 +248,6 @@ class LlamaDecodeBatch(DecodeBatch):
         self._graph_epoch = decoder.graph_epoch
         self._used = 0
         """no slot has anything in the cache beyond this position"""
-        self._chunk_buffers: dict[int, ChunkBuffer] = {}
-        """by chunk size"""
 
     def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         decoder, slots_N, source_N = self.decoder, batch.slots_N, batch.source_N
@@ -282,55 +272,29 @@ class LlamaDecodeBatch(DecodeBatch):
         self._state.assign(slots_N, tokens_N, lengths_N[source_N])
         return result
 
-    def chunk_sizes(self, slots: int) -> tuple[int, ...]:
-        return chunk_sizes(self.decoder.pad_slots(slots)) if self.decoder.supports_chunked_prefill else ()
-
-    def reserve(self, assignment: SlotAssignment, max_length: int, occupied: int) -> None:
-        slots_N = assignment.slots_N
-        self._resize(max(occupied, int(slots_N.max()) + 1), max_length, occupied)
-        self._used = max(self._used, int(assignment.positions_N.max()))
-        self._assign(assignment)
-
-    def decode(
-        self, noise_BK: np.ndarray, longest: int, sampling: Sampling, chunks: ChunkSchedule | None = None
-    ) -> PendingTokens:
+    def decode(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> PendingTokens:
         decoder, state, cache = self.decoder, self._state, self.cache
         self._drop_stale_graphs()
         slots, steps = noise_BK.shape
         width, capacity = decoder.pad_slots(slots), cache.capacity
         state.load_noise(noise_BK)
-        buffers: list[ChunkBuffer | None] = [None] * steps
-        if chunks is not None:
-            if chunks.size not in self._chunk_buffers:
-                self._chunk_buffers[chunks.size] = ChunkBuffer(chunks.size, self.steps_per_sync, decoder.device)
-            self._chunk_buffers[chunks.size].fill(chunks.packed_KX)
-            buffers[: len(chunks.packed_KX)] = [self._chunk_buffers[chunks.size]] * len(chunks.packed_KX)
-        for length, buffer in enumerate(buffers, longest):
+        settings = (sampling.temperature, sampling.top_p, sampling.top_k)
+        for length in range(longest, longest + steps):
             window = capacity if cache.uses_decode_kernel else min(decoder.pad_window(length), capacity)
 
-            def step(window: int = window, buffer: ChunkBuffer | None = buffer) -> None:
-                tokens_B, positions_B = state.tokens_B[:width], state.positions_B[:width]
-                chunk = None if buffer is None else buffer.select(state.step_index)
-                logits = decoder.forward.decode_step(tokens_B, positions_B, cache, window, chunk)
+            def step(window: int = window) -> None:
+                logits = decoder.forward.decode_step(state.tokens_B[:width], state.positions_B[:width], cache, window)
                 state.sample(logits, sampling, capacity)
 
-            settings = (sampling.temperature, sampling.top_p, sampling.top_k)
-            self.graphs.run((width, capacity, window, settings, buffer and buffer.size), step, state.save)
+            self.graphs.run((width, capacity, window, settings), step, state.save)
         self._used = max(self._used, min(longest + steps - 1, capacity))
-        tokens = state.fetch_tokens(slots, steps)
-        if chunks is not None and len(chunks.completed.slots_N):
-            self._assign(chunks.completed)
-        return tokens
+        return state.fetch_tokens(slots, steps)
 
     def compact(self, order: np.ndarray) -> None:
         to, source = find_moved(order, self.decoder.device)
         if len(to):
             self.cache.copy_slots(to, source, self._used)
         self._state.compact(order)
-
-    def _assign(self, assignment: SlotAssignment) -> None:
-        tokens_N = to_device(assignment.tokens_N, self.decoder.device)
-        self._state.assign(assignment.slots_N, tokens_N, assignment.positions_N)
 
     def _drop_stale_graphs(self) -> None:
         """Drop CUDA graphs that read weights which have moved since."""

@@ -56,8 +56,6 @@ def lora_decode(
     for depth, layer in enumerate(layers):
         q, k, v = layer.split_heads(layer.qkv(x), rope_B, ops)
         attended = cache.attend(depth, q, k, v, metadata)
-        if depth + 1 == len(layers):
-            h_BD, attended = h_BD[: metadata.slots], attended[: metadata.slots]
         x = add_lora_and_norm(h_BD, layer.mlp_norm, *layer.out.project_with_lora_input(attended))
         next_norm = layers[depth + 1].input_norm if depth + 1 < len(layers) else last_norm
         s = lora_swiglu(*layer.gate_up.project_with_lora_input(x))
