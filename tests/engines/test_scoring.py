@@ -160,7 +160,7 @@ def test_chunked_logits_give_the_same_numbers_and_gradients(make_policy, monkeyp
 
 
 def test_entropy_of_a_uniform_distribution_is_the_log_of_its_size() -> None:
-    flat_model = SimpleNamespace(logits=lambda h: torch.zeros(len(h), 8), chunk_tokens=100, linear_head=None, fast=True)
+    flat_model = SimpleNamespace(logits=lambda h: torch.zeros(len(h), 8), chunk_tokens=100)
     logprobs_T, entropy_T = token_logprobs(flat_model, torch.zeros(3, 4), torch.tensor([0, 1, 7]), 1.0, "value")  # type: ignore[arg-type]
     np.testing.assert_allclose(entropy_T, np.log(8), rtol=1e-6)
     np.testing.assert_allclose(logprobs_T, -np.log(8), rtol=1e-6)

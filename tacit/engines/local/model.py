@@ -57,8 +57,7 @@ class LanguageModel:
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._check_head()
         self.packed_decoder: PackedDecoder | None = None
-        self.fast = is_fast_enabled()
-        if packed and self.fast and PackedDecoder.supports(hf):
+        if packed and is_fast_enabled() and PackedDecoder.supports(hf):
             varlen = [VarlenDecoder(hf)] if VarlenDecoder.can_run(hf) else []
             self.packed_decoder = next((d for d in (*varlen, PackedDecoder(hf)) if self._matches_transformers(d)), None)
 
@@ -101,11 +100,6 @@ class LanguageModel:
         if self._softcap:
             logits_TV = torch.tanh(logits_TV / self._softcap) * self._softcap
         return logits_TV
-
-    @property
-    def linear_head(self) -> Tensor | None:
-        """[V, D] if logits are the plain product with it, without scale or soft cap; else None"""
-        return None if self._scale != 1.0 or self._softcap else self._head_matrix
 
     @property
     def _head_matrix(self) -> Tensor | None:

@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
-from tacit.engines.local.fast.cross_entropy import LogprobTargets, fused_linear_logprobs, has_logprob_kernels
 from tacit.engines.local.fast.packed import VarlenDecoder
 from tacit.engines.local.memory import AdaptiveBudget
 from tacit.engines.local.model import LanguageModel
@@ -46,20 +45,17 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """(log π(target), entropy of π) at each position, π = softmax(logits / temperature), in float32.
 
-    Uses the fused linear log-softmax kernels where available. Otherwise logits are computed in chunks of tokens, and under
-    autograd recomputed in the backward pass, so [tokens, vocabulary] never exists in full.
+    Logits are computed in chunks of tokens, and under autograd recomputed in the backward pass, so [tokens, vocabulary] never
+    exists in full.
     """
-    size, weight_VD = model.chunk_tokens, model.linear_head
-    if model.fast and weight_VD is not None and has_logprob_kernels(weight_VD.device, weight_VD.dtype):
-        return fused_linear_logprobs(hidden_TD, weight_VD, LogprobTargets(targets_T, _positive(temperature), entropy, size))
 
     def chunk(hidden_CD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor | None]:
         return logprobs_from_logits(model.logits(hidden_CD), targets_C, temperature, entropy)
 
-    if len(targets_T) <= size:
+    if len(targets_T) <= model.chunk_tokens:
         return chunk(hidden_TD, targets_T)
     recompute = torch.is_grad_enabled() and hidden_TD.requires_grad
-    parts = _run_in_chunks(chunk, size, recompute, hidden_TD, targets_T)
+    parts = _run_in_chunks(chunk, model.chunk_tokens, recompute, hidden_TD, targets_T)
     logprobs_T = torch.cat([logprobs_C for logprobs_C, _ in parts])
     return logprobs_T, None if entropy == "none" else torch.cat([entropy_C for _, entropy_C in parts])
 
@@ -74,18 +70,14 @@ def logprobs_from_logits(
     logits_TV: Tensor, targets_T: Tensor, temperature: float = 1.0, entropy: EntropyMode = "none"
 ) -> tuple[Tensor, Tensor | None]:
     """log π(target) and the entropy −Σ π log π of π = softmax(logits / temperature)."""
-    logps_TV = torch.log_softmax(logits_TV if _positive(temperature) == 1.0 else logits_TV / temperature, dim=-1)
+    if temperature <= 0:
+        raise TacitError(f"log-probabilities need a temperature above 0, got {temperature}.")
+    logps_TV = torch.log_softmax(logits_TV if temperature == 1.0 else logits_TV / temperature, dim=-1)
     logprobs_T = logps_TV.gather(-1, targets_T[:, None]).squeeze(-1)
     if entropy == "none":
         return logprobs_T, None
     with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
         return logprobs_T, -(logps_TV.exp() * logps_TV).sum(-1)
-
-
-def _positive(temperature: float) -> float:
-    if temperature <= 0:
-        raise TacitError(f"log-probabilities need a temperature above 0, got {temperature}.")
-    return float(temperature)  # Triton kernels do not accept numpy scalars
 
 
 Rest = ParamSpec("Rest")
