@@ -30,7 +30,6 @@ PIECES = (
     "cuda_graphs",
     "has_decode_kernel",
     "has_varlen_kernels",
-    "has_sampling_kernel",
     "has_swiglu_kernels",
     "has_rms_norm_kernel",
     "has_rope_qkv_kernel",

@@ -8,11 +8,12 @@ from interpreted import assert_compiled
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tacit.engines.local import sampling
+from tacit.core.protocols import Sampling
 from tacit.engines.local.fast import decode_attention, kernels, layers, lora_step
 from tacit.engines.local.fast.kernels import early_launch_options
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import LlamaForward
+from tacit.engines.local.sampling import sample_tokens
 
 # Cross-compiled for Hopper, without a GPU. In PTX the first basic block comes first.
 COMPILED = """
@@ -20,21 +21,18 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from tacit.engines.local.fast import decode_attention_kernels, layer_kernels, logit_kernels
+from tacit.engines.local.fast import decode_attention_kernels, layer_kernels
 
-TYPES = {"positions": "*i64", "tokens": "*i64", "last_tokens": "*i64", "sampled": "*i64"}
-TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks", "parts", "logits", "noise", "logprobs")}
-TYPES |= {name: "fp32" for name in ("scale", "epsilon", "temperature")}
+TYPES = {"positions": "*i64"}
+TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks")}
+TYPES |= {name: "fp32" for name in ("scale", "epsilon")}
 TYPES |= {name: "i32" for name in ("q_row", "k_row", "v_row", "capacity", "rows", "count", "inner")}
-TYPES |= {name: "i32" for name in ("stride", "vocabulary", "max_position")}
 SHAPE = {"KV": 2, "GROUP": 6, "DIM": 128}
 KERNELS = [
     (decode_attention_kernels.decode_attention_kernel, SHAPE | {"PADDED": 16, "BLOCK": 64, "SPLITS": 2}),
     (decode_attention_kernels.merge_splits_kernel, SHAPE | {"PADDED": 16, "SPLITS": 2}),
     (layer_kernels.rms_norm_kernel, {"WIDTH": 1536, "PADDED": 2048}),
     (layer_kernels.swiglu_forward_kernel, {"BLOCK": 1024}),
-    (logit_kernels.sum_part_kernel, {"PARTS": 5, "BLOCK": 1024}),
-    (logit_kernels.sample_kernel, {"STEPS": 4, "PARTS": 5, "PADDED": 8, "BLOCK": 1024}),
     (layer_kernels.lora_add_rms_norm_kernel, {"WIDTH": 1536, "RANK": 16, "PADDED": 16, "BLOCK": 2048}),
     (layer_kernels.lora_swiglu_kernel, {"INNER": 8960, "RANK": 32, "PADDED": 32, "ROWS": 16, "BLOCK": 64}),
 ]
@@ -116,8 +114,12 @@ def test_early_launches_and_graphs_give_the_same_bits(monkeypatch, rank) -> None
 
         def step() -> None:
             logits = forward.decode_step(last_B, positions_B, cache, 256)
-            advance = (drawn_B, last_B, positions_B, 255)
-            sampling.launch_sampling_kernel(logits, 1.0, noise_BK, tokens_BK, logprobs_BK, advance)
+            tokens_B, logprobs_B = sample_tokens(logits, noise_BK.index_select(1, drawn_B[:1])[:, 0], Sampling())
+            tokens_BK.index_copy_(1, drawn_B[:1], tokens_B[:, None])
+            logprobs_BK.index_copy_(1, drawn_B[:1], logprobs_B[:, None])
+            last_B.copy_(tokens_B)
+            drawn_B.add_(1)
+            positions_B.add_(1)
 
         step()
         if recorded:
@@ -135,7 +137,7 @@ def test_early_launches_and_graphs_give_the_same_bits(monkeypatch, rank) -> None
         return [tokens_BK, logprobs_BK, *cache._keys, *cache._values]
 
     found = {(True, recorded): run(recorded) for recorded in (False, True)}
-    launching = (lora_step, decode_attention, layers, kernels, sampling)
+    launching = (lora_step, decode_attention, layers, kernels)
     for module in launching:
         monkeypatch.setattr(module, "early_launch_options", lambda device: {"EARLY": False})
     found |= {(False, recorded): run(recorded) for recorded in (False, True)}

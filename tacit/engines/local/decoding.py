@@ -23,7 +23,7 @@ from transformers.cache_utils import DynamicLayer
 from tacit.core.protocols import Sampling
 from tacit.core.types import HiddenState
 from tacit.engines.local.packing import to_device
-from tacit.engines.local.sampling import can_use_kernel, launch_sampling_kernel, sample_tokens
+from tacit.engines.local.sampling import sample_tokens
 
 PendingTokens = Callable[[], tuple[np.ndarray, np.ndarray]]
 """tokens and log-probabilities, [B, K] each, that the device may still be computing; calling it waits for them"""
@@ -139,11 +139,6 @@ class DecodeState:
     def sample(self, logits_BV: Tensor, sampling: Sampling, capacity: int) -> None:
         """Sample each slot's next token and advance its position, below `capacity`. Reads no value on the host."""
         slots = len(logits_BV)
-        if can_use_kernel(logits_BV, sampling):
-            advance = (self._sampled_B, self.tokens_B, self.positions_B, capacity - 1)
-            outputs = self._noise_BK, self._out_tokens_BK, self._out_logprobs_BK
-            launch_sampling_kernel(logits_BV, sampling.temperature, *outputs, advance)
-            return
         index = self._sampled_B[:1]  # the number of the step since `load_noise`
         tokens_B, logprobs_B = sample_tokens(logits_BV, self._noise_BK[:slots].index_select(1, index)[:, 0], sampling)
         self.tokens_B[:slots].copy_(tokens_B)

@@ -105,12 +105,3 @@ def make_random(device: torch.device, dtype: torch.dtype) -> Callable[..., torch
     """make_random(…)(*shape): the next normal numbers of one generator, the same in every process."""
     generator = torch.Generator(device).manual_seed(0)
     return lambda *shape: torch.randn(*shape, generator=generator, device=device).to(dtype)
-
-
-def probe_logits(rows: int, vocabulary: int, block: int, generator: torch.Generator) -> Tensor:
-    """[rows, vocabulary] test logits from flat to sharp. A third of the rows has −∞ in the first block, a third after it."""
-    spread_B = torch.logspace(-1, 1, rows, device=generator.device)[:, None]
-    logits_BV = torch.randn(rows, vocabulary, generator=generator, device=generator.device) * spread_B
-    logits_BV[::3, : block + 5] = float("-inf")
-    logits_BV[1::3, block - 5 :] = float("-inf")
-    return logits_BV
