@@ -29,7 +29,6 @@ from tacit.engines.local.settings import EngineSettings
 PIECES = (
     "cuda_graphs",
     "has_decode_kernel",
-    "has_varlen_kernels",
     "has_swiglu_kernels",
     "has_rms_norm_kernel",
     "has_rope_qkv_kernel",

@@ -3,7 +3,7 @@
     python benchmarks/pieces.py                    # in the shapes of SmolLM2-135M and of Qwen2.5-1.5B
     python benchmarks/pieces.py --repeats 21 --json
 
-Of a prefill of 256 prompts of 200 tokens: attention, rotation with keys and values put into the cache, and a norm; each thirty
+Of a prefill of 256 prompts of 200 tokens: rotation with keys and values put into the cache, and a norm; each thirty
 times in a row in one recorded graph, so that nothing waits for launches. Of an update: rotation there and back, launched as it
 is there; what is short waits for its launch.
 """
@@ -15,11 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from gpu_timing import begin, median_us
 
-from tacit.engines.local.fast import varlen_attention as attention
 from tacit.engines.local.fast.compiled import COMPILED_OPS
 from tacit.engines.local.fast.layers import (
     RopeQKV,
@@ -29,7 +27,6 @@ from tacit.engines.local.fast.layers import (
     rms_norm_forward,
     rope_into_cache,
 )
-from tacit.engines.local.fast.varlen_attention import SequenceLayout, varlen_forward
 
 GPU, PROMPTS, LENGTH, CALLS = torch.device("cuda"), 256, 200, 30
 
@@ -72,11 +69,10 @@ def recorded_us(call: Callable[[], Any], repeats: int) -> float:
 
 @torch.inference_mode()
 def of_a_prefill(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
-    lengths, dim, tokens = np.full(PROMPTS, LENGTH), shape.head_dim, PROMPTS * LENGTH
-    spans, scale = SequenceLayout.of(lengths, lengths, GPU), dim**-0.5
+    dim, tokens = shape.head_dim, PROMPTS * LENGTH
     qkv = drawn(tokens, sum(shape.sizes) * dim)
     by_head = qkv.view(tokens, -1, dim)
-    q, k, v = by_head.split(shape.sizes, 1)
+    _, k, v = by_head.split(shape.sizes, 1)
     positions = torch.arange(tokens, device=GPU) % LENGTH
     slots = torch.arange(tokens, device=GPU) // LENGTH * 256 + positions
     rotations = torch.randn(256, dim // 2, 2, device=GPU)
@@ -90,10 +86,6 @@ def of_a_prefill(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
         values.index_copy_(0, slots, v)
 
     calls: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-        "attention": (
-            lambda: attention._FlashVarlenAttention.apply(q, k, v, spans, scale),
-            lambda: varlen_forward(q, k, v, spans, scale),
-        ),
         "rotation and cache": (
             rotated_and_copied,
             lambda: rope_into_cache(qkv, shape.heads, positions, rotations, slots, keys, values),
@@ -128,7 +120,7 @@ def of_an_update(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
 
 def check(shape: Shape) -> None:
     of = GPU, torch.bfloat16, shape.heads, shape.key_heads, shape.head_dim
-    there = attention.has_varlen_kernels(*of), has_rope_cache_kernel(*of), has_rope_qkv_kernel(*of)
+    there = has_rope_cache_kernel(*of), has_rope_qkv_kernel(*of)
     if not all((*there, has_rms_norm_kernel(GPU, torch.bfloat16, shape.width))):
         raise SystemExit("some of our kernels are not used on this GPU: see the warning, if any.")
 

@@ -40,7 +40,7 @@ def test_shapes_are_few_and_tight(weights, share, most):
 def test_padding_longer_than_the_rope_table():
     forward, device = LlamaForward(make_model("llama")), torch.device("cpu")
     prompts = drawn(np.random.default_rng(0), *[30] * 127)
-    fixed = PrefillBuffers(PrefillShape.fit(np.array([30] * 127)), device, 64)
+    fixed = PrefillBuffers(PrefillShape.fit(np.array([30] * 127)), device)
     filling = fixed.shape.tokens - 30 * 127
     assert filling > len(forward._rope), "not such a case"
     fixed.fill(prompts, np.arange(30 * 127), 5000)
@@ -61,7 +61,7 @@ def test_padding_changes_nothing(family):
     for lengths in ((17, 3, 40), (40, 2, 1, 30, 9), (60,), (5, 6, 7, 8, 9, 10, 11)):
         prompts = drawn(rng, *lengths)
         if fixed is None:
-            fixed = PrefillBuffers(PrefillShape.fit(np.array(lengths)), device, 16)
+            fixed = PrefillBuffers(PrefillShape.fit(np.array(lengths)), device)
         total = sum(lengths)
         fixed.fill(prompts, np.arange(total), 999)
         assert fixed.kv_index_N.tolist() == [*range(total), *[999] * (fixed.shape.tokens - total)]

@@ -433,7 +433,7 @@ def test_padding_behind_a_prefix_is_finite(by_token):
     cache = KeyValueCache(forward.shape)
     cache.resize(4, 64)
     rests, after = [np.arange(5), np.arange(3)], CachedPrefixes(np.array([9, 20]), np.array([0, 64]))
-    fixed = PrefillBuffers(PrefillShape.fit(np.array([5, 3])), torch.device("cpu"), 0)
+    fixed = PrefillBuffers(PrefillShape.fit(np.array([5, 3])), torch.device("cpu"))
     fixed.fill(rests, np.array([*range(9, 14), *range(84, 87)]), 14, after)
     with torch.inference_mode():
         sink = partial(cache.store, fixed.kv_index_N, None)

@@ -143,7 +143,7 @@ def test_no_steps_beyond_the_limit(tokenizer, monkeypatch):
 
 
 def test_staging_buffer_waits_for_its_copy():
-    fixed = PrefillBuffers(PrefillShape.fit(np.array([5])), torch.device("cpu"), 0)
+    fixed = PrefillBuffers(PrefillShape.fit(np.array([5])), torch.device("cpu"))
     fixed.fill([np.arange(1, 6)], np.arange(5), 99)
     seen = []
     fixed._copied = SimpleNamespace(synchronize=lambda: seen.append(fixed._staging_parts[0][:5].tolist()))

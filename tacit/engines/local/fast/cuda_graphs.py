@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from threading import Lock
 from typing import NamedTuple
@@ -129,11 +130,9 @@ class PrefillShape(NamedTuple):
 class PrefillBuffers:
     """Inputs of a captured prefill of one shape, at fixed addresses."""
 
-    def __init__(self, shape: PrefillShape, device: torch.device, block: int) -> None:
-        """`block`: queries per block of the varlen attention kernel, whose work list is part of the inputs; 0: no kernel."""
+    def __init__(self, shape: PrefillShape, device: torch.device) -> None:
         self.shape, (tokens, prompts, _) = shape, shape
-        self._block, blocks = block, max_blocks(tokens, prompts, block) if block else 0
-        parts = (tokens, tokens, tokens, prompts, prompts + 1, prompts, prompts, 5 * blocks, 5 * prompts)
+        parts = (tokens, tokens, tokens, prompts, prompts + 1, prompts, prompts, 5 * max_blocks(tokens, prompts), 5 * prompts)
         self._all = torch.zeros(sum(parts), dtype=torch.long, device=device)
         self._tokens_N, self._positions_N, self.kv_index_N, self._ends_U, self._starts, *more = self._all.split(parts)
         self._starts_k, self._keys = more[:2]
@@ -160,16 +159,14 @@ class PrefillBuffers:
         tokens_N[real:], positions_N[real:] = 0, 0  # padding may be longer than the precomputed RoPE
         np.cumsum(lengths_U, out=starts[1:])
         ends_U[:] = starts[1:] - 1
-        starts_k[:], keys[:], queries_U = starts[:-1], lengths_U, lengths_U
         if prefixes is not None:
             count = len(prompts)
             positions_N[:real] += np.repeat(prefixes.cached_U, lengths_U[:count])
             starts_k[:count], keys[:count] = prefixes.kv_start_U, prefixes.cached_U + lengths_U[:count]
             starts_k[count:], keys[count:] = spare, 1  # padding attends to nothing
             queries_U = np.append(lengths_U[:count], np.zeros_like(lengths_U[count:]))
-        if self._block:
             for work_list, counts_U in ((blocks, queries_U), (last_blocks, np.minimum(queries_U, 1))):
-                shares = split_into_blocks(counts_U, keys, "queries", self._block, starts_k).ravel()
+                shares = split_into_blocks(counts_U, keys, starts_k).ravel()
                 work_list[: len(shares)], work_list[len(shares) :] = shares, 0  # zeros: empty blocks
         self._all.copy_(self._staging, non_blocking=True)
         if self._all.is_cuda:
@@ -177,13 +174,14 @@ class PrefillBuffers:
 
     def as_prompts(self, in_cache: bool = False) -> PackedPrompts:
         """`in_cache`: keys are read from the cache, prefixes included."""
-        starts, longest, block = self._starts.int(), self.shape.longest, self._block
-        starts_k, keys_B = (self._starts_k.int(), self._keys.int()) if in_cache else (starts, None)
-        all_blocks, last_blocks = (
-            {("queries", block): work_list.int()} if block else {} for work_list in (self._blocks, self._last_blocks)
-        )
-        layout = SequenceLayout(starts, starts_k, longest, longest, blocks=all_blocks, keys_B=keys_B)
-        last = SequenceLayout(self._single, starts_k, 1, longest, blocks=last_blocks, keys_B=keys_B)
+        starts, longest = self._starts.int(), self.shape.longest
+        layout, last = SequenceLayout(starts, starts, longest, longest), SequenceLayout(self._single, starts, 1, longest)
+        if in_cache:
+            starts_k, keys_B = self._starts_k.int(), self._keys.int()
+            layout, last = (
+                replace(one, starts_k=starts_k, keys_B=keys_B, blocks_N5=blocks_N5.int())
+                for one, blocks_N5 in ((layout, self._blocks), (last, self._last_blocks))
+            )
         return PackedPrompts(self._tokens_N, self._positions_N, self._ends_U, layout, last)
 
 
@@ -237,7 +235,7 @@ class PrefillGraphs:
                 return None
             if (shape.prompts, hidden) not in self._outputs:
                 self._outputs[shape.prompts, hidden] = _allocate_outputs(shape.prompts, forward, hidden)
-            self._buffers[key] = PrefillBuffers(shape, forward.device, forward.query_block)
+            self._buffers[key] = PrefillBuffers(shape, forward.device)
         buffers, outputs = self._buffers[key], self._outputs[shape.prompts, hidden]
         buffers.fill(prompts, kv_index_N, spare, prefixes)
 

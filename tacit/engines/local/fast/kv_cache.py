@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.fast.decode_attention import decode_attention, has_decode_kernel
 from tacit.engines.local.fast.layers import has_rope_cache_kernel, rope_into_cache
-from tacit.engines.local.fast.varlen_attention import has_varlen_kernels
+from tacit.engines.local.fast.varlen_attention import has_prefix_kernel
 from tacit.engines.local.memory import empty_cache
 
 RopeAndStore = Callable[[int, Tensor, Tensor, Tensor], None]
@@ -139,10 +139,10 @@ class KeyValueCache:
 
     @property
     def can_extend_prefix(self) -> bool:
-        """whether varlen attention can read the keys of scattered slots in place"""
+        """whether attention can read the keys of scattered slots in place"""
         s = self.shape
         on_gpu = s.device.type == "cuda"
-        return not self._head_major and (not on_gpu or has_varlen_kernels(s.device, s.dtype, s.heads, s.kv_heads, s.head_dim))
+        return not self._head_major and (not on_gpu or has_prefix_kernel(s.device, s.dtype, s.heads, s.kv_heads, s.head_dim))
 
     def make_rope_and_store(self, kv_index_N: Tensor) -> RopeAndStore | None:
         """A fused kernel that applies RoPE in place and stores keys and values at these indices; None without it."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,7 @@ from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE, CompiledSam
 from tacit.engines.local.fast.kv_cache import AttentionMetadata, AttentionShape, KeyValueCache, RopeAndStore, attend_last_token
 from tacit.engines.local.fast.lora_step import has_lora_decode, lora_decode
 from tacit.engines.local.fast.projections import FAMILY, FusedLinear, UnsupportedModule
-from tacit.engines.local.fast.varlen_attention import (
-    LAUNCHES,
-    SequenceLayout,
-    attend_varlen,
-    has_flash_attention,
-    has_varlen_kernels,
-)
+from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen, has_flash_attention
 from tacit.engines.local.packing import ragged_arange, to_device
 from tacit.engines.local.pooling import attention_padded, attention_varlen, pool_padded, pool_varlen
 
@@ -189,11 +183,8 @@ class PackedPrompts:
     """for the last token of each prompt as the only query"""
 
     @staticmethod
-    def pack(
-        prompts: Sequence[np.ndarray], device: torch.device, prefixes: CachedPrefixes | None = None, block: int = 0
-    ) -> PackedPrompts:
-        """`prefixes`: what the KV cache holds of each prompt; `prompts` are then the suffixes. `block` as in
-        `SequenceLayout.in_cache`."""
+    def pack(prompts: Sequence[np.ndarray], device: torch.device, prefixes: CachedPrefixes | None = None) -> PackedPrompts:
+        """`prefixes`: what the KV cache holds of each prompt; `prompts` are then the suffixes."""
         lengths_U = np.array([len(prompt) for prompt in prompts])
         positions_N = ragged_arange(lengths_U) + (0 if prefixes is None else np.repeat(prefixes.cached_U, lengths_U))
         tokens_N, positions, ends_U = (
@@ -205,7 +196,7 @@ class PackedPrompts:
                 layouts.append(SequenceLayout.of(queries_U, lengths_U, device))
             else:
                 keys_U = prefixes.cached_U + lengths_U
-                layouts.append(SequenceLayout.in_cache(queries_U, keys_U, prefixes.kv_start_U, block, device))
+                layouts.append(SequenceLayout.in_cache(queries_U, keys_U, prefixes.kv_start_U, device))
         return PackedPrompts(tokens_N, positions, ends_U, layouts[0], layouts[1])
 
 
@@ -307,13 +298,6 @@ class LlamaForward:
     def extend_rope(self, length: int) -> None:
         if length > self.rope_length:
             self._rope = self._make_rope(max(length, 2 * self.rope_length))
-
-    @cached_property
-    def query_block(self) -> int:
-        """Queries per block of the varlen attention kernel; 0 without it."""
-        s = self.shape
-        has_kernel = has_varlen_kernels(self.device, self.dtype, s.heads, s.kv_heads, s.head_dim)
-        return LAUNCHES[s.head_dim]["forward"]["BLOCK_Q"] if has_kernel else 0
 
     @property
     def supports_varlen(self) -> bool:

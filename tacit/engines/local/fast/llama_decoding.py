@@ -74,7 +74,7 @@ class Prefiller:
         taken = to_device(np.repeat(first[source_N], lengths[source_N]) + positions, device) if shared else None
         to = to_device(kv_index, device)
         rope_and_store = None if shared else cache.make_rope_and_store(to)
-        packed = PackedPrompts.pack(suffixes, device, prefixes, forward.query_block)
+        packed = PackedPrompts.pack(suffixes, device, prefixes)
         cached = cache.flat_view if prefixes else None
         return forward.prefill_varlen(packed, hidden, partial(cache.store, to, taken), rope_and_store, cached)
 
