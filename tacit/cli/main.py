@@ -96,10 +96,10 @@ def _dispatch(words: list[str]) -> int:
 
 def _resume_command(words: list[str], path: Path) -> str:
     """The command that continues: `--resume` for a started run, else the same command."""
-    from tacit.runs.directory import SETTINGS
+    from tacit.runs.directory import SETTINGS, resume_command
 
     run = next((place for place in (path, *path.parents) if (place / SETTINGS).exists()), None)
-    return f"tacit train --resume {run}" if run and words[0] == "train" else shlex.join(["tacit", *words])
+    return resume_command(run) if run and words[0] == "train" else shlex.join(["tacit", *words])
 
 
 def _explain_limit(error: BaseException) -> str:

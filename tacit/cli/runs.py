@@ -9,7 +9,7 @@ from tacit.cli.terminal import dispatch, make_console, say
 from tacit.config.flags import Parser
 from tacit.config.portable import pack_run, unpack_run
 from tacit.core.trust import flag_for_later
-from tacit.runs.directory import read_settings
+from tacit.runs.directory import read_settings, resume_command
 
 SUMMARY_LINE = "Pack a run into a few files, to resume it on another machine."
 
@@ -55,5 +55,5 @@ def restore(pack: Path, out: Path | None = None, model: str = "") -> Path:
     path, before = unpack_run(pack, out, model)
     if before:
         say(console, f"note: {pack} was unpacked before ({before}); the two runs repeat the same iterations.")
-    say(console, f"unpacked to {path}; continue it with: tacit train --resume {path}{flag_for_later(read_settings(path))}")
+    say(console, f"unpacked to {path}; continue it with: {resume_command(path)}")
     return path

@@ -31,7 +31,7 @@ from tacit.methods import get_method
 from tacit.rollout.encoding import check_chat_support
 from tacit.rollout.worlds import TimedExpert
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import SETTINGS, describe_directory, find_runs, open_checkpoints, read_settings
+from tacit.runs.directory import SETTINGS, describe_directory, find_runs, open_checkpoints, read_settings, resume_command
 from tacit.training.setup import WorldSetup, completion_limit, evaluation_sampling
 
 
@@ -238,7 +238,7 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
         saved = open_checkpoints(path)
         if not saved.all():
             raise TacitError(
-                f"{path} has no checkpoint yet. Continue it with `tacit train --resume {path}`, or look at what it starts "
+                f"{path} has no checkpoint yet. Continue it with `{resume_command(path)}`, or look at what it starts "
                 f"from with --checkpoint {UNTRAINED}."
             )
         found = saved.find(name or "newest")

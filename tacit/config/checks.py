@@ -20,7 +20,7 @@ from tacit.core.world import Environment
 from tacit.engines import all_engines, get_engine
 from tacit.engines.models.bases import BASES, base_named, is_small
 from tacit.engines.models.tiny import TINY_SIZES
-from tacit.runs.directory import SETTINGS, find_summary, open_checkpoints
+from tacit.runs.directory import SETTINGS, UNSTARTED_FILES, find_summary, open_checkpoints, resume_command
 from tacit.training.demonstrations import check_adviser
 from tacit.training.loop import check_overlap
 from tacit.training.settings import TrainSettings
@@ -256,8 +256,12 @@ def _check_place(place: WorldRecipe, world: Environment) -> None:
 
 def check_new_run(out: Path) -> None:
     if (out / SETTINGS).exists():
-        raise TacitError(f"{out} already contains a run. Resume it with `tacit train --resume {out}`, or name another --out.")
+        raise TacitError(f"{out} already contains a run. Resume it with `{resume_command(out)}`, or name another --out.")
     check_output_directory(out)
+    there = sorted(own.name for own in out.iterdir() if not own.name.startswith(".")) if out.is_dir() else []
+    if foreign := [name for name in there if name not in UNSTARTED_FILES]:
+        named = ", ".join(foreign[:3]) + (" and more" if len(foreign) > 3 else "")
+        raise TacitError(f"--out {out} is neither empty nor a run: it has {named}. Name a new directory: --out {out / 'run'}.")
 
 
 def check_output_directory(out: Path) -> None:

@@ -28,7 +28,7 @@ from tacit.config.recipe import method_name
 from tacit.core.errors import TacitError
 from tacit.engines.models.bases import BASES, checkpoint_directory, fingerprint, hash_file
 from tacit.engines.models.tiny import TINY_SIZES
-from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
+from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings, resume_command
 from tacit.runs.files import explain_disk_errors, write_directory, write_json
 
 MANIFEST, FORMAT, USES = "pack.json", 1, "unpacked.json"
@@ -89,7 +89,7 @@ def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Pa
     out = out or pack.resolve().parent / manifest["run"]
     if out.exists():
         raise TacitError(
-            f"{out} already exists. Continue it with `tacit train --resume {out}`, or start again from the pack with "
+            f"{out} already exists. Continue it with `{resume_command(out)}`, or start again from the pack with "
             f"`tacit runs unpack {pack} --out OTHER`."
         )
     base = model or manifest["model"]

@@ -98,14 +98,15 @@ def train_modules(
 
     `describe` returns the module's `from_logs` entry.
     """
+    for run in (planned_run.recipe.out for planned_run in planned):
+        if not (run / SETTINGS).exists():
+            check_new_run(run)
     for number, planned_run in enumerate(planned, start=1):
         skill, run = planned_run.skill, planned_run.recipe.out
         started = (run / SETTINGS).exists()
         if started and is_finished(run, Recipe.from_json(read_settings(run)), planned_run.recipe):
             say(f"{skill}: {run} is finished")
         else:
-            if not started:
-                check_new_run(run)
             say(f"\nskill {number} of {len(planned)}: {skill}, for {', '.join(planned_run.families)}")
             if code := train(planned_run.prepared, started):
                 say("Or repeat the same command to continue with all skills.")

@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from tacit.config.values import flatten
 from tacit.core.progress import pluralize
-from tacit.core.trust import flag_for_later
 from tacit.core.types import PLAIN, Step
 from tacit.evaluation.behavior import behavior, behavior_from_labels, describe_ending
 from tacit.evaluation.plots import COLORS, Point, Series
@@ -53,7 +52,7 @@ from tacit.report.run_files import (
     to_trajectory,
 )
 from tacit.report.viewer import MAX_TRAJECTORIES, build_viewer
-from tacit.runs.directory import SUMMARY
+from tacit.runs.directory import SUMMARY, resume_command
 
 # Behavior: episode lengths, wasted steps, reasons of failure, prompt lengths
 
@@ -432,8 +431,7 @@ def render_run(
     notices = [*run.notices, *said]
     if not live and not (path / SUMMARY).exists():
         reached = f"; it has reached {run.last_step}" if run.last_step else ""
-        command = f"tacit train --resume {path}{flag_for_later(run.settings)}"
-        notices.insert(0, f"This run has not finished{reached}. `{command}` continues it.")
+        notices.insert(0, f"This run has not finished{reached}. `{resume_command(path)}` continues it.")
     measured = split_by_world(newest_episodes(path, EVALUATIONS, notices))
     recent = [*measured, *split_by_world(newest_episodes(path, ("rl",), notices))]
     first = next((found for stage in EVALUATIONS if (found := newest_episodes(path, (stage,), notices))), [])

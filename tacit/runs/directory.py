@@ -9,6 +9,7 @@ relabelled/      what the expert said of its play  summary.json    what came out
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import platform
@@ -21,13 +22,18 @@ from typing import Any
 
 import tacit
 from tacit.core.errors import TacitError
+from tacit.core.trust import flag_for_later
 from tacit.runs.checkpoints import Checkpoints
 from tacit.runs.files import write_json
 from tacit.runs.metrics import Metrics
 
 STAGES = ("sft", "rl")
 SETTINGS, SUMMARY = "settings.json", "summary.json"
-UNSTARTED_FILES = {".lock", "versions.json", "metrics.jsonl", "tensorboard", "checkpoints"}  # before it has settings
+UNSTARTED_FILES = {
+    ".lock", "versions.json", "metrics.jsonl", "tensorboard", "wandb", "checkpoints", "experience", "hindsight", "judge",
+    "recipe.json", "console.log", "failure.txt",
+}  # fmt: skip
+"""what a run may have before it has settings; the last three are written by `tacit compare`"""
 
 
 class Run:
@@ -41,9 +47,7 @@ class Run:
     @classmethod
     def create(cls, path: Path, settings: dict[str, Any], keep: int = 2, wandb: str = "") -> Run:
         if (path / SETTINGS).exists():
-            raise TacitError(
-                f"{path} already contains a run. Resume it with `tacit train --resume {path}`, or name another --out."
-            )
+            raise TacitError(f"{path} already contains a run. Resume it with `{resume_command(path)}`, or name another --out.")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -59,6 +63,13 @@ class Run:
     def close(self) -> None:
         self.metrics.close()
         self._lock.close()
+
+
+def resume_command(path: Path) -> str:
+    """`tacit train --resume PATH`, with --trust-code if the run names code of the user's own."""
+    with contextlib.suppress(TacitError):
+        return f"tacit train --resume {path}{flag_for_later(read_settings(path))}"
+    return f"tacit train --resume {path}"
 
 
 def open_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
@@ -102,7 +113,7 @@ def find_runs(path: Path) -> list[str]:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    return _read(path, SUMMARY, f"the run did not finish; continue it with `tacit train --resume {path}`.")
+    return _read(path, SUMMARY, f"the run did not finish; continue it with `{resume_command(path)}`.")
 
 
 def find_summary(path: Path) -> dict[str, Any] | None:

@@ -251,12 +251,26 @@ def test_a_directory_that_is_no_model_is_refused(tmp_path):
 def test_an_existing_run_is_not_written_over(tmp_path):
     check_new_run(tmp_path / "new" / "deep")
     (tmp_path / "settings.json").write_text("{}")
-    with pytest.raises(TacitError, match=r"already contains a run\. Resume it with `tacit train --resume"):
+    with pytest.raises(TacitError, match=r"already contains a run\. Resume it with `tacit train --resume \S+`, or"):
+        check_new_run(tmp_path)
+    (tmp_path / "settings.json").write_text('{"world": "/my/world.py:WORLD", "method": {"name": "grpo"}}')
+    with pytest.raises(TacitError, match=r"Resume it with `tacit train --resume \S+ --trust-code`, or"):
         check_new_run(tmp_path)
     with pytest.raises(TacitError, match="is a file, not a directory"):
         check_new_run(tmp_path / "settings.json")
     with pytest.raises(TacitError, match=r"settings.json is a file. Name another --out"):
         check_new_run(tmp_path / "settings.json" / "run")
+
+
+def test_a_directory_of_other_files_is_refused(tmp_path):
+    for name in (".gitkeep", "console.log", "checkpoints"):  # of a run that was stopped before it had begun
+        (tmp_path / name).touch()
+        check_new_run(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(
+        TacitError, match=r"--out \S+ is neither empty nor a run: it has notes\.txt\. Name a new directory: --out"
+    ):
+        check_new_run(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
