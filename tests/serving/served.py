@@ -74,7 +74,7 @@ class Served:
 
 def connect(server: Served, words: str | bytes) -> socket.socket:
     """A raw connection that has sent these bytes."""
-    made = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    made = socket.create_connection((server.host, server.port), timeout=30)
     made.sendall(words.encode() if isinstance(words, str) else words)
     return made
 

@@ -322,17 +322,67 @@ def test_bytes_are_counted_at_any_depth() -> None:
 
 
 def test_each_client_sees_its_own_sessions_only(shared: Served) -> None:
+    """Those of others are in no answer, are not changed, and cannot be told from sessions that never existed."""
+
     def ask(client: str, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
-        status, text = shared.send(method, path, body and json.dumps(body), token=CLIENTS[client])
+        status, text = shared.send(method, path, None if body is None else json.dumps(body), token=CLIENTS[client])
         return status, json.loads(text)
 
-    begun = ask("ada", "POST", "/sessions", BEGIN)[1]["session"]
-    assert [told["session"] for told in ask("ada", "GET", "/sessions")[1]["sessions"]] == [begun]
+    own, over = (ask("ada", "POST", "/sessions", BEGIN)[1]["session"] for _ in range(2))
+    assert ask("ada", "POST", f"/sessions/{own}/observe", {"observation": SEEN})[0] == 200
+    assert ask("ada", "POST", f"/sessions/{over}/end", {"note": "a secret"})[0] == 200
+    assert {told["session"] for told in ask("ada", "GET", "/sessions")[1]["sessions"]} >= {own, over}
     assert ask("ben", "GET", "/sessions")[1]["sessions"] == []
-    for path, body in ((f"/sessions/{begun}", None), (f"/sessions/{begun}/observe", {"observation": SEEN})):
-        status, told = ask("ben", "POST" if body else "GET", path, body)
-        assert status == 404 and "there is no session" in told["error"]["message"]
-    assert ask("ada", "POST", f"/sessions/{begun}/observe", {"observation": SEEN})[0] == 200
+    before = ask("ada", "GET", f"/sessions/{own}")
+    for name in (own, over):
+        other = f"{name[:-4]}{'AAAA' if name[-4:] != 'AAAA' else 'BBBB'}"
+        for what, body in (
+            ("", None),
+            ("/observe", {"observation": SEEN}),
+            ("/observe", {"observation": SEEN, "turn": 1, "alternatives": 3, "actions": ["x" * 5000]}),
+            ("/observe", {"observation": SEEN, "turn": 99}),
+            ("/step", {"action": "look"}),
+            ("/end", {"outcome": "success"}),
+        ):
+            method = "GET" if body is None else "POST"
+            status, told = ask("ben", method, f"/sessions/{name}{what}", body)
+            assert status == 404 and "there is no session" in told["error"]["message"]
+            unknown = ask("ben", method, f"/sessions/{other}{what}", body)
+            assert json.dumps(unknown).replace(other, name) == json.dumps((status, told))
+    assert ask("ada", "GET", f"/sessions/{own}") == before
+    for path in ("/metrics", "/modules", "/v1/models", "/sessions", "/health", "/"):
+        text = shared.send("GET", path, token=CLIENTS["ben"])[1]
+        assert not any(word in text for word in (own, over, "a secret", CLIENTS["ada"], '"ada"')), path
+    status, told = ask("ada", "POST", f"/sessions/{own}/observe", {"observation": SEEN, "turn": 1})
+    assert status == 200 and told["turn"] == 1
+
+
+def test_nearly_a_token_is_none(shared: Served) -> None:
+    token = CLIENTS["ada"]
+    wrong = [
+        token[:-1],
+        f"{token}x",
+        token.swapcase(),
+        f"{token}, {CLIENTS['ben']}",
+        f"{token} {token}",
+        f'"{token}"',
+        "é" * 16,
+    ]
+    for text in [f"Bearer {word}" for word in wrong] + [
+        token,
+        f"Basic {token}",
+        f"Bearer{token}",
+        "Bearer",
+        f"Bearer\t{token}",
+    ]:
+        made = connect(shared, b"GET /sessions HTTP/1.1\r\nconnection: close\r\nauthorization: " + text.encode() + b"\r\n\r\n")
+        assert b" 401 " in read_to_end(made)[:20], text
+    for text in (f"bearer {token}", f"BEARER   {token}  "):
+        made = connect(shared, f"GET /sessions HTTP/1.1\r\nconnection: close\r\nauthorization: {text}\r\n\r\n")
+        assert b" 200 " in read_to_end(made)[:20], text
+    assert shared.send("GET", f"/sessions?token={token}&authorization=Bearer%20{token}", token=None)[0] == 401
+    for path in ("//health", "/health/", "/HEALTH", "/./sessions", "/health/../sessions", "/%2e/sessions", "/sessions/", "/;/"):
+        assert shared.send("GET", path, token=None)[0] == 401, path
 
 
 def test_beyond_this_machine_worlds_are_off_and_plain_http_is_warned_of(shared: Served) -> None:
@@ -393,6 +443,38 @@ def test_the_host_header_is_parsed_strictly(headers: list[tuple[str, str]], stat
     assert (refused[0] if refused else 200) == status
 
 
+def test_hosts_and_targets_as_they_arrive(modules: Path) -> None:
+    """With --no-token the Host header is what keeps pages of other sites out."""
+    with served(modules, "--no-token", token="") as server:
+        for head, status in (
+            (f"GET /modules HTTP/1.1\r\nhost: localhost:{server.port}", 200),
+            ("GET /modules HTTP/1.1\r\nhost: localhost\r\nx-forwarded-host: evil.com", 200),
+            ("GET http://evil.com/modules HTTP/1.1\r\nhost: localhost", 400),
+            ("GET evil.com HTTP/1.1\r\nhost: localhost", 400),
+            ("OPTIONS * HTTP/1.1\r\nhost: localhost", 400),
+            ("CONNECT evil.com:80 HTTP/1.1\r\nhost: localhost", 400),
+            ("GET //evil.com/modules HTTP/1.1\r\nhost: localhost", 404),
+            ("GET /modules HTTP/1.0", 403),
+            ("GET /modules HTTP/1.1\r\nhost : localhost", 400),
+            ("GET /modules HTTP/1.1\r\nhost: localhost\r\n .evil.com", 400),
+            ("GET /modules HTTP/1.1\r\nhost: localhost\r\nHoSt: evil.com", 400),
+            ("GET /modules HTTP/1.1\r\nhost: localhost\0.evil.com", 400),
+            ("GET /modules HTTP/1.1\r\nhost: localhost\nhost: evil.com", 400),
+            ("GET /modules HTTP/1.1\r\nhost: localhost.", 403),
+            ("GET /modules HTTP/1.1\r\nhost: localhost, evil.com", 403),
+            ("GET /modules HTTP/1.1\r\nhost: localhost:٣٣", 403),
+            ("GET /modules HTTP/1.1\r\nhost: 127.0.0.1.evil.com", 403),
+            ("GET /modules HTTP/1.1\r\nhost: 127.1", 403),
+            ("GET /modules HTTP/1.1\r\nhost: 0.0.0.0", 403),
+            ("GET /modules HTTP/1.1\r\nhost: [::1%25lo]", 403),
+            ("GET /modules HTTP/1.1\r\nhost: localhost\r\norigin: null", 403),
+            (f"GET /modules HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost:{server.port}", 403),
+            ("GET /modules HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost.evil.com", 403),
+        ):
+            told = read_to_end(connect(server, f"{head}\r\nconnection: close\r\n\r\n"))
+            assert told.startswith(f"HTTP/1.1 {status} ".encode()), (head, told[:200])
+
+
 @pytest.mark.slow
 def test_a_clock_that_is_set_ends_no_session(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
@@ -401,9 +483,11 @@ def test_a_clock_that_is_set_ends_no_session(modules: Path, monkeypatch: pytest.
         async with service.running(), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             path = f"/sessions/{(await client.post('/sessions', json=BEGIN)).json()['session']}"
             real = time.time
-            monkeypatch.setattr(time, "time", lambda: real() + 3600)
-            service.sessions.end_idle()
-            assert (await client.get(path)).json()["open"]
+            for jump in (3600, -3600, 1e9, -real()):
+                monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
+                service.sessions.end_idle()
+                assert (await client.get(path)).json()["open"]
+                assert (await client.post(f"{path}/observe", json={"observation": SEEN})).status_code == 200
             steady = time.monotonic
             monkeypatch.setattr(time, "monotonic", lambda: steady() + 3600)
             service.sessions.end_idle()
