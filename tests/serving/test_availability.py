@@ -8,11 +8,13 @@ import json
 import re
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,7 +31,7 @@ from tacit.serving.app import make_app
 from tacit.serving.batching import WorkerThread
 from tacit.serving.requests import RequestError
 from tacit.serving.server import TOKEN as VARIABLE
-from tacit.serving.server import find_tokens, listen
+from tacit.serving.server import find_tokens, limit_memory, listen
 from tacit.serving.service import Service
 from tacit.serving.sessions import count_bytes
 from tacit.serving.settings import ServingSettings
@@ -495,3 +497,14 @@ def test_a_clock_that_is_set_ends_no_session(modules: Path, monkeypatch: pytest.
             assert (await client.get(path)).json()["outcome"] == "expired"
 
     asyncio.run(run())
+
+
+def test_memory_is_not_limited_where_cuda_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA maps host memory as it goes; under the limit a server with a GPU could fail at any time."""
+    resource, limits = pytest.importorskip("resource"), list[Any]()
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.append((kind, limit)))
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for used in (False, True):
+        monkeypatch.setattr("torch.cuda.is_initialized", lambda used=used: used)
+        limit_memory(1)
+    assert [kind for kind, _ in limits] == ([resource.RLIMIT_DATA] if sys.platform == "linux" else [])
