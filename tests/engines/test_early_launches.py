@@ -21,7 +21,7 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from tacit.engines.local.fast import decode_attention_kernels, layer_kernels
+from tacit.engines.local.fast import attention_kernels, layer_kernels
 
 TYPES = {"positions": "*i64"}
 TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks")}
@@ -29,8 +29,8 @@ TYPES |= {name: "fp32" for name in ("scale", "epsilon")}
 TYPES |= {name: "i32" for name in ("q_row", "k_row", "v_row", "capacity", "rows", "count", "inner")}
 SHAPE = {"KV": 2, "GROUP": 6, "DIM": 128}
 KERNELS = [
-    (decode_attention_kernels.decode_attention_kernel, SHAPE | {"PADDED": 16, "BLOCK": 64, "SPLITS": 2}),
-    (decode_attention_kernels.merge_splits_kernel, SHAPE | {"PADDED": 16, "SPLITS": 2}),
+    (attention_kernels.decode_attention_kernel, SHAPE | {"PADDED": 16, "BLOCK": 64, "SPLITS": 2}),
+    (attention_kernels.merge_splits_kernel, SHAPE | {"PADDED": 16, "SPLITS": 2}),
     (layer_kernels.rms_norm_kernel, {"WIDTH": 1536, "PADDED": 2048}),
     (layer_kernels.swiglu_forward_kernel, {"BLOCK": 1024}),
     (layer_kernels.lora_add_rms_norm_kernel, {"WIDTH": 1536, "RANK": 16, "PADDED": 16, "BLOCK": 2048}),

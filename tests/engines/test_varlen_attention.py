@@ -67,7 +67,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from tacit.engines.local.fast.varlen_attention import LAUNCH
-from tacit.engines.local.fast.varlen_attention_kernels import prefix_attention_kernel as kernel
+from tacit.engines.local.fast.attention_kernels import prefix_attention_kernel as kernel
 
 strides = {f"{x}_{what}": "i32" for x in "qkv" for what in ("token", "head")}
 types = strides | {"blocks": "*i32", "scale2": "fp32"}

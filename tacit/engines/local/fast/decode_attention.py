@@ -66,7 +66,7 @@ def decode_attention(
     found, peaks = (
         out.new_empty((rows, kv_heads, splits, MIN_DOT, size) if splits > 1 else 0, dtype=torch.float32) for size in (dim, 2)
     )
-    from tacit.engines.local.fast.decode_attention_kernels import (  # triton is only installed with a GPU
+    from tacit.engines.local.fast.attention_kernels import (  # triton is only installed with a GPU
         decode_attention_kernel,
         merge_splits_kernel,
     )

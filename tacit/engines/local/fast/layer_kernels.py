@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tacit.engines.local.fast.decode_attention_kernels import wait_for_previous_kernel
+from tacit.engines.local.fast.attention_kernels import wait_for_previous_kernel
 
 
 @triton.jit

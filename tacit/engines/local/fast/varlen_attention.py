@@ -91,7 +91,7 @@ LAUNCH = {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3}
 @on_tensor_device
 def attend_prefix(q_QHD: Tensor, k_KGD: Tensor, v_KGD: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
     """[Q, heads, head_dim] for a layout in a KV cache; without gradient."""
-    from tacit.engines.local.fast.varlen_attention_kernels import prefix_attention_kernel  # Triton comes with CUDA only
+    from tacit.engines.local.fast.attention_kernels import prefix_attention_kernel  # Triton comes with CUDA only
 
     (_, heads, dim), blocks_N5 = q_QHD.shape, layout.blocks_N5
     assert blocks_N5 is not None
