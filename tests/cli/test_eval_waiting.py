@@ -133,7 +133,7 @@ def test_what_there_is_to_look_at_while_a_panel_is_played():
 
 def test_without_a_terminal_a_line_comes_now_and_then_though_nothing_happens_and_says_what_is_wrong():
     console = make_console(io.StringIO())
-    policy = SimpleNamespace(trouble="500 out of memory; asked again after 0.5 s, 1 of 3 times")
+    policy = SimpleNamespace(written_tokens=0, trouble="500 out of memory; asked again after 0.5 s, 1 of 3 times")
     progress = EvalProgress(console, 8, 10, policy, every_s=0.02)
     progress.on_turn(Completion(np.zeros(3), np.zeros(3), "I think I", "length"), False)
     time.sleep(0.2)
