@@ -12,7 +12,7 @@ from typing import Any
 from tacit.core.errors import TacitError
 from tacit.core.method import Companion
 from tacit.core.protocols import Policy
-from tacit.runs.files import write_directory, write_json
+from tacit.runs.files import check_readable, write_directory, write_json
 
 STATE, POLICY, POLICIES, COMPANIONS = "state.json", "policy", "policies", "companions"
 
@@ -26,7 +26,7 @@ class Checkpoint:
     def state(self) -> dict[str, Any]:
         file = self.path / STATE
         try:
-            return json.loads(file.read_text(encoding="utf-8"))
+            return json.loads(check_readable(file).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise TacitError(
                 f"cannot read the checkpoint {file}: {error}. Delete {self.path} to resume from an older one."

@@ -24,7 +24,7 @@ import tacit
 from tacit.core.errors import TacitError
 from tacit.core.trust import flag_for_later
 from tacit.runs.checkpoints import Checkpoints
-from tacit.runs.files import write_json
+from tacit.runs.files import check_readable, write_json
 from tacit.runs.metrics import Metrics
 
 STAGES = ("sft", "rl")
@@ -130,7 +130,7 @@ def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
     if not file.exists():
         raise TacitError(f"{path} has no {name}: {remedy}")
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(check_readable(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise TacitError(f"cannot read {file}: {error}.") from error
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,9 +43,19 @@ MAX_EXPANDED = 1 << 29  # bytes that a file of JSON lines may have; a few megaby
 MAX_LINE = 1 << 26  # bytes of one line
 
 
+def check_readable(path: Path) -> Path:
+    """The path, if it is a file of an ordinary size. Opening a named pipe in a stranger's run would wait forever, and a device
+    has no end."""
+    state = path.stat()
+    if not stat.S_ISREG(state.st_mode) or (path.suffix != ".gz" and state.st_size > MAX_EXPANDED):
+        raise OSError(f"{path.name} is not a file, or has more than {MAX_EXPANDED:,} bytes")
+    return path
+
+
 def read_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, gzipped if its name ends in .gz. One that is too large, or damaged, raises an OSError."""
     total = 0
+    check_readable(path)
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             while line := file.readline(MAX_LINE + 1):

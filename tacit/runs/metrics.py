@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError, install_command
-from tacit.runs.files import explain_disk_errors, write_text
+from tacit.runs.files import check_readable, explain_disk_errors, write_text
 
 
 class Metrics:
@@ -68,7 +68,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All complete records; a partial line of a killed write is skipped."""
     records = []
     if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in check_readable(path).read_text(encoding="utf-8").splitlines():
             try:
                 records.append(json.loads(line))
             except json.JSONDecodeError:

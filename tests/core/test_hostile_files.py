@@ -62,6 +62,20 @@ def test_a_small_file_that_expands_without_end_is_refused(run: Path, monkeypatch
             read_trajectories(file, ())
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json", "trajectories/rl-000001.jsonl.gz", "evaluations/rl-1.json"])
+def test_a_pipe_or_a_device_in_a_run_is_not_waited_for(run: Path, name: str, capsys) -> None:
+    file = run / name
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    assert main(["report", str(run)]) == 0 and main(["eval", str(run)]) == 2
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    assert main(["report", str(run)]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_nesting_ends_in_one_line(run: Path, tmp_path: Path, capsys) -> None:
     deep = tmp_path / "deep.toml"
     deep.write_text(f"world = {'[' * 5000}{']' * 5000}\n")
