@@ -46,6 +46,7 @@ def test_a_sound_draft_is_run() -> None:
         ("__import__('os')", "uses __import__"),
         ("().__class__", "reaches for .__class__"),
         ("(x for x in ()).gi_frame", "reaches for .gi_frame"),
+        ("async def f(): pass\nf().cr_code", "reaches for .cr_code"),
         ("match 'x':\n    case object(__class__=found): pass", "reaches for .__class__"),
         ("match (x for x in ()):\n    case object(gi_frame=found): pass", "reaches for .gi_frame"),
         ("__match_args__ = ('__traceback__',)", "uses __match_args__"),

@@ -59,7 +59,9 @@ METHODS = frozenset(
     "__mul__ __neg__ __abs__ __and__ __or__ __xor__ __int__ __float__ __index__ __enter__ __exit__".split()
 )
 """that a class may define; not `__subclasshook__`, `__reduce_ex__` and others that make a library reach further"""
-FRAMES = ("gi_frame", "gi_code", "cr_frame", "ag_frame", "tb_frame", "f_back", "f_globals", "f_builtins", "f_locals", "mro")
+FRAMES = tuple(
+    "gi_frame gi_code cr_frame cr_code ag_frame ag_code tb_frame f_back f_globals f_builtins f_locals mro".split()  # noqa: SIM905
+)
 FORMATS = ("format", "format_map")  # they read attributes that their text names
 PARTS = {
     "tracker": (("start", "update", "render", "done", "events"), ("BOUND", "REWARDS", "CLAIMS")),
