@@ -115,6 +115,7 @@ def _explain_limit(error: BaseException) -> str:
 
 def _print_error(message: str) -> None:
     red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    message = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in message)  # of a stranger's file, for a terminal
     print(f"\033[31merror:\033[0m {message}" if red else f"error: {message}", file=sys.stderr)
 
 

@@ -196,14 +196,9 @@ class _Card(string.Formatter):
 def render_card(module: Module, license_name: str) -> str:
     """The module's README.md, with front matter as the Hugging Face hub reads it."""
     card, lines = _Card(), ["| after | success | 95% interval | episodes | panel | hash |", "|---|---|---|---|---|---|"]
-    try:
-        for stage, score in module.scores.items():
-            low, high = score["interval"]
-            lines.append(card.format(SCORE_LINE, **{**score, "stage": stage, "low": low, "high": high}))
-    except (KeyError, TypeError, ValueError) as error:
-        raise TacitError(
-            f"score {stage!r} in {module.path / MANIFEST} cannot be read: {type(error).__name__} {error}."
-        ) from error
+    for stage, score in module.scores.items():
+        low, high = score["interval"]
+        lines.append(card.format(SCORE_LINE, **{**score, "stage": stage, "low": low, "high": high}))
     files = ", ".join(f"`{name}`" for name in module.draft.files) if module.draft else ""
     drafted = f" A model drafted its tracker or rewards ({files}); the draft runs in a sandbox whenever the module plays."
     return card.format(

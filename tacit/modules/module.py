@@ -210,7 +210,7 @@ def read_module(path: Path | str) -> Module:
         found = data["format"]
         if found == FORMAT:
             return _from_json(path, data)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise TacitError(
             f"cannot read the module {file}: {type(error).__name__}: {error}. It is damaged or incomplete."
         ) from error
@@ -265,11 +265,20 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
         ("files", data["files"].values(), (str,)),
         ("scores", data["scores"].values(), (dict,)),
         ("base.model", [data["base"]["model"]], (str,)),
-        ("sampling", [value for name, value in data["sampling"].items() if name != "stop"], (int, float)),
+        ("run.settings", [data["run"]["settings"]], (dict,)),
+        ("run.checkpoint", [data["run"]["checkpoint"]], (str,)),
+        ("sampling", numbers := [value for name, value in data["sampling"].items() if name != "stop"], (int, float)),
     )
     for name, values, kind in nested:
         if wrong := [value for value in values if not isinstance(value, kind)]:
             raise TypeError(f"{name} contains {str(wrong[0])[:80]!r}")
+    for score in data["scores"].values():
+        low, high = score["interval"]
+        numbers += (score["success"], score["episodes"], low, high)
+        if not (isinstance(score["panel"], str) and isinstance(score["panel_hash"], str)):
+            raise TypeError(f"scores contains {str(score)[:80]!r}")
+    for number in numbers:
+        float(number + 0)  # neither a text nor an integer of a thousand digits
     sampling = {**data["sampling"], "stop": tuple(data["sampling"].get("stop", ()))}
     draft = read_packaged_draft(path, data["draft"]) if "draft" in data else None
     if draft is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from small_modules import change_manifest
 
+from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.modules import read_module
 from tacit.modules.export import render_card
@@ -70,12 +73,18 @@ def test_no_value_of_a_manifest_says_more_than_a_value(heat: Module, text: str) 
     assert all(isinstance(value, str) for value in (front["base_model"], front["license"], *front["tags"]))
 
 
-def test_scores_that_are_none_are_said(heat: Module) -> None:
-    wrong: list[dict[str, Any]] = [{}, {"interval": [1]}, {"interval": 3}, {"success": "<b>"}, {"interval": ["x", "y"]}]
-    for change in wrong:
-        scores = {"rl": {**heat.scores["rl"], **change} if change else {}}
-        with pytest.raises(TacitError, match=r"score 'rl' in .* cannot be read"):
-            render_card(dataclasses.replace(heat, scores=scores), "mit")
+def test_numbers_that_are_none_are_said(heat: Module, tmp_path: Path) -> None:
+    module = shutil.copytree(heat.path, tmp_path / "heat")
+    score = heat.scores["rl"]
+    wrong: list[dict[str, Any]] = [{}, *({**score, "interval": own} for own in ([1], 3, ["x", "y"], [0, 1, 2]))]
+    wrong += [{**score, **own} for own in ({"success": "<b>"}, {"episodes": None}, {"panel": 3}, {"panel_hash": []})]
+    changes = [*({"scores": {"rl": one}} for one in wrong), {"sampling": {"temperature": 10**400}}, {"run": {"name": "x"}}]
+    for change in changes:
+        change_manifest(module, **change)
+        with pytest.raises(TacitError, match="cannot read the module"):
+            read_module(module)
+        change_manifest(module, **{name: heat.to_json()[name] for name in change})
+    read_module(module)
     assert "Not evaluated." in render_card(dataclasses.replace(heat, scores={}), "mit")
 
 
@@ -83,3 +92,11 @@ def test_a_license_is_looked_for_in_linear_time() -> None:
     assert LICENSE_FIELD.search("---\nlicense: mit\n---\n")[1] == "mit"  # type: ignore[index]
     for text in ("---" + "\n" * 100_000, "---\n" + "license:\n" * 20_000, "---\nlicense:" + " " * 100_000 + "\n"):
         assert LICENSE_FIELD.search(text) is None
+
+
+def test_errors_that_name_a_strangers_file_write_no_control_characters(heat: Module, tmp_path: Path, capsys) -> None:
+    module = shutil.copytree(heat.path, tmp_path / "heat")
+    change_manifest(module, files={**heat.files, "\x1b]0;title\x07\x1b[2J\u202e\r": "0" * 64})
+    assert main(["modules", "pack", str(module), str(tmp_path / "x.tacit")]) == 2
+    said = capsys.readouterr().err
+    assert "is missing" in said and said.rstrip("\n").isprintable()
