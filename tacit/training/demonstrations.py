@@ -77,11 +77,12 @@ def demonstrate(
     expert: str = "",
     noise: float = 0.0,
     seed: int = 0,
+    repeats: float = 0.0,
 ) -> Demonstrations:
     """Play each task with the expert and keep the turns of won episodes.
 
-    With probability `noise` a turn is a random action instead, admissible now or one turn ago. It is not imitated, but the
-    recovery from it is.
+    With probability `noise` a turn is a random action instead: the action before with probability `repeats`, else one that is
+    admissible now or was one turn ago. It is not imitated, but the recovery from it is.
     """
     make_expert = world.expert(expert or None)
     shown: list[Sample | None] = []
@@ -94,7 +95,7 @@ def demonstrate(
         played += 1
         rng = random.Random(derive(seed, "demonstration", task.id))
         try:
-            hero = NoisyExpert(make_expert(task), noise, rng)
+            hero = NoisyExpert(make_expert(task), noise, rng, repeats)
             success, samples = play_expert(live, hero, task, context, tokenizer, max_steps)
         except TacitError:
             raise
@@ -122,11 +123,13 @@ def demonstrate(
 
 
 class NoisyExpert:
-    """An expert that takes a random action, admissible now or one turn ago, with probability `noise`."""
+    """An expert that takes a random action with probability `noise`: the action before (a share `repeats`), or one that is
+    admissible now or was one turn ago."""
 
-    def __init__(self, expert: Expert, noise: float, rng: random.Random) -> None:
-        self._expert, self._noise, self._rng = expert, noise, rng
+    def __init__(self, expert: Expert, noise: float, rng: random.Random, repeats: float = 0.0) -> None:
+        self._expert, self._noise, self._rng, self._repeats = expert, noise, rng, repeats
         self._before: Observation | None = None
+        self._last = ""
         self.acted = True
         """the last action was the expert's, not random"""
         self.intended: list[str] = []
@@ -139,9 +142,11 @@ class NoisyExpert:
         self._before = observation
         self.acted = not (admissible and self._rng.random() < self._noise)
         if not self.acted:
-            action = self._rng.choice(admissible)
+            again = self._repeats and self._last and self._rng.random() < self._repeats
+            action = self._last if again else self._rng.choice(admissible)
             if isinstance(self._expert, Adviser):
                 self._expert.happened(action)
+        self._last = action
         return action
 
 

@@ -105,7 +105,9 @@ def collect_demonstrations(
     world = replace(world, make=partial(TimedWorld, world.make, limit_s), experts=experts)
     say(f"imitation: the expert plays {pluralize(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     longest = max(world.max_steps, setup.max_steps)
-    shown = demonstrate(world, tasks, context, tokenizer, longest, settings.expert, settings.noise, seed)
+    shown = demonstrate(
+        world, tasks, context, tokenizer, longest, settings.expert, settings.noise, seed, settings.noise_repeats
+    )
     say(f"imitation: {shown}")
     if settings.noted or settings.step_notes or settings.entries:
         more = demonstrate_notes(world, tasks, context, tokenizer, longest, settings, seed)

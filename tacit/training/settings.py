@@ -30,6 +30,9 @@ class SupervisedSettings:
     noise: Annotated[float, Bound(lambda v: 0 <= v < 1, "must be at least 0 and below 1")] = 0.0
     """share of demonstrated turns replaced by a random action, to show recoveries; random actions are not imitated. Use it
     when the policy is lost after a mistake"""
+    noise_repeats: Share = 0.0
+    """share of these random actions that repeat the action before, which worlds mostly refuse. Use it when the policy repeats
+    refused actions"""
     noted: Count = 0
     """further episodes with a hindsight note in the prompt; only for policies too small to use notes unshown"""
     step_notes: Count = 0
