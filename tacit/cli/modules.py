@@ -1,11 +1,11 @@
-"""`tacit modules`: train, export, list, verify, push, pull, pack, install and price skill modules."""
+"""`tacit modules`: train, export, list, verify, push, pull, pack and install skill modules."""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict
+from dataclasses import MISSING
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,15 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from tacit.cli.drafting import add_logs_flag, draft_rewards, draft_tracker, show_logs
-from tacit.cli.terminal import Command, add_panel_options, ask_yes, dispatch, interval, make_console, percent, say, table
+from tacit.cli.terminal import Command, ask_yes, dispatch, interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, peek_arguments, run_prepared
 from tacit.config.checks import check_output_directory, open_world
-from tacit.config.flags import Option, Parser, check_at_least_one, options_of, section_options
+from tacit.config.flags import Option, Parser, check_at_least_one, section_options
 from tacit.config.recipe import Overrides, Recipe, override, read_document, run_recipe
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
-from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
 from tacit.modules.archive import pack, pull, push
 from tacit.modules.carrying import PackagedDraft
-from tacit.modules.cost import CostRow, Costs, is_local_host, measure_costs
 from tacit.modules.drafting.sandbox import truncate_for_display
 from tacit.modules.export import export_run
 from tacit.modules.install import find_problems, install
@@ -41,8 +39,6 @@ from tacit.modules.training import (
     plan_skill_runs,
     train_modules,
 )
-from tacit.runs.files import write_json
-from tacit.training.settings import TrainSettings
 
 ENGINE = ("device", "dtype", "threads", "max_batch")
 MOST_MB = 2000
@@ -151,104 +147,6 @@ def show_draft(console: Console, module: str, draft: PackagedDraft) -> None:
         say(console, truncate_for_display(text))
 
 
-# `tacit modules cost`: modules compared with a prompted model.
-
-PANEL = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
-
-
-def cost(argv: Sequence[str]) -> int:
-    parser = Parser(
-        "modules cost",
-        "Compare the cost of modules and prompted models on the same episodes: tokens, seconds, memory, network traffic.",
-        usage="tacit modules cost MODULES [--against MODEL …] [--endpoint URL --model NAME] [--tasks N] [settings]",
-        epilog="Without --against and --endpoint, counts what ReAct would have read on the modules' own turns.",
-    )
-    parser.add_argument("modules", type=Path, metavar="MODULES", help="a skill module, or a directory of them")
-    against_help = "model to prompt as ReAct-1step and ReAct-full: a directory or a hub id; may be repeated"
-    parser.add_argument("--against", action="append", default=[], metavar="MODEL", help=against_help)
-    parser.flag("--endpoint", None, "URL of an OpenAI-compatible API with such a model", "URL")
-    parser.flag("--model", None, "name of the model there", "NAME")
-    key_help = f"environment variable with the endpoint's key (default: {DEFAULT_KEY_VARIABLE})"
-    parser.flag("--key-variable", DEFAULT_KEY_VARIABLE, key_help, "NAME")
-    parser.flag("--timeout", 120.0, "timeout of a request", "SECONDS")
-    parser.flag("--wording", "full", "wording of the prompted model's prompts (default: full)", "NAME")
-    parser.add_argument("--no-actions", dest="actions", action="store_false", help="prompt without the list of actions")
-    parser.flag("--batch", 1, "episodes played at a time; seconds are per episode")
-    parser.flag("--max-tokens", 0, "maximum tokens per turn of a prompted model (default: 512)")
-    parser.flag("--json", Path, "write the result to this file", "FILE")
-    parser.flag("--base-model", None, BASE_HELP, "MODEL")
-    parser.flag("--fallback", None, "module for families without one (default: refuse them)", "SKILL")
-    add_panel_options(parser, PANEL)
-    parser.add_options("episodes", options_of(TrainSettings, only=("seed",)))
-    parser.add_options("engine", [option for option in section_options()["engine"] if option.place[-1] in ENGINE[:3]])
-    arguments, said = parser.parse(argv)
-    check_at_least_one(arguments, "batch")
-    if bool(arguments.endpoint) != bool(arguments.model):
-        raise TacitError("--endpoint and --model belong together; give both or neither.")
-    rivals: dict[str, Mapping[str, Any] | None] = dict.fromkeys(arguments.against)
-    if arguments.endpoint:
-        told = {"url": arguments.endpoint, "model": arguments.model, "key_variable": arguments.key_variable}
-        rivals[arguments.model] = {**told, "timeout_s": arguments.timeout}
-    console = make_console()
-    costs = measure_costs(
-        arguments.modules.expanduser(), said, rivals, wording=arguments.wording, actions=arguments.actions,
-        max_tokens=arguments.max_tokens,
-        base=arguments.base_model, fallback=arguments.fallback, batch=arguments.batch,
-        watch=lambda name: say(console, f"playing: {name}", style="dim"),
-    )  # fmt: skip
-    show(console, costs, arguments.batch)
-    if arguments.json:
-        write_json(arguments.json.expanduser(), asdict(costs))
-        say(console, f"\nwritten to {arguments.json}")
-    return 0
-
-
-def show(console: Console, costs: Costs, batch: int) -> None:
-    """One row per measure and one column per agent, as in the paper's Table 2."""
-    columns = [_column(row, costs.rows[0]) for row in costs.rows]
-    lines = [(measure, *(column[measure] for column in columns)) for measure in columns[0]]
-    say(console, f"\nCost of an episode: {costs.episodes} of {costs.panel} (hash {costs.panel_hash})", style="bold")
-    console.print(table("", ("", *(row.name for row in costs.rows)), lines))
-    aside = f"{batch} side by side" if batch > 1 else "one at a time"
-    say(
-        console,
-        f"seconds: by the clock, {aside}, the world's included; memory: the process's peak, Python and libraries included",
-    )
-    said = partial(say, console)
-    said("\nWhat leaves this machine")
-    for row in costs.rows:
-        if row.success is not None:
-            said(f"  {row.name}: {leaving(row)}")
-    said("\nOn the disk")
-    for name, size in costs.disk.items():
-        said(f"  {name}: {size / 1e6:,.2f} MB")
-
-
-def leaving(row: CostRow) -> str:
-    away = [host for host in row.hosts if not is_local_host(host)]
-    if row.sent_bytes:
-        where = f"to {', '.join(away)}" if away else f"to {', '.join(row.hosts)}, which is this machine"
-        return f"{row.sent_bytes:,.0f} bytes of prompts per episode (task, observations, actions) {where}"
-    if away:
-        return f"nothing of the episodes; it asked {', '.join(away)} (for files of the model)"
-    return "nothing; no connection to another machine was made while it was loaded and played"
-
-
-def _column(row: CostRow, own: CostRow) -> dict[str, str]:
-    won = f"{percent(row.success)} {interval(row.interval)}" if row.success is not None and row.interval else "–"
-    memory = "–" if row.seconds is None else "elsewhere" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.0f} MB"
-    return {
-        "success": won,
-        "steps": f"{row.steps:.1f}",
-        "prompt tokens per turn": f"{row.prompt_tokens:.1f}",
-        "written tokens per turn": f"{row.completion_tokens:.1f}",
-        "tokens per episode": f"{row.tokens:,.0f}",
-        "… beside the modules'": f"{row.tokens / own.tokens:.2f}×" if own.tokens else "–",
-        "seconds per episode": f"{row.seconds:.2f}" if row.seconds is not None else "–",
-        "memory": memory + (f" + {row.device_peak_bytes / 1e6:,.0f} MB on the GPU" if row.device_peak_bytes else ""),
-    }
-
-
 SUMMARY_LINE = "Skill modules: one small adapter or tiny model per skill, for `tacit play --policy DIR` and `tacit eval DIR`."
 CHECKPOINT_HELP = "newest, best, sft, rl, or a name such as rl-000020 (default: newest)"
 MODULES_OPTION = Option("out", ("out",), Path, MISSING, "directory of the modules and their runs")
@@ -266,7 +164,6 @@ def run(argv: Sequence[str]) -> int:
         "pull": (pull_module, "install a module from the hub"),
         "pack": (pack_module, "write a module to one file"),
         "install": (install_module, "install a module from a file or directory"),
-        "cost": (cost, "compare the cost of modules and prompted models"),
     }
     return dispatch(argv, "modules", SUMMARY_LINE, commands, list_modules, "DIR")
 

@@ -17,6 +17,7 @@ from tacit.report.live import WatchedRun, build_feed, find_recordings, render_ov
 from tacit.report.page import Live, render
 from tacit.report.run_page import render_run
 from tacit.report.viewer import MAX_TRAJECTORIES
+from tacit.runs.directory import resume_command
 from tacit.runs.trajectories import RECORDED
 from tacit.serving.guard import App, Guard, Metrics, NamedRoute
 from tacit.serving.settings import ServingSettings
@@ -51,7 +52,7 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
         watched, number = found
         stamp, written = watched.get_stamp()
         write = lambda live: _render_run(watched, links[number], most, live, link_others(number))  # noqa: E731
-        return await pages.answer(request, stamp, written, f"`tacit train --resume {watched.path}` continues it", write)
+        return await pages.answer(request, stamp, written, f"`{resume_command(watched.path)}` continues it", write)
 
     async def recording(request: Request) -> Response:
         found, name = find_run(request.path_params["number"]), request.path_params["name"]

@@ -1,0 +1,24 @@
+"""`tacit eval MODULES --tokens`: tokens per episode of the modules, next to ReAct on the same turns."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tacit.cli.main import main
+from tacit.modules import read_module
+
+
+@pytest.mark.slow
+def test_modules_are_counted_as_when_they_were_evaluated_and_react_reads_more(modules, tmp_path, capsys):
+    command = ["eval", str(modules / "heat"), "--tokens", "--engine.device", "cpu", "--out", str(tmp_path / "out"), "--json"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    result, score = json.loads(said.splitlines()[-1]), read_module(modules / "heat").scores["rl"]
+    own, one, _, full, _ = result["tokens"]
+    assert (result["panel_hash"], own["episodes"]) == (score["panel_hash"], 4)
+    assert own["prompt_tokens_per_turn"] == pytest.approx(score["prompt_tokens"])
+    assert one["context"] == "ReAct-1step with actions" and one["turns"] == own["turns"]
+    assert own["tokens_per_episode"] < one["tokens_per_episode"] < full["tokens_per_episode"]
+    assert "total/episode" in said and f"{one['tokens_per_episode']:.0f}" in said
