@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.terminal import Command, dispatch, make_console, say, say_pairs, table
+from tacit.cli.terminal import Command, dispatch, make_console, say, say_pairs, shorten, table
 from tacit.companions.experience.bank import Bank, Entry, Usage, remove_by_hand
 from tacit.companions.experience.files import export_lines, find_bank, import_lines, load_embedding, open_bank, read_bank
 from tacit.companions.experience.retrieval import ORDERS, Embedding, NgramEmbedding, rank_entries
@@ -23,6 +23,7 @@ from tacit.runs.files import write_text
 SUMMARY_LINE = "List, search and edit the experience bank of a run. BANK is a run directory or the file of a bank."
 GOES_BACK = "A run that is resumed goes back to the bank of its checkpoint."
 MOST_TOLD = 10  # bad lines reported one by one
+WIDTH = 160  # characters shown of an entry
 
 
 def run(argv: Sequence[str]) -> int:
@@ -39,22 +40,15 @@ def run(argv: Sequence[str]) -> int:
 
 def list_entries(argv: Sequence[str]) -> int:
     parser = _parser("list", "List the entries of an experience bank.")
-    parser.flag(
-        "--by",
-        "use",
-        "by use; only entries that won more than they lost, or less",
-        None,
-        choices=ORDERS,
-    )
+    parser.flag("--by", "use", "by use; only entries that won more than they lost, or less", None, choices=ORDERS)
     parser.flag("--most", 20, "number of entries to show")
     parser.flag("--json", False, "print one JSON list")
     arguments, bank = _parsed(parser, argv)
-    found = rank_entries(bank, arguments.by)
-    if arguments.json:
-        print(json.dumps([_entry_record(*pair) for pair in found[: arguments.most]], ensure_ascii=False))
-        return 0
-    console = make_console()
+    found, console = rank_entries(bank, arguments.by), make_console()
     shown = found[: arguments.most]
+    if arguments.json:
+        print(json.dumps([_entry_record(*pair) for pair in shown], ensure_ascii=False))
+        return 0
     if shown:
         console.print(_table(shown))
     kinds = {"use": "", "useful": " that won more often than they lost", "harmful": " that lost more often than they won"}
@@ -181,10 +175,10 @@ def _entry_record(entry: Entry, usage: Usage) -> dict[str, Any]:
 
 def _table(found: Sequence[tuple[Entry, Usage]]) -> Any:
     numbers = ("handed out", "won", "lost", "trained on")
-    rows = [
-        (str(e.id), *map(str, (u.retrieved, u.wins, u.losses, u.trained)), e.origin.task or e.origin.world, _line(e.text))
-        for e, u in found
-    ]
+    rows = []
+    for entry, use in found:
+        counts = map(str, (entry.id, use.retrieved, use.wins, use.losses, use.trained))
+        rows.append((*counts, entry.origin.task or entry.origin.world, shorten(entry.text, WIDTH)))
     return table("", ("id", *numbers, "from", "entry"), rows, numbers)
 
 
@@ -205,12 +199,7 @@ def _show(told: dict[str, Any]) -> None:
     pairs += [("guided", f"{pluralize(len(guided), 'episode')}: {won} won, {len(guided) - won} lost")]
     say_pairs(console, [*pairs, ("trained on", pluralize(counts["trained"], "time"))])
     for old in told["replaced"]:
-        say(console, f"  took the place of {old['id']} ({old['retired']}): {_line(old['text'])}")
+        say(console, f"  took the place of {old['id']} ({old['retired']}): {shorten(old['text'], WIDTH)}")
     if guided:
         rows = [(str(e["step"]), e["task"] or "", "won" if e["success"] else "lost") for e in guided]
         console.print(table("", ("iteration", "task", "result"), rows))
-
-
-def _line(text: str, longest: int = 160) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= longest else f"{flat[: longest - 1]}…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tacit.calibration.audit import SOURCES
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
@@ -18,9 +18,6 @@ from tacit.core.errors import TacitError, unknown
 from tacit.credit.embedders import Pooling
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
-
-if TYPE_CHECKING:
-    pass
 
 SUMMARY_LINE = "Choose the layer, pooling and radius of BiPACE and BiGPO for a model (appendices F and H)."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -16,12 +17,10 @@ from tacit.config.recipe import PolicyRecipe, absolute_name
 from tacit.core.errors import TacitError, unknown
 from tacit.core.progress import pluralize
 from tacit.core.protocols import SamplingPolicy
-from tacit.core.types import Prompt
 from tacit.core.world import FULL_BLOCK
 from tacit.modules.drafting.checks import CheckReport
 from tacit.modules.drafting.draft import (
     Drafter,
-    DraftResult,
     build_prompt,
     choose_examples,
     draft_until_valid,
@@ -40,15 +39,8 @@ MOST_LINES = 40  # unusable lines printed; the report has all
 
 
 def add_logs_flag(parser: Parser, what: str, required: bool = True) -> None:
-    parser.add_argument(
-        "--from",
-        dest="logs",
-        type=Path,
-        action="append",
-        required=required,
-        metavar="LOGS",
-        help=f"{what}: a file of JSON lines (.jsonl, .jsonl.gz) or a directory of them; may be given several times",
-    )
+    help = f"{what}: a file of JSON lines (.jsonl, .jsonl.gz) or a directory of them; may be given several times"
+    parser.flag("--from", Path, help, "LOGS", dest="logs", action="append", required=required)
 
 
 def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report: Path | None = None) -> None:
@@ -72,37 +64,66 @@ def draft_tracker(argv: Sequence[str]) -> int:
     summary = "Let a model write a tracker from a few recorded episodes, and check it on all of them."
     parser = _parser("draft-tracker", summary)
     parser.flag("--check", Path, "check this draft instead of asking a model", "FILE")
-    arguments, _ = parser.parse(argv)
-    console, episodes = make_console(), _episodes(arguments)
-    shown, kinds = choose_examples(episodes, arguments.shown), list_action_kinds(episodes)
-    ask = _asker(arguments, lambda before, failed: build_prompt(_work(arguments), shown, kinds, before, failed))
-    return _end(console, arguments, _pursue(console, arguments, episodes, ask), "tracker")
+    return _draft(parser.parse(argv)[0], "tracker")
 
 
 def draft_rewards(argv: Sequence[str]) -> int:
-    parser = _parser(
-        "draft-rewards", "Let a model write rewards for a world's own tracker; check them on all recorded episodes."
-    )
+    summary = "Let a model write rewards for a world's own tracker; check them on all recorded episodes."
+    parser = _parser("draft-rewards", summary)
     parser.flag("--block", FULL_BLOCK, f"form of the world's state block (default: {FULL_BLOCK})", "FORM")
     parser.flag("--check", Path, "check these rewards instead of asking a model", "FILE")
     arguments, _ = parser.parse(argv)
     if not arguments.world:
         raise TacitError("no tracker: give --world NAME for the world's own; draft-tracker drafts its rewards, too.")
+    return _draft(arguments, "rewards")
+
+
+def _draft(arguments: Namespace, kind: str) -> int:
+    """Ask for drafts until one passes its checks, save the last, and say what to do with it."""
     console, episodes = make_console(), _episodes(arguments)
-    work, kinds = _work(arguments), list_action_kinds(episodes)
-    episodes, blocks = _follow_own_tracker(console, arguments, episodes)
-    shown = choose_examples(episodes, arguments.shown)
-    ask = _asker(arguments, lambda before, failed: build_prompt(work, shown, kinds, before, failed, blocks))
-    return _end(console, arguments, _pursue(console, arguments, episodes, ask, blocks), "rewards")
+    kinds = list_action_kinds(episodes)
+    blocks: dict[Recording, list[Fields]] | None = None
+    if kind == "rewards":
+        episodes, blocks = _follow_own_tracker(console, arguments, episodes)
+    ask = _asker(arguments, choose_examples(episodes, arguments.shown), kinds, blocks)
+
+    def show(text: str, attempt: int) -> None:
+        say(console, f"\ndraft {attempt + 1} of {arguments.attempts}:\n", style="bold")
+        say(console, truncate_for_display(text))
+
+    def agreed() -> bool:
+        return arguments.yes or ask_yes(f"Run this draft in its sandbox on {len(episodes)} episodes?")
+
+    report = partial(show_examination, console)
+    drafted = draft_until_valid(ask, arguments.attempts, episodes, show, agreed, report, blocks)
+    name = arguments.name or re.sub(r"\W", "_", arguments.family or "work")
+    block = arguments.block if kind == "rewards" else ""
+    written = save_draft(arguments.out, name, kind, drafted, absolute_name(arguments.world), block)
+    say(console, f"written: {', '.join(map(str, written))}")
+    if drafted.report is None or not drafted.report.passed:
+        say(console, "the draft was not run" if drafted.report is None else "no draft passed; fix one and run --check")
+        return 1
+    form = f" --block {DRAFTED}" if arguments.world else ""
+    logs = " ".join(f"--from {path}" for path in arguments.logs)
+    world = f"{written[1]}:ENVIRONMENT"
+    say(console, f"\nNext: tacit modules train {logs} --world {world} --method constant_context{form} --out DIR")
+    return 0
 
 
-def _asker(arguments: Namespace, request: Callable[[str, str], Prompt]) -> Callable[[str, str, int], str]:
+def _asker(
+    arguments: Namespace, shown: Sequence[Recording], kinds: Sequence[str], blocks: Mapping[Recording, Sequence[Fields]] | None
+) -> Callable[[str, str, int], str]:
     """Who writes a draft, given the previous one and why it failed: the model, or once a file with --check."""
     if arguments.check:
-        arguments.attempts, text = 1, _read(arguments.check)
+        try:
+            text = arguments.check.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TacitError(f"cannot read the draft {arguments.check}: {error}.") from error
+        arguments.attempts = 1
         return lambda before, failed, attempt: text
     drafter = Drafter(_policy(arguments), arguments.out / "answers", arguments.max_tokens, arguments.temperature)
-    return lambda before, failed, attempt: drafter.write(request(before, failed), attempt)
+    work = arguments.family or arguments.name or "work"
+    return lambda before, failed, attempt: drafter.write(build_prompt(work, shown, kinds, before, failed, blocks), attempt)
 
 
 def _follow_own_tracker(
@@ -160,10 +181,6 @@ def _episodes(arguments: Namespace) -> list[Recording]:
     return [logged.recording for logged in chosen]
 
 
-def _work(arguments: Namespace) -> str:
-    return arguments.family or arguments.name or "work"
-
-
 def _policy(arguments: Namespace) -> SamplingPolicy:
     if not arguments.model:
         raise TacitError("no model: give --endpoint URL --model NAME, or a local model with --model.")
@@ -180,35 +197,9 @@ def _policy(arguments: Namespace) -> SamplingPolicy:
     return load_policy(PolicyRecipe(arguments.model, "local", get_engine("local").settings()), 0, ())
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TacitError(f"cannot read the draft {path}: {error}.") from error
-
-
-def _pursue(
-    console: Console,
-    arguments: Namespace,
-    episodes: Sequence[Recording],
-    ask: Callable[[str, str, int], str],
-    blocks: Mapping[Recording, Sequence[Fields]] | None = None,
-) -> DraftResult:
-    def show(text: str, attempt: int) -> None:
-        say(console, f"\ndraft {attempt + 1} of {arguments.attempts}:\n", style="bold")
-        say(console, truncate_for_display(text))
-
-    def agreed() -> bool:
-        return arguments.yes or ask_yes(f"Run this draft in its sandbox on {len(episodes)} episodes?")
-
-    report = lambda found: show_examination(console, found)  # noqa: E731
-    return draft_until_valid(ask, arguments.attempts, episodes, show, agreed, report, blocks)
-
-
 def show_examination(console: Console, found: CheckReport) -> None:
-    say(
-        console, f"\n{found.episodes} episodes ({found.won} won), {found.turns} turns, longest block {found.longest} characters"
-    )
+    counts = f"{found.episodes} episodes ({found.won} won), {found.turns} turns"
+    say(console, f"\n{counts}, longest block {found.longest} characters")
     console.print(table("", ("check", "verdict"), list(found.verdicts().items())))
     for failure in found.failures[:SHOWN_FAILURES]:
         say(console, str(failure), style="red")
@@ -218,21 +209,3 @@ def show_examination(console: Console, found: CheckReport) -> None:
         say(console, f"note: {note}", style="yellow")
     if missing := [name for name, holds in found.enforced_limits.items() if not holds]:
         say(console, f"note: limits that this kernel does not enforce: {', '.join(missing)}", style="yellow")
-
-
-def _end(console: Console, arguments: Namespace, drafted: DraftResult, kind: str) -> int:
-    name = arguments.name or re.sub(r"\W", "_", arguments.family or "work")
-    block = arguments.block if kind == "rewards" else ""
-    written = save_draft(arguments.out, name, kind, drafted, absolute_name(arguments.world), block)
-    say(console, f"written: {', '.join(map(str, written))}")
-    if drafted.report is None or not drafted.report.passed:
-        say(
-            console,
-            "the draft was not run" if drafted.report is None else "no draft passed; fix one and run --check",
-        )
-        return 1
-    form = f" --block {DRAFTED}" if arguments.world else ""
-    logs = " ".join(f"--from {path}" for path in arguments.logs)
-    world = f"{written[1]}:ENVIRONMENT"
-    say(console, f"\nNext: tacit modules train {logs} --world {world} --method constant_context{form} --out DIR")
-    return 0

@@ -33,12 +33,11 @@ from tacit.cli.train import can_redraw, pack_lines
 from tacit.config.agents import Target, open_endpoint
 from tacit.config.checks import check_output_directory
 from tacit.config.flags import Parser, check_at_least_one
-from tacit.config.measuring import EvaluationResult, PanelEvaluation, check_tokens, with_panel
-from tacit.config.recipe import Overrides
+from tacit.config.measuring import EvaluationResult, PanelEvaluation, with_panel
 from tacit.config.values import from_text
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed, try_say
-from tacit.core.protocols import SamplingPolicy
+from tacit.core.protocols import SamplingPolicy, Scorer
 from tacit.core.resources import Prices
 from tacit.core.trust import flag_for_later
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
@@ -253,9 +252,16 @@ def run(argv: Sequence[str]) -> int:
     meant = with_panel(said, arguments.panel, arguments.target)
     console, opened = make_console(), arguments.target or arguments.endpoint
     with report_elapsed(partial(say, console), lambda spent: f"eval: loading {opened}, {format_duration(spent)}"):
-        target = _open(arguments, meant)
-    if arguments.tokens:
-        check_tokens(target)
+        if arguments.endpoint:
+            at = (arguments.endpoint, arguments.model or "", arguments.key_variable)
+            target = open_endpoint(meant, *at, arguments.concurrency, arguments.timeout)
+        else:
+            target = open_agent(
+                arguments.target, meant, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback
+            )
+    if arguments.tokens and not isinstance(target.policy, Scorer):  # an expert, a rule agent, an endpoint
+        own = f"a policy's own tokenizer, and {target.label!r} has none here"
+        raise TacitError(f"--tokens counts with {own}; give a run or a model.")
     sitting = PanelEvaluation(target, tuple(ks), prices, arguments.out, arguments.fresh, meant)
     if sitting.panel.difference():
         say(console, f"warning: {sitting.panel.difference()}", style="yellow")
@@ -327,6 +333,8 @@ def _check(parser: Parser, arguments: Namespace) -> None:
         raise TacitError(f"give TARGET ({arguments.target}) or --endpoint {arguments.endpoint}, not both.")
     if arguments.model and not arguments.endpoint:
         raise TacitError(f"--model {arguments.model} is for --endpoint; to evaluate a local model give it as TARGET.")
+    if arguments.endpoint and arguments.checkpoint:
+        raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; remove it for an endpoint.")
     check_at_least_one(arguments, "batch", "concurrency")
     if arguments.timeout <= 0:
         raise TacitError(f"--timeout {arguments.timeout:g} must be above 0.")
@@ -334,12 +342,3 @@ def _check(parser: Parser, arguments: Namespace) -> None:
         raise TacitError(f"--out {arguments.out} must be a directory; to write the result to a file use --json FILE.")
     if arguments.out:
         check_output_directory(arguments.out)
-
-
-def _open(arguments: Namespace, said: Overrides) -> Target:
-    if not arguments.endpoint:
-        return open_agent(arguments.target, said, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback)
-    if arguments.checkpoint:
-        raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; remove it for an endpoint.")
-    url, model, key = arguments.endpoint, arguments.model or "", arguments.key_variable
-    return open_endpoint(said, url, model, key, arguments.concurrency, arguments.timeout)

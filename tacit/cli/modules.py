@@ -202,10 +202,10 @@ def train(argv: Sequence[str]) -> int:
         return code
     console.print()
     show_modules(console, find_modules(out))
-    if not open_world(recipe.world).playable:
-        say(console, f"\nNext: tacit serve {out}        or Agent.load({str(out)!r}) in a program of yours")
-        return 0
-    say(console, f"\nNext: tacit eval {out}        every task by the module of its family\n      tacit play --policy {out}")
+    if open_world(recipe.world).playable:
+        told(f"\nNext: tacit eval {out}        every task by the module of its family\n      tacit play --policy {out}")
+    else:
+        told(f"\nNext: tacit serve {out}        or Agent.load({str(out)!r}) in a program of yours")
     return 0
 
 
@@ -231,8 +231,8 @@ def list_modules(argv: Sequence[str]) -> int:
     modules = find_modules(find_modules_directory(arguments.directory))
     if arguments.json:
         print(json.dumps({skill: module.to_json() for skill, module in modules.items()}))
-        return 0
-    show_modules(make_console(), modules)
+    else:
+        show_modules(make_console(), modules)
     return 0
 
 
@@ -260,10 +260,10 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
     for skill, module in modules.items():
         measured = module.scores.get("rl") or module.scores.get("sft")
         base = f"{module.base.model} {module.fingerprint[:12]}" if module.adapter else "own weights"
-        scores, episodes = [_score(module.scores.get(s)) for s in ("sft", "rl")], str(measured["episodes"]) if measured else "-"
-        rows.append(
-            (skill, ", ".join(module.families), base, module.tracker or "-", *scores, episodes, decimal(int(module.size)))
-        )
+        scores = map(module.scores.get, ("sft", "rl"))
+        told = [f"{percent(s['success'])} {interval(s['interval'])}" if s else "-" for s in scores]
+        told += [str(measured["episodes"]) if measured else "-", decimal(int(module.size))]
+        rows.append((skill, ", ".join(module.families), base, module.tracker or "-", *told))
     console.print(table("", columns, rows, numbers=("after SFT", "after RL", "episodes", "size")))
     for skill, module in modules.items():
         if module.from_logs and not module.scores:
@@ -276,12 +276,6 @@ def _taught(taught: Mapping[str, Any]) -> str:
     """`taught from 22 logged episodes alone, without RL or play; does as they did at 71.0% of 40 turns kept back`"""
     after = "then trained with RL" if taught["practised"] else "without RL or play"
     said = f"taught from {pluralize(taught['episodes'], 'logged episode')} alone, {after}"
-    if not taught.get("kept_turns"):
-        return said
-    return (
-        f"{said}; does as they did at {percent(taught['same_action'])} of {pluralize(taught['kept_turns'], 'turn')} kept back"
-    )
-
-
-def _score(score: Mapping[str, Any] | None) -> str:
-    return f"{percent(score['success'])} {interval(score['interval'])}" if score else "-"
+    if turns := taught.get("kept_turns"):
+        said += f"; does as they did at {percent(taught['same_action'])} of {pluralize(turns, 'turn')} kept back"
+    return said

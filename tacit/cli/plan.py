@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from tacit.cli.terminal import make_console, say, say_pairs, table
-from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, train_options
+from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, peek, train_options
 from tacit.config.recipe import DEFAULT_METHOD, Document, Overrides, Recipe, absolute_path, method_name, override
 from tacit.config.values import field_name, to_data
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, check_bounds
@@ -101,9 +101,10 @@ class PlanSettings:
 
 
 def run(argv: Sequence[str]) -> int:
-    source = Path(_glance(argv, "--from") or "/").expanduser()
+    first, _ = peek("plan", argv, "--from", "--method")
+    source = Path(getattr(first, "from") or "/").expanduser()
     recorded = read_settings(source) if (source / SETTINGS).is_file() else {}  # none of a trajectory file
-    parser = make_parser(_glance(argv, "--method") or method_name(recorded))
+    parser = make_parser(first.method or method_name(recorded))
     arguments, said = parser.parse(argv)
     own = {field_name(place[1]): said.pop(place) for place in list(said) if place[0] == NOT_OF_A_RUN}
     again = bool(recorded) and recorded.get("model") == absolute_path(arguments.model)
@@ -187,13 +188,6 @@ def make_parser(method: str) -> Parser:
     reading += [o for o in train_options() if o.name in ("max-tokens", "max-steps")]
     parser.add_options(f"method {method}", reading, "What the agent reads, and how many episodes an iteration has.")
     return parser
-
-
-def _glance(argv: Sequence[str], flag: str) -> str:
-    """The value of one flag, which decides what the others are."""
-    glance = Parser("plan", "", add_help=False)
-    glance.add_argument(flag, dest="value", default="")
-    return glance.parse_known_args(argv)[0].value
 
 
 def _recipe(model: str, said: Overrides, recorded: Document, settings: PlanSettings) -> Recipe | None:

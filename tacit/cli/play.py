@@ -147,11 +147,7 @@ class RecordingPolicy(PolicyHooks):
 
     def __init__(self, policy: SamplingPolicy, watch: PrintingPool, console: Console, prompts: bool) -> None:
         self._policy, self._watch, self._console, self._prompts = policy, watch, console, prompts
-        self.encode_completion, self.decode = policy.encode_completion, policy.decode
-
-    @property
-    def context_limit(self) -> int:
-        return self._policy.context_limit
+        self.encode_completion, self.decode, self.context_limit = policy.encode_completion, policy.decode, policy.context_limit
 
     def encode_prompt(self, text: str):
         if self._prompts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacit.cli.terminal import dispatch, make_console, say
+from tacit.cli.terminal import Command, dispatch, make_console, say
 from tacit.config.flags import Parser
 from tacit.config.portable import pack_run, unpack_run
 from tacit.core.trust import flag_for_later
@@ -15,11 +15,11 @@ SUMMARY_LINE = "Pack a run into a few files, to resume it on another machine."
 
 
 def run(argv: Sequence[str]) -> int:
-    summaries = {
-        "pack": "write settings, metrics and one checkpoint in parts of at most 16 MB",
-        "unpack": "restore the run directory; `tacit train --resume DIR` does this too",
+    commands: dict[str, Command] = {
+        "pack": (pack, "write settings, metrics and one checkpoint in parts of at most 16 MB"),
+        "unpack": (unpack, "restore the run directory; `tacit train --resume DIR` does this too"),
     }
-    return dispatch(argv, "runs", SUMMARY_LINE, {"pack": (pack, summaries["pack"]), "unpack": (unpack, summaries["unpack"])})
+    return dispatch(argv, "runs", SUMMARY_LINE, commands)
 
 
 def pack(argv: Sequence[str]) -> int:

@@ -56,9 +56,8 @@ def run(argv: Sequence[str]) -> int:
         say(console, f"serving {', '.join(service.catalog.modules)}\n{address}/{key}")
         say(console, "^C stops; kill -HUP looks for new modules", style="dim")
         if not local:
-            remark(
-                f"warning: {settings.host} is served over plain HTTP; put a TLS proxy in front of it (docs/guides/serving.md)"
-            )
+            remedy = "put a TLS proxy in front of it (docs/guides/serving.md)"
+            remark(f"warning: {settings.host} is served over plain HTTP; {remedy}")
 
     return serve(service, tokens, announce, remark)
 

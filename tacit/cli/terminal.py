@@ -19,7 +19,7 @@ from rich.text import Text
 
 from tacit.config.agents import RULE_AGENT_METHOD
 from tacit.config.checks import RULE_AGENT
-from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, section_options
+from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, peek, section_options
 from tacit.config.measuring import run_of
 from tacit.config.recipe import DEFAULT_METHOD, method_name
 from tacit.core.errors import unknown
@@ -124,6 +124,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text
     return made
 
 
+def shorten(text: str, width: int) -> str:
+    """Its words on one line of at most `width` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
@@ -208,9 +214,7 @@ def add_shared_options(parser: Parser, method: str) -> None:
 
 def peek_method(argv: Sequence[str], command: str) -> str:
     """The method whose flags to offer: the named one, else the run's."""
-    glance = Parser(command, "", add_help=False)
-    glance.add_argument("--method")
-    seen, rest = glance.parse_known_args(argv)
+    seen, rest = peek(command, argv, "--method")
     if seen.method:
         return seen.method
     if RULE_AGENT in rest:

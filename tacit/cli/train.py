@@ -28,6 +28,7 @@ from tacit.config.flags import (
     Parser,
     method_options,
     methods_with,
+    peek,
     section_options,
     train_options,
 )
@@ -134,17 +135,12 @@ def add_training_options(
 
 def peek_arguments(argv: Sequence[str], resumable: bool = True) -> tuple[str, str, str]:
     """(method, model, engine), which decide the other flags."""
-    peek_arguments = Parser("train", "", add_help=False)
-    peek_arguments.add_argument("--config", type=run_recipe)
-    peek_arguments.add_argument("--resume", type=Path)
-    for flag in ("--method", "--model", "--engine"):
-        peek_arguments.add_argument(flag)
-    seen, _ = peek_arguments.parse_known_args(argv)
+    seen, _ = peek("train", argv, "--config", "--resume", "--method", "--model", "--engine")
     document: Document = {}
     if seen.resume is not None and resumable:
-        document = read_settings(seen.resume)
+        document = read_settings(Path(seen.resume))
     elif seen.config is not None:
-        document = read_document(seen.config)
+        document = read_document(run_recipe(seen.config))
     model = seen.model or str(document.get("model", DEFAULT_MODEL))
     return seen.method or method_name(document), model, seen.engine or engine_name(document)
 

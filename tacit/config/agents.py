@@ -161,12 +161,7 @@ class Target:
         return {"method": self.recipe.method, **prompt, **{name: value for name, value in own.items() if name != "schedule"}}
 
 
-def open_target(
-    name: str,
-    said: Overrides,
-    checkpoint: str = "",
-    actor: Callable[[Task], Expert] | None = None,
-) -> Target:
+def open_target(name: str, said: Overrides, checkpoint: str = "", actor: Callable[[Task], Expert] | None = None) -> Target:
     """`name` is a run directory, a checkpoint, a model, `expert`, `reader`, or the name of `actor`. Settings are checked
     before anything is loaded."""
     said, path = dict(said), Path(name).expanduser()
@@ -203,12 +198,8 @@ def open_endpoint(
     client = ChatClient(url, model, key_variable, timeout_s)
     _needs_world(model, said)
     recipe = Recipe.from_json(override({"model": model}, said))
-    world = open_world(recipe.world)
-    recipe = check_sampling(recipe, world, loads=False)
-    context, policy = recipe.settings.context(world), ChatPolicy(client, concurrency)
-    sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world))
-    label = f"{model} at {client.url}"
-    return Target(label, recipe, world, context, policy, sampling, recipe.train.seed, identity=label, settle=policy.settle)
+    label, policy = f"{model} at {client.url}", ChatPolicy(client, concurrency)
+    return replace(_open(label, recipe, recipe.train.seed, policy=policy), identity=label, settle=policy.settle)
 
 
 def _run_recipe(path: Path, said: dict[tuple[str, ...], Any]) -> tuple[Recipe, int, tuple[Environment, ...]]:

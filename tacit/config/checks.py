@@ -335,9 +335,7 @@ ON_RESUME = (
     "trajectories", "wandb",
 )  # fmt: skip
 """settings that may change when a run is resumed, for the run or for one world; none affects what was done"""
-MAY_CHANGE = (
-    "iterations, evaluation.patience, keep, checkpoint_every, workers, workers_at, world_timeout_s, trajectories and wandb"
-)
+MAY_CHANGE = f"{', '.join(ON_RESUME[:-1])} and {ON_RESUME[-1]}".removeprefix("schedule.")
 
 
 def fixed_differences(before: Document, after: Document) -> list[str]:

@@ -233,6 +233,14 @@ def _metavar(kind: Any) -> str:
     return {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}.get(kind, "VALUE")
 
 
+def peek(command: str, argv: Sequence[str], *flags: str) -> tuple[argparse.Namespace, list[str]]:
+    """(the values of a few flags, which decide what the others are; all other words)"""
+    parser = Parser(command, "", add_help=False)
+    for flag in flags:
+        parser.add_argument(flag)
+    return parser.parse_known_args(argv)
+
+
 def check_at_least_one(arguments: argparse.Namespace, *names: str) -> None:
     for name in names:
         if (value := getattr(arguments, name)) < 1:

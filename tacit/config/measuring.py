@@ -13,7 +13,6 @@ from tacit.config.agents import UNTRAINED, Target
 from tacit.config.checks import EXPERT, RULE_AGENT, open_world
 from tacit.config.recipe import Overrides, Recipe
 from tacit.core.errors import TacitError, unknown
-from tacit.core.protocols import Scorer
 from tacit.core.resources import Prices
 from tacit.core.seeds import derive
 from tacit.core.types import Trajectory
@@ -61,15 +60,6 @@ def with_panel(said: Overrides, name: str, target: str) -> Overrides:
     return {**said, ("world",): world, SPLIT: split, TASKS: int(count), PANEL: ""}
 
 
-def open_panel(target: Target, said: Overrides) -> Panel:
-    """The panel of the settings. A published split without a number of tasks means the whole split."""
-    train = target.recipe.train
-    chosen = train.evaluation
-    whole = SPLIT in said and TASKS not in said
-    count = target.world.panel_size(chosen.split, chosen.tasks) if whole else chosen.tasks
-    return choose_panel(target.world, chosen.split, count, train.family_names, chosen.panel)
-
-
 def run_of(word: str) -> Path | None:
     """The run directory of a target: itself, or its checkpoint's."""
     path = Path(word).expanduser()
@@ -105,7 +95,12 @@ class PanelEvaluation:
         said: Overrides | None = None,
     ) -> None:
         self.target, self.rules, self.ks, self.prices = target, target.rules, ks, prices
-        self.panel = open_panel(target, said or {})
+        train, said = target.recipe.train, said or {}
+        chosen = train.evaluation
+        # A published split without a number of tasks means the whole split.
+        whole = SPLIT in said and TASKS not in said
+        count = target.world.panel_size(chosen.split, chosen.tasks) if whole else chosen.tasks
+        self.panel = choose_panel(target.world, chosen.split, count, train.family_names, chosen.panel)
         if ks and (most := max(ks)) > self.rules.repeats:
             raise TacitError(
                 f"--k {most} needs {most} episodes per task, and --repeats is {self.rules.repeats}: add --repeats {most}."
@@ -167,17 +162,42 @@ class PanelEvaluation:
         return EvaluationResult(played, score, how, earlier, result)
 
     def account(self, measured: EvaluationResult) -> list[TokenUse]:
-        """Count the tokens that ReAct would have read on the same episodes; adds them to the result."""
-        uses = _token_uses(self.target, measured.played)
+        """Count the tokens of the agent's own prompt, then of ReAct-1step and ReAct-full with the same wording, with and
+        without the list of actions, on the same episodes; adds them to the result.
+
+        Episodes read from a recording are replayed for the actions the world listed. With skill modules, each module's episodes
+        use its own prompt."""
+        target, live = self.target, self.target.world.make()
+        shares: dict[str, list[Trajectory]] = {}
+        try:
+            for t in measured.played:
+                if not t.stop.crashed:
+                    listed = any(s.observation.actions for s in t.steps)
+                    shares.setdefault(target.route.name(t.task), []).append(t if listed else replay_observations(t, live))
+        finally:
+            live.close()
+        parts = []
+        for name, share in shares.items():
+            context, policy = target.route.agent(name)
+            wording = context.wording or target.world.wording(target.recipe.settings.prompt.wording)
+            parts.append(count_tokens(share, {"own context": context, **react_contexts(wording)}, policy))
+        uses = [join_uses(uses) for uses in zip(*parts, strict=True)]
         measured.result["tokens"] = [use.figures for use in uses]
         return uses
 
     def keep(self, measured: EvaluationResult) -> Path | None:
-        """Save the result next to the episodes, one file per combination of settings."""
+        """Save the result next to the episodes, one file per combination of settings: its name has the main ones, and ends in
+        the hashes of the episode file."""
         if self.directory is None:
             return None
-        place = self.directory / _result_name(measured.result)
-        write_json(place, measured.result)
+        result, sampling = measured.result, measured.result["sampling"]
+        parts = [result["checkpoint"] or _slug(result["target"]) or "untrained", result["panel"]]
+        parts += [f"x{result['repeats']}", f"t{sampling['temperature']:g}"]
+        parts += [f"p{sampling['top_p']:g}"] if sampling["top_p"] != 1 else []
+        parts += [f"k{sampling['top_k']}"] if sampling["top_k"] else []
+        parts += [f"seed{result['seed']}", f"{result['panel_hash']}-{result['settings_hash']}"]
+        place = self.directory / f"{_slug('_'.join(parts))}.json"
+        write_json(place, result)
         return place
 
 
@@ -188,40 +208,6 @@ def episode_at(target: Target, number: int) -> EpisodePlan:
     if len(panel.tasks) <= number:
         raise TacitError(f"--task {number}: this split has {len(panel.tasks)} tasks, counted from 0.")
     return EpisodePlan(panel.tasks[number], derive(PANEL_SEED, target.seed, number, 0))
-
-
-def check_tokens(target: Target) -> None:
-    """Raises for agents without a tokenizer: experts, rule agents, endpoints."""
-    if not isinstance(target.policy, Scorer):
-        raise TacitError(
-            f"--tokens counts with a policy's own tokenizer, and {target.label!r} has none here; give a run or a model."
-        )
-
-
-def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
-    """The agent's own prompt, then ReAct-1step and ReAct-full with the same wording, with and without the list of actions.
-
-    Episodes read from a recording are replayed for the actions the world listed. With skill modules, each module's episodes use
-    its own prompt.
-    """
-    live = target.world.make()
-    try:
-        whole = [
-            t if any(s.observation.actions for s in t.steps) else replay_observations(t, live)
-            for t in played
-            if not t.stop.crashed
-        ]
-    finally:
-        live.close()
-    shares: dict[str, list[Trajectory]] = {}
-    for trajectory in whole:
-        shares.setdefault(target.route.name(trajectory.task), []).append(trajectory)
-    parts = []
-    for name, share in shares.items():
-        context, policy = target.route.agent(name)
-        wording = context.wording or target.world.wording(target.recipe.settings.prompt.wording)
-        parts.append(count_tokens(share, {"own context": context, **react_contexts(wording)}, policy))
-    return [join_uses(uses) for uses in zip(*parts, strict=True)]
 
 
 def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
@@ -240,17 +226,6 @@ def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
     alike = ("stage", "step", "panel_hash", "episodes", "sampling", "seed")
     measured = (in_world(e, world) for e in said["evaluations"])
     return next((e for e in measured if all(e.get(name) == now[name] for name in alike)), None)
-
-
-def _result_name(result: dict[str, Any]) -> str:
-    """File name with the main settings, ending in the hashes of the episode file."""
-    sampling = result["sampling"]
-    parts = [result["checkpoint"] or _slug(result["target"]) or "untrained", result["panel"]]
-    parts += [f"x{result['repeats']}", f"t{sampling['temperature']:g}"]
-    parts += [f"p{sampling['top_p']:g}"] if sampling["top_p"] != 1 else []
-    parts += [f"k{sampling['top_k']}"] if sampling["top_k"] else []
-    parts += [f"seed{result['seed']}", f"{result['panel_hash']}-{result['settings_hash']}"]
-    return _slug("_".join(parts)) + ".json"
 
 
 def _slug(text: str) -> str:

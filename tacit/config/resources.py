@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tacit.calibration.calibrate import calibration_file, read_calibration
 from tacit.companions.experience.retrieval import parse_endpoint_model
 from tacit.config.recipe import PolicyRecipe, Recipe, describe_base
@@ -88,9 +86,7 @@ def _layers(recipe: Recipe) -> int | None:
     if recipe.tiny is not None:
         return recipe.tiny.layers
     base = base_named(recipe.model)
-    config = _config(FOLDER / base if base else Path(recipe.model).expanduser())
-    if config is None:
-        return None
+    config = _config(FOLDER / base if base else Path(recipe.model).expanduser()) or {}
     layers = config.get("num_hidden_layers") or (config.get("text_config") or {}).get("num_hidden_layers")
     return int(layers) if layers else None
 
@@ -141,38 +137,28 @@ class RunResources(Resources):
         """by (model,) or (model, url, key variable)"""
         self._layers: set[int] = set()
         self._policies: dict[str, None] = {}
-        self._helpers: dict[str, Policy | None] = {}
+        self._helpers: dict[str, Any] = {}  # by name; filled by `open`, like `policies`
         self._shared: dict[str, tuple[Hashable, Any]] = {}
         self.policies: dict[str, Policy] = {}
         """policies other than the trained one, by name; filled by `open`"""
 
     def sentences(self, model: str) -> Encode:
-        return self._encoder((model,))
+        return self._encoder(model)
 
     def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
-        return self._encoder((model, url, key_variable))
+        return self._encoder(model, url, key_variable)
 
-    def _encoder(self, place: tuple[str, ...]) -> Encode:
+    def _encoder(self, *place: str) -> Encode:
         self._encoders.setdefault(place, None)
-
-        def encode(texts: Sequence[str]) -> np.ndarray:
-            return self._encoders[place](texts)
-
-        return encode
+        return lambda texts: self._encoders[place](texts)
 
     def policy(self, name: str) -> Callable[[], Policy]:
         self._policies[name] = None
         return lambda: self.policies[name]
 
     def helper(self, name: str) -> Callable[[], Policy]:
-        self._helpers.setdefault(name, None)
-
-        def help() -> Policy:
-            found = self._helpers[name]
-            assert found is not None, "asked before it was opened"
-            return found
-
-        return help
+        self._helpers.setdefault(name)
+        return lambda: self._helpers[name]
 
     def directory(self, name: str) -> Path:
         return self.recipe.out / name
@@ -202,35 +188,29 @@ class RunResources(Resources):
 
     def check_policies(self) -> None:
         """Raises if [policies] names one that the methods do not use."""
+        known, method = [*self._policies, *self._helpers], self.recipe.method
         for name in self.recipe.policies:
-            known = [*self._policies, *self._helpers]
             if name not in known:
-                asked = f"it asks for {', '.join(known)}" if known else "it asks for none"
-                method = self.recipe.method
+                asked = f"it asks for {', '.join(known) or 'none'}"
                 raise TacitError(f"[policies.{name}]: method {method!r} does not use a policy of that name; {asked}.")
 
     def open(self) -> Policy:
         """Load the trained policy and all declared resources. Raises if something is missing."""
         recipe = self.recipe
-        main = recipe.main
-        policy = load_policy(main, recipe.train.seed, self._worlds)
+        policy = load_policy(recipe.main, recipe.train.seed, self._worlds)
         for layer in self._layers:
             policy.check_layer(layer)
-        for name in self._policies:
-            self.policies[name] = self._load(name, recipe.policies.get(name, main))
-        for name in self._helpers:
-            self._helpers[name] = self._load(name, recipe.policies.get(name, main))
+        for names, loaded in ((self._policies, self.policies), (self._helpers, self._helpers)):
+            for name in names:
+                with prefix_errors(name):
+                    own = recipe.policies.get(name, recipe.main)
+                    loaded[name] = load_policy(own, derive(recipe.train.seed, name), self._worlds)
+                loaded[name].check_answers()
         for place in self._encoders:
             if len(place) > 1:
                 check_endpoint(*place[1:])
             self._encoders[place] = load_encoder(*place)
         return policy
-
-    def _load(self, name: str, policy: PolicyRecipe) -> Policy:
-        with prefix_errors(name):
-            loaded = load_policy(policy, derive(self.recipe.train.seed, name), self._worlds)
-        loaded.check_answers()
-        return loaded
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from tacit.cli.terminal import make_console, percent, say, say_pairs
+from tacit.cli.terminal import make_console, percent, say, say_pairs, shorten
 from tacit.config.flags import Parser
 from tacit.core.progress import pluralize
 from tacit.credit.step_relative import partition_metrics
@@ -86,10 +86,11 @@ def _show_cluster(console: Any, number: int, cluster: Sequence[ClusterStep]) -> 
     counts = (pluralize(len(cluster), "step"), pluralize(len(texts), "observation"), pluralize(actions, "action"))
     say(console, f"cluster {number}: {', '.join(counts)}", style="bold")
     for text, n in texts.items():
-        say(console, f"  saw {n:<3} {_short(text)}", style="dim")
+        say(console, f"  saw {n:<3} {shorten(text, WIDTH)}", style="dim")
     for s in cluster:
         step = f"{s.record['step_credit']:+8.3f}" if "step_credit" in s.record else " " * 8
-        action = _short(s.record["action"]) if s.record["valid"] else _short(s.record["wrote"], 24) + "  (does not parse)"
+        valid = s.record["valid"]
+        action = shorten(s.record["action"], WIDTH) if valid else f"{shorten(s.record['wrote'], 24)}  (does not parse)"
         line = Text.assemble(
             f"  {step} {s.record.get('credit', 0.0):+8.3f}  ",
             (f"R {s.value:6.2f}  Q̂ {s.q:6.2f}  V̂ {s.v:6.2f}  {s.branch:<13}  ", "dim"),
@@ -97,8 +98,3 @@ def _show_cluster(console: Any, number: int, cluster: Sequence[ClusterStep]) -> 
             (f"  saw {texts[s.record['saw']]}, episode {s.member}, step {s.turn}, {'won' if s.won else 'lost'}", "dim"),
         )
         console.print(line, soft_wrap=True)
-
-
-def _short(text: str, width: int = WIDTH) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"

@@ -58,9 +58,8 @@ def show(console: Console, found: DictionaryReport, top: int) -> None:
     ]
     if story.steps:
         now = story.readings()[-1]
-        saved = (
-            f", {percent(1 - now.bits / now.single)} below the {now.single:.1f} it takes skill by skill" if now.single else ""
-        )
+        single = now.single
+        saved = f", {percent(1 - now.bits / single)} below the {single:.1f} it takes skill by skill" if single else ""
         pairs.append(("success", f"{now.bits:.1f} bits on average{saved}"))
     if corpus:
         most = proposition_4(corpus, dictionary, story.companion.delta)
