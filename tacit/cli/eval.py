@@ -153,7 +153,7 @@ def _what(target: Target, score: PanelScore) -> Pairs:
     if not score.completion_tokens:
         return pairs
     said = f"temperature {sampling['temperature']:g}, top_p {sampling['top_p']:g}, top_k {sampling['top_k']}"
-    weights = [] if target.identity else [("weights", f"{target.fingerprint[:16]}, {target.numbers}")]
+    weights = [] if target.identity else [("weights", f"{target.fingerprint[:16]}, {target.policy.numbers}")]
     return [*pairs, ("sampling", said), *weights]
 
 

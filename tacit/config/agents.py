@@ -147,11 +147,6 @@ class Target:
         return self.identity or cast(Policy, self.policy).digest()
 
     @property
-    def numbers(self) -> str:
-        """Dtype and device of the weights; empty for experts and endpoints."""
-        return self.policy.numbers
-
-    @property
     def reads(self) -> Document:
         """The settings that decide the prompt; empty for an expert."""
         if isinstance(self.context, ActingContext):

@@ -106,7 +106,7 @@ class PanelEvaluation:
                 f"--k {most} needs {most} episodes per task, and --repeats is {self.rules.repeats}: add --repeats {most}."
             )
         self.measurement = Measurement.of(
-            self.panel, self.rules, target.label, target.fingerprint, target.reads, target.numbers, code_version()
+            self.panel, self.rules, target.label, target.fingerprint, target.reads, target.policy.numbers, code_version()
         )
         # Experts and rule agents are cheap to replay and are only saved with --out.
         usual = None if target.label in (EXPERT, RULE_AGENT) else OUTPUT_DIRECTORY / _slug(target.label)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
@@ -61,6 +61,11 @@ class ActionFormat(Protocol):
         return ()
 
 
+def _split_kind(kinds: Sequence[str], action: str) -> Sequence[str]:
+    """(tag or tool, what goes inside): of several kinds, the first word names it."""
+    return action.partition(" ")[::2] if len(kinds) > 1 else (kinds[0], action)
+
+
 @dataclass(frozen=True)
 class Tags(ActionFormat):
     kinds: tuple[str, ...] = ("action",)  # tags of an action; of several, the tag is the action's first word
@@ -92,11 +97,9 @@ class Tags(ActionFormat):
         return Parsed(action, bool(action) and thought and (self.cjk or not _CJK.search(text)))
 
     def write(self, action: str, thought: str = "") -> str:
-        kind, inside = self.kinds[0], action
-        if len(self.kinds) > 1:
-            kind, _, inside = action.partition(" ")
-            if kind not in self.kinds:
-                raise TacitError(f"the action {action!r} begins with none of {', '.join(self.kinds)}, so no tag can hold it.")
+        kind, inside = _split_kind(self.kinds, action)
+        if kind not in self.kinds:
+            raise TacitError(f"the action {action!r} begins with none of {', '.join(self.kinds)}, so no tag can hold it.")
         before = f"<think>{thought}</think>" if self.thinks or thought else ""
         return f"{before}<{kind}>{inside}</{kind}>"
 
@@ -105,10 +108,8 @@ class Tags(ActionFormat):
 
     def write_past(self, action: str) -> str:
         """The action in its tag, without a thought, as shown in past turns."""
-        kind, _, inside = action.partition(" ")
-        if len(self.kinds) > 1:
-            return f"<{kind}>{inside}</{kind}>" if kind in self.kinds else action
-        return f"<{self.kinds[0]}>{action}</{self.kinds[0]}>"
+        kind, inside = _split_kind(self.kinds, action)
+        return f"<{kind}>{inside}</{kind}>" if kind in self.kinds else action
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,7 @@ class Calls(ActionFormat):
 
     def message(self, action: str, past: bool = False) -> Message:
         """The answer that means `action`; what is none is said as it is."""
-        kind, inside = self.kinds[0], action
-        if len(self.kinds) > 1:
-            kind, _, inside = action.partition(" ")
+        kind, inside = _split_kind(self.kinds, action)
         known = kind in self.kinds and inside.strip()
         return Message("assistant", "", Call(kind, {self.argument: inside})) if known else Message("assistant", action)
 

@@ -245,7 +245,6 @@ class Batch:
         return replace(self, rows={**self.rows, name: np.asarray(values)})
 
     def select(self, rows: np.ndarray) -> Batch:
-
         def pick(column: Sequence[np.ndarray]) -> list[np.ndarray]:
             return [column[i] for i in rows]
 

@@ -13,7 +13,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -31,36 +31,6 @@ def path_from_env(variable: str, missing: str) -> Path:
     if not value:
         raise TacitError(missing)
     return Path(value).expanduser()
-
-
-def import_object(
-    kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool], must_be: str, trusted: bool = False
-) -> Any:
-    """Import `package.module:NAME` or `path/to/file.py:NAME`. `kind`, `known`, `must_be`: for errors. `trusted`: ours."""
-    place, colon, attribute = name.rpartition(":")
-    if not colon:
-        if name.endswith(".py"):
-            raise TacitError(f"{name!r} is a file; name the {kind} in it: {name}:NAME.")
-        raise TacitError(f"{unknown(kind, name, known)} Your own: package.module:NAME or path/to/file.py:NAME.")
-    if not trusted:
-        check_import(kind, name)
-    try:
-        module = _import_file(kind, Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
-    except TacitError:
-        raise
-    except (Exception, SystemExit) as error:  # a script may call sys.exit()
-        # an import that failed says enough by itself
-        reason = str(error) if isinstance(error, ImportError | SyntaxError) else describe_error(error)
-        raise TacitError(f"cannot import the {kind} {name!r}: {reason}.") from error
-    if not hasattr(module, attribute):
-        there = [own for own, value in vars(module).items() if not own.startswith("_") and fits(value)]
-        raise TacitError(
-            f"cannot import the {kind} {name!r}: {place} has {', '.join(there) or f'no {kind}'}, not {attribute!r}."
-        )
-    found = getattr(module, attribute)
-    if not fits(found):
-        raise TacitError(f"{name!r} is not a valid {kind}: it must be {must_be}.")
-    return found
 
 
 def _import_file(kind: str, path: Path) -> ModuleType:
@@ -131,14 +101,37 @@ class Registry:
             module, _, attribute = self.own[name].partition(":")
             return getattr(importlib.import_module(module), attribute)
         if name not in self.plugins:
-            ours = name in self.own.values() or re.fullmatch(self.unlisted, name) is not None
-            return import_object(self.kind, name, self.names, self.fits, self.must_be, ours)
-        point = self.plugins[name]
-        package = point.dist.name if point.dist is not None else "an installed package"
-        try:
-            found = point.load()
-        except (Exception, SystemExit) as error:
-            raise TacitError(f"cannot load the {self.kind} {name!r} of {package}: {describe_error(error)}.") from error
+            found, label = self._import(name), repr(name)
+        else:
+            point = self.plugins[name]
+            package = point.dist.name if point.dist is not None else "an installed package"
+            try:
+                found, label = point.load(), f"{name!r} of {package} ({point.value})"
+            except (Exception, SystemExit) as error:
+                raise TacitError(f"cannot load the {self.kind} {name!r} of {package}: {describe_error(error)}.") from error
         if not self.fits(found):
-            raise TacitError(f"{name!r} of {package} ({point.value}) is not a valid {self.kind}: it must be {self.must_be}.")
+            raise TacitError(f"{label} is not a valid {self.kind}: it must be {self.must_be}.")
         return found
+
+    def _import(self, name: str) -> Any:
+        """The object `package.module:NAME` or `path/to/file.py:NAME`."""
+        kind, (place, colon, attribute) = self.kind, name.rpartition(":")
+        if not colon:
+            if name.endswith(".py"):
+                raise TacitError(f"{name!r} is a file; name the {kind} in it: {name}:NAME.")
+            raise TacitError(f"{unknown(kind, name, self.names)} Your own: package.module:NAME or path/to/file.py:NAME.")
+        if name not in self.own.values() and not re.fullmatch(self.unlisted, name):
+            check_import(kind, name)
+        try:
+            module = _import_file(kind, Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
+        except TacitError:
+            raise
+        except (Exception, SystemExit) as error:  # a script may call sys.exit()
+            # an import that failed says enough by itself
+            reason = str(error) if isinstance(error, ImportError | SyntaxError) else describe_error(error)
+            raise TacitError(f"cannot import the {kind} {name!r}: {reason}.") from error
+        if not hasattr(module, attribute):
+            there = [own for own, value in vars(module).items() if not own.startswith("_") and self.fits(value)]
+            has = f"{place} has {', '.join(there) or f'no {kind}'}"
+            raise TacitError(f"cannot import the {kind} {name!r}: {has}, not {attribute!r}.")
+        return getattr(module, attribute)

@@ -121,10 +121,15 @@ def add_flag(message: str) -> str:
     return re.sub(r"`(tacit (?:train --resume|eval|play) (?![^`]*--trust-code)[^`]*)`", rf"`\1{flag_for_later()}`", message)
 
 
+def _use_if_trusted(value: str) -> bool:
+    trusted = is_code_trusted() or (_trusts.get() and value in os.environ.get(VARIABLE, "").splitlines())
+    _imported.update([value] if trusted else ())
+    return trusted
+
+
 def check_import(kind: str, name: str) -> None:
     """Raise unless `name` (`package.module:NAME` or `file.py:NAME`) may be imported."""
-    if is_code_trusted() or (_trusts.get() and _identify(name) in os.environ.get(VARIABLE, "").splitlines()):
-        _imported.add(name)
+    if _use_if_trusted(_identify(name)):
         return
     place, _, attribute = name.rpartition(":")
     if place.endswith(".py"):
@@ -146,12 +151,9 @@ def check_endpoint(url: str, key_variable: str) -> None:
 
 def check_typed(value: str, danger: str, flags: str) -> None:
     """Raise unless the user typed this value, by one of these flags. `danger`: what it would do."""
-    if is_code_trusted() or (_trusts.get() and value in os.environ.get(VARIABLE, "").splitlines()):
-        _imported.add(value)
-        return
-    raise UntrustedCode(
-        f"{danger}; name it on the command line ({flags}), or pass {FLAG} if you trust it (in Python: tacit.trust_code())."
-    )
+    if not _use_if_trusted(value):
+        remedy = f"name it on the command line ({flags}), or pass {FLAG} if you trust it"
+        raise UntrustedCode(f"{danger}; {remedy} (in Python: tacit.trust_code()).")
 
 
 def require_trust(danger: str) -> None:
