@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.calibration.calibrate import calibration_file, read_calibration
-from tacit.companions.experience.retrieval import parse_endpoint_model
+from tacit.companions.experience.retrieval import SERVED
 from tacit.config.recipe import PolicyRecipe, Recipe, describe_base
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
@@ -119,9 +119,9 @@ def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY")
 
 def encoder_of_bank(embedder: str) -> Encode:
     """The encoder that made a bank's vectors."""
-    model = parse_endpoint_model(embedder)
-    if model is None:
+    if not embedder.endswith(SERVED):
         return load_encoder(embedder)
+    model = embedder.removesuffix(SERVED)
     url = os.environ.get(ADDRESS, "")
     if not url:
         raise TacitError(

@@ -30,14 +30,7 @@ from tacit.companions.experience.companion import GUIDED, Experience, GuidedHalf
 from tacit.companions.experience.extractor import Extractor, ExtractorSettings
 from tacit.companions.experience.files import fill_bank
 from tacit.companions.experience.manager import Critic, ExperienceManager, QuerySettings
-from tacit.companions.experience.retrieval import (
-    Diversity,
-    Embedding,
-    NgramEmbedding,
-    Scope,
-    SentenceEmbedding,
-    endpoint_embedding_name,
-)
+from tacit.companions.experience.retrieval import SERVED, Diversity, Embedding, NgramEmbedding, Scope, SentenceEmbedding
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
@@ -210,5 +203,5 @@ class Complementary(GRPO):
             return SentenceEmbedding(self.encoder, resources.sentences(self.encoder))
         if self.embedding == "endpoint":
             served = resources.served_sentences(self.encoder, self.embedding_url, self.embedding_key)
-            return SentenceEmbedding(endpoint_embedding_name(self.encoder), served)
+            return SentenceEmbedding(f"{self.encoder}{SERVED}", served)
         return NgramEmbedding()

@@ -85,15 +85,8 @@ def __getattr__(name: str) -> Environment:
             "not the text it was trained with."
         )
     if name not in _worlds:
-        from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker
-        from tacit.modules.work import with_draft
-        from tacit.worlds import get_environment
+        from tacit.modules.work import open_draft
 
         draft = _drafts[name]
-        if draft.kind == "tracker":
-            tracker: DraftedTracker | RewardedTracker = DraftedTracker(draft.text, draft.name, world=draft.world)
-        else:
-            inner = get_environment(draft.world).tracker_of(draft.block)
-            tracker = RewardedTracker(inner, draft.text, draft.name, draft.world, draft.block)
-        _worlds[name] = with_draft(tracker)
+        _worlds[name] = open_draft(draft.kind, draft.text, draft.name, draft.world, draft.block)
     return _worlds[name]

@@ -30,10 +30,6 @@ from tacit.modules.router import module_recipe, open_modules
 from tacit.runs.files import write_directory
 
 SCORE_FIELDS = ("panel", "panel_hash", "episodes", "successes", "success", "interval")  # of every score
-
-
-# Verify a module: play its panel again and compare scores; check that it can be played here.
-
 BATCH = 256
 
 
@@ -83,9 +79,6 @@ def find_problems(module: Module, base: str | None = None) -> list[str]:
     except TacitError as error:
         return [*found, str(error)]
     return found + module.find_mismatches(world, base)
-
-
-# Install
 
 
 def install(
@@ -139,9 +132,6 @@ def _is_same(module: Module, path: Path) -> bool:
     return there.to_json() == module.to_json() and not there.find_damage()
 
 
-# Checks
-
-
 def _check_module(module: Module, source: str, base: str | None, approve_draft: Callable[[Module], bool]) -> None:
     check_names(module)
     there = {file.name for file in module.path.iterdir()}
@@ -180,9 +170,6 @@ def _check_module(module: Module, source: str, base: str | None, approve_draft: 
         assert tracker.rules.claims
     finally:
         tracker.close()
-
-
-# Sources
 
 
 def fetch(source: str, staging: Path, max_bytes: int, sha256: str = "") -> list[Path]:

@@ -46,12 +46,8 @@ class SkillRun:
     """A skill and the run that trains it."""
 
     skill: str
-    families: tuple[str, ...]  # that the module will serve; `recipe` says which of them it trains on
+    families: tuple[str, ...]  # that the module will serve; `prepared.recipe` says which of them it trains on
     prepared: Prepared
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.prepared.recipe
 
 
 def choose_skills(world: Environment, names: str, families: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -98,13 +94,13 @@ def train_modules(
 
     `describe` returns the module's `from_logs` entry.
     """
-    for run in (planned_run.recipe.out for planned_run in planned):
+    for run in (planned_run.prepared.recipe.out for planned_run in planned):
         if not (run / SETTINGS).exists():
             check_new_run(run)
     for number, planned_run in enumerate(planned, start=1):
-        skill, run = planned_run.skill, planned_run.recipe.out
+        skill, run = planned_run.skill, planned_run.prepared.recipe.out
         started = (run / SETTINGS).exists()
-        if started and is_finished(run, Recipe.from_json(read_settings(run)), planned_run.recipe):
+        if started and is_finished(run, Recipe.from_json(read_settings(run)), planned_run.prepared.recipe):
             say(f"{skill}: {run} is finished")
         else:
             say(f"\nskill {number} of {len(planned)}: {skill}, for {', '.join(planned_run.families)}")
@@ -212,8 +208,8 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
 
 def describe_log_training(planned: SkillRun, checkpoint: Checkpoint) -> Mapping[str, Any]:
     """The module's `from_logs` entry."""
-    file = Path(planned.recipe.train.sft.from_)
-    own = list(read_recordings(file, Reading()))[: planned.recipe.train.sft.tasks]
+    file = Path(planned.prepared.recipe.train.sft.from_)
+    own = list(read_recordings(file, Reading()))[: planned.prepared.recipe.train.sft.tasks]
     described = {
         "from": "logs",
         "episodes": len(own),
@@ -227,7 +223,7 @@ def describe_log_training(planned: SkillRun, checkpoint: Checkpoint) -> Mapping[
     if not (held_out := file.with_suffix(KEPT)).exists():
         return described
     # The share of held-out turns at which the greedy policy repeats the recorded action.
-    agent = open_target(str(planned.recipe.out), {}, checkpoint.path.name)
+    agent = open_target(str(planned.prepared.recipe.out), {}, checkpoint.path.name)
     sampling = replace(agent.sampling, temperature=0.0, stop=agent.context.format.stop)
     same = turns = 0
     for recording in read_recordings(held_out, Reading()):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
-from tacit.core.world import FULL_BLOCK, Brief, Environment, Numbered, World
-from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker, read_draft
+from tacit.core.world import FULL_BLOCK, Brief, Environment, Numbered, Tracker, World
+from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker
 from tacit.worlds import get_environment
 
 NAME = "tacit.modules.work:WORK"  # as `--world` takes it
@@ -62,14 +62,19 @@ def work_of(tracker: str = "", beside: str = "", world: str = "", rewards: str =
     `block`.
     """
     file = Path(beside).parent / (tracker or rewards)
-    if tracker:
-        return with_draft(DraftedTracker(read_draft(file), file.stem, world=world))
-    return with_draft(RewardedTracker(get_environment(world).tracker_of(block), read_draft(file), file.stem, world, block))
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read the draft {file}: {error}.") from error
+    return open_draft("tracker" if tracker else "rewards", text, file.stem, world, block)
 
 
-def with_draft(drafted: DraftedTracker | RewardedTracker) -> Environment:
+def open_draft(kind: str, text: str, name: str, world: str, block: str) -> Environment:
     """The draft's world, with the draft added."""
-    if not drafted.world:
-        return replace(WORK, tracker=drafted)
-    known = get_environment(drafted.world)
+    if kind == "tracker" and not world:
+        return replace(WORK, tracker=DraftedTracker(text, name))
+    known = get_environment(world)
+    drafted: Tracker = DraftedTracker(text, name, world=world)
+    if kind != "tracker":
+        drafted = RewardedTracker(known.tracker_of(block), text, name, world, block)
     return replace(known, forms={**known.forms, DRAFTED: drafted}) if known.tracker else replace(known, tracker=drafted)

@@ -260,9 +260,7 @@ def _compared(found: Comparison) -> list[tuple[str, str]]:
     return rows
 
 
-# Files: `report.html` for a run or a comparison.
-
-PAGE = "report.html"
+PAGE = "report.html"  # of a run or a comparison
 
 
 def write_report(path: Path, out: Path, most_trajectories: int = MAX_TRAJECTORIES, runs: bool = False) -> Iterator[Path]:

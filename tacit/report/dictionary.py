@@ -22,8 +22,6 @@ from tacit.runs.metrics import read_metrics
 from tacit.runs.trajectories import list_recordings, read_trajectories
 from tacit.training.setup import TaskSets
 
-# A run's skill dictionary and how it came to be: read from its checkpoint, or extracted from its recorded episodes.
-
 Played = Callable[[Path], list[Trajectory]]  # the episodes of a file that were played in the dictionary's world
 E_STEP = "description_length"  # the metric that only iterations with an E-step have
 
@@ -79,26 +77,6 @@ class DictionaryHistory:
         single = Dictionary(self.companion.alphabet.skills, (), self.companion.max_phrase)
         return [EStep.of(step, single) for step in self.steps]
 
-    def rates(self) -> list[tuple[int, dict[Phrase, float]]]:
-        """(iteration, uses per success of each merged phrase then in the dictionary)"""
-        successes = {reading.step: reading.successes for reading in self.readings()}
-        history = self.companion.history.uses()
-        return [
-            (step, {p: count / successes[step] for p, count in uses.items()}) for step, uses in history if step in successes
-        ]
-
-    def lives(self) -> dict[Phrase, dict[int, float]]:
-        """phrase -> (iteration -> its uses per success), those used most over all iterations first"""
-        found: dict[Phrase, dict[int, float]] = {}
-        for step, uses in self.rates():
-            for phrase, rate in uses.items():
-                found.setdefault(phrase, {})[step] = rate
-        return dict(sorted(found.items(), key=lambda life: (-sum(life[1].values()), life[0])))
-
-    def phrases(self) -> list[dict[str, Any]]:
-        """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
-        return self.companion.history.standing()
-
 
 def open_dictionary(
     path: Path, recipe: Recipe, world: Environment, played: Played, checkpoint: str, name: str = ""
@@ -138,10 +116,10 @@ class DictionaryReport:
     behaviors: dict[str, Behavior]  # of that iteration, and of the last evaluation of training, where they are recorded
 
     def to_json(self) -> dict[str, Any]:
-        story = self.story
+        story, phrases = self.story, self.story.companion.history.standing()
         told = {name: found.to_json() for name, found in self.behaviors.items()}
         cut = [{"task": t.task.id, "success": t.success, "segments": story.cut(t)} for t in self.episodes]
-        return {"source": story.source, "phrases": story.phrases(), "steps": story.steps, "behaviour": told, "episodes": cut}
+        return {"source": story.source, "phrases": phrases, "steps": story.steps, "behaviour": told, "episodes": cut}
 
 
 def inspect_dictionary(

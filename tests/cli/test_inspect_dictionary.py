@@ -246,8 +246,7 @@ def test_an_alphabet_that_costs_nothing():
 
 def test_phrases_that_came_and_went():
     story = a_story(("AB",) * 40, ("BC",) * 30, ("BC",) * 60)
-    assert story.rates() == [(1, {("A", "B"): 1.0}), (2, {("B", "C"): 1.0}), (3, {("B", "C"): 1.0})]
-    assert [p["since"] for p in story.phrases()] == [2]
+    assert [p["since"] for p in story.companion.history.standing()] == [2]
 
 
 def test_what_only_one_set_of_episodes_has_is_zero_in_the_other():

@@ -89,9 +89,9 @@ def test_the_oldest_go_when_it_is_full(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", [f"entry {i}" for i in range(7)], capacity=3)
     assert [e.text for e in bank.entries.values()] == ["entry 4", "entry 5", "entry 6"]
     assert bank.explain(1)["retired"] == "the bank was full"
-    assert len(ids_of(bank.snapshot())) == 3
+    assert len(ids_of(bank.snapshot)) == 3
     bank.replace((), [(f"more {i}", EMBED(["more"])[0], Origin(), None) for i in range(5)], "")
-    assert [e.text for e in bank.entries.values()] == ["more 2", "more 3", "more 4"] and ids_of(bank.snapshot()) == (10, 11, 12)
+    assert [e.text for e in bank.entries.values()] == ["more 2", "more 3", "more 4"] and ids_of(bank.snapshot) == (10, 11, 12)
     assert bank.explain(8)["retired"] == "the bank was full"
 
 
@@ -107,7 +107,7 @@ def test_whatever_is_written_the_matrix_is_that_of_the_living(writes, capacity):
         new = [normalize(rng.normal(size=3).astype(np.float32)) for _ in range({"r": 0, "b": 2 * which}.get(kind, 1))]
         made = bank.replace(old, [("text", vector, Origin(), None) for vector in new], "why")
         vectors |= {entry.id: vector for entry, vector in zip(made, new, strict=True)}
-        seen = bank.snapshot()
+        seen = bank.snapshot
         taken.append((seen, seen.vectors_ND.copy()))
         assert ids_of(seen) == tuple(bank.entries) == tuple(bank.usage) and len(ids_of(seen)) <= capacity
         np.testing.assert_allclose(seen.vectors_ND, np.array([vectors[i] for i in ids_of(seen)]).reshape(-1, 3), atol=1e-6)
@@ -236,7 +236,7 @@ def test_readers_never_see_half_a_change():
 
     def read():
         while not stop.is_set():
-            ids = ids_of(bank.snapshot())
+            ids = ids_of(bank.snapshot)
             seen.append(len(ids) == 2 and ids[1] == ids[0] + 1)
             bank.nearest(vector[None], 2)
 
@@ -297,7 +297,7 @@ def kill_writers(path: Path, kills: int, rng: random.Random) -> int:
                 bank_writer.apply(model, written)
                 written += 1
             assert bank_writer.contents(bank) == bank_writer.contents(model)
-            assert ids_of(bank.snapshot()) == tuple(bank.entries)
+            assert ids_of(bank.snapshot) == tuple(bank.entries)
             bank.close()
     return written
 

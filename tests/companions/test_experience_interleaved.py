@@ -95,7 +95,7 @@ def play(place: Path, seed: int) -> dict[str, int]:
 
     def read() -> None:
         while not over:
-            snapshot = bank.snapshot()
+            snapshot = bank.snapshot
             turns.pause()
             for row, number in zip(snapshot.vectors_ND, ids_of(snapshot), strict=True):
                 texts.setdefault(number, bank.explain(number)["text"])

@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def show(console: Console, found: DictionaryReport, top: int) -> None:
-    story, phrases = found.story, found.story.phrases()
+    story, phrases = found.story, found.story.companion.history.standing()
     dictionary, corpus = story.companion.dictionary, story.companion.successes
     say(console, f"skill dictionary, {story.source}", style="bold")
     pairs = [

@@ -277,11 +277,8 @@ class Bank:
                 self._retired += gone
                 self._publish((), set(gone))
 
-    def snapshot(self) -> Snapshot:
-        return self._snapshot
-
     def nearest(self, vectors_QD: np.ndarray, count: int) -> list[list[int]]:
-        return [[entry.id for entry in found] for found in self._snapshot.nearest(vectors_QD, count)]
+        return [[entry.id for entry in found] for found in self.snapshot.nearest(vectors_QD, count)]
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None = None) -> Entry:
         """Add an entry; a full bank retires its oldest. Returns when it is committed."""
@@ -453,17 +450,16 @@ class Bank:
         return Snapshot(vectors_ND, tuple(entries)), usage, retired
 
     def _load(self) -> None:
-        snapshot, self.usage, self._retired = self._read(self._base, self.path)
-        self.entries: dict[int, Entry] = {entry.id: entry for entry in snapshot.entries}  # live entries, oldest first
-        self._buffer, self._first = snapshot.vectors_ND, 0
+        self.snapshot, self.usage, self._retired = self._read(self._base, self.path)
+        self.entries: dict[int, Entry] = {entry.id: entry for entry in self.snapshot.entries}  # live entries, oldest first
+        self._buffer, self._first = self.snapshot.vectors_ND, 0
         """the live vectors, from row `_first` on; rows of a snapshot are never changed"""
-        self._snapshot = snapshot
 
     def _publish(self, made: Sequence[tuple[Entry, np.ndarray]], gone: set[int]) -> None:
         """Make a change visible. Additions go behind the end of the current snapshot. Removing the oldest entries moves
         nothing; removing others copies the rest to a new buffer."""
         new = [(entry, vector_D) for entry, vector_D in made if entry.id not in gone]
-        seen = self._snapshot
+        seen = self.snapshot
         rows = sorted(bisect_left(seen.entries, number, key=lambda entry: entry.id) for number in gone & self.entries.keys())
         if rows == list(range(len(rows))):
             stay, self._first = seen.entries[len(rows) :], self._first + len(rows)
@@ -481,7 +477,7 @@ class Bank:
             self._buffer[last + i] = vector_D
             self.usage[entry.id] = Usage()  # first: a reader that finds the entry needs it
             self.entries[entry.id] = entry
-        self._snapshot = Snapshot(self._buffer[self._first : last + len(new)], stay + tuple(entry for entry, _ in new))
+        self.snapshot = Snapshot(self._buffer[self._first : last + len(new)], stay + tuple(entry for entry, _ in new))
         for number in gone:
             self.entries.pop(number, None)
             self.usage.pop(number, None)

@@ -81,17 +81,8 @@ class SentenceEmbedding:
         return np.asarray(self._encode(texts), np.float32)
 
 
-_SERVED = " (endpoint)"
-
-
-def endpoint_embedding_name(model: str) -> str:
-    """The stored name of a model behind an endpoint. Without the URL: a server may move, and its vectors stay the same."""
-    return model + _SERVED
-
-
-def parse_endpoint_model(name: str) -> str | None:
-    """The model in such a name; None for other names."""
-    return name.removesuffix(_SERVED) if name.endswith(_SERVED) else None
+SERVED = " (endpoint)"
+"""ends the stored name of a model behind an endpoint. Without the URL: a server may move, and its vectors stay the same"""
 
 
 class CachedEmbedding:
@@ -158,7 +149,7 @@ def retrieve(
     """One entry per query; None if there is none in its scope. Each choice counts before the next, so that members of a group,
     who have the same query, get different entries. `count=False` (evaluation) records nothing. Uses one snapshot, so concurrent
     writes do not interfere."""
-    seen = bank.snapshot()
+    seen = bank.snapshot
     if not seen.entries or not queries:
         return [None] * len(queries)
     places = [place_in(diversity.scope, query.world, query.family) for query in queries]

@@ -17,16 +17,14 @@ from tacit.core.errors import EngineLost, TacitError
 from tacit.engines.sharded.launch import POLL_S, Launcher, Worker, WorkerLost, await_connections, stop_workers
 from tacit.engines.sharded.messages import serialize
 
-GRACE_S = 20.0
-"""for the other ranks to answer once one has failed; an error on all ranks arrives from all at once"""
+GRACE_S = 20.0  # for the other ranks to answer once one has failed; an error on all ranks arrives from all at once
 REMEDY = "Go on from the last checkpoint: `tacit train --resume RUN`; where there is no run yet, give the same command again."
 
 
 class RankGroup:
     def __init__(self, launcher: Launcher, ranks: int, device: str, start_timeout_s: float, timeout_s: float):
         self.size, self.timeout_s, self.closed = ranks, timeout_s, ""
-        self.asking = threading.RLock()
-        """held while the ranks are asked: hidden states may be requested during an update"""
+        self.asking = threading.RLock()  # held while the ranks are asked: hidden states may be requested during an update
         self._ranks = [Worker(number, launcher) for number in range(ranks)]
         self._end = weakref.finalize(self, stop_workers, self._ranks)
         deadline = time.monotonic() + start_timeout_s

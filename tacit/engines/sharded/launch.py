@@ -25,28 +25,20 @@ from tacit.core.platform import import_path, join_cluster
 from tacit.engines.sharded.messages import Channel, ConnectionLost, accept_channel
 from tacit.engines.sharded.settings import ShardedSettings
 
-POLL_S = 1.0
-"""between checks that awaited processes are alive"""
-EXIT_S = 2.0
-"""for a process to exit: its connection closes a moment before"""
-QUOTED_CHARACTERS = 600
-"""characters of a process's own output that are quoted when it is lost"""
+POLL_S = 1.0  # between checks that awaited processes are alive
+EXIT_S = 2.0  # for a process to exit: its connection closes a moment before
+QUOTED_CHARACTERS = 600  # characters of a process's own output that are quoted when it is lost
 
 
 @dataclass(frozen=True)
 class Role:
-    name: str
-    """how to speak of one: `rank`, `server`"""
-    module: str
-    """whose `serve(number, address, key)` it runs"""
+    name: str  # how to speak of one: `rank`, `server`
+    module: str  # whose `serve(number, address, key)` it runs
     threads: int
-    on_gpu: bool = False
-    """whether each needs a GPU of its own, where somebody hands them out"""
-    python: str = ""
-    """the interpreter it runs in; empty is this one, with all that can be imported here"""
+    on_gpu: bool = False  # whether each needs a GPU of its own, where somebody hands them out
+    python: str = ""  # the interpreter it runs in; empty is this one, with all that can be imported here
     environment: Mapping[str, str] = field(default_factory=dict)
-    visible_gpus: tuple[str, ...] = ()
-    """what process n sees of this machine's GPUs, where it does not pick one itself"""
+    visible_gpus: tuple[str, ...] = ()  # what process n sees of this machine's GPUs, where it does not pick one itself
 
     def variables(self) -> dict[str, str]:
         # What the user's losses are defined in must be found there as it is here; another interpreter has packages of its own.

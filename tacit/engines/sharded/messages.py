@@ -23,10 +23,8 @@ try:
 except ImportError:
     from pickle import dumps as _dumps
 
-CONNECT_TIMEOUT_S = 60.0
-"""for a started process to reach the driver"""
-ConnectionLost = (EOFError, OSError)
-"""raised by a channel whose other end is gone or does not read"""
+CONNECT_TIMEOUT_S = 60.0  # for a started process to reach the driver
+ConnectionLost = (EOFError, OSError)  # raised by a channel whose other end is gone or does not read
 
 
 def serialize(message: Any) -> bytes:
@@ -135,14 +133,11 @@ class ServerConfig:
     checkpoint: str
     device: str
     dtype: str
-    context: int
-    """longest prompt plus completion, in tokens"""
+    context: int  # longest prompt plus completion, in tokens
     max_batch: int
     end_tokens: tuple[int, ...]
-    lora_rank: int
-    """of adapters; 0: full training, whole weights are transferred"""
-    memory: float
-    """share of the GPU's memory it may use"""
+    lora_rank: int  # of adapters; 0: full training, whole weights are transferred
+    memory: float  # share of the GPU's memory it may use
 
 
 @dataclass(frozen=True)

@@ -114,17 +114,15 @@ class ShardedEngine:
     def __init__(self, hf: Any, tokenizer: Any, checkpoint: str, settings: ShardedSettings, seed: int, ranks: RankGroup):
         self.ranks, self.settings = ranks, settings
         self.versions = {MAIN: 0}
-        self.poolings: tuple[str, ...] = ranks.ask("open", checkpoint, settings, seed)[0]["poolings"]
+        self.poolings: tuple[str, ...] = ranks.ask("open", checkpoint, settings, seed)[0]
         alone = EngineSettings(**{f.name: getattr(settings, f.name) for f in fields(EngineSettings)})
         plays = replace(alone, value_head=False, gradient_checkpointing=False)
         newest, fetch = self.versions.__getitem__, lambda name: ranks.ask("weights", name)[0]
         self.replica = Replica(hf, tokenizer, plays, seed, newest, fetch, plays=not settings.servers)
-        self.device = resolve_device(settings)[0].type
-        """of the ranks and the servers"""
+        self.device = resolve_device(settings)[0].type  # of the ranks and the servers
         self.servers = self._start_servers(checkpoint) if settings.servers else None
         self.samplers: ServerPool | Replica = self.servers or self.replica
-        self.references: set[str] = set()
-        """members that a frozen copy was made of"""
+        self.references: set[str] = set()  # members that a frozen copy was made of
         self._digests: dict[tuple[str | None, bool], tuple[dict[str, int], str]] = {}
 
     def _start_servers(self, checkpoint: str) -> ServerPool:

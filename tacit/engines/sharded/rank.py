@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -49,8 +49,7 @@ from tacit.engines.sharded.rank_training import (
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import State, read_layout, read_pickled_layout, read_pickled_shards, read_shards, write_shards
 
-RowResults = list[tuple[int, Any]]
-"""(row, what was asked of it), of the rows that this rank computed"""
+RowResults = list[tuple[int, Any]]  # (row, what was asked of it), of the rows that this rank computed
 
 
 class Rank:
@@ -80,8 +79,8 @@ class Rank:
         dist.init_process_group(backend, store=self._store, rank=self.number, world_size=ranks, timeout=limit)
         self.mesh = init_device_mesh(self.device.type, (ranks,))
 
-    def open(self, checkpoint: str, settings: ShardedSettings, seed: int) -> dict[str, Any]:
-        """Load a model, in the place of what was here. Returns what the driver wants to know of it."""
+    def open(self, checkpoint: str, settings: ShardedSettings, seed: int) -> tuple[str, ...]:
+        """Load a model, in the place of what was here. Returns its poolings."""
         self.members = {}  # what was here goes before something else comes
         self.sharded = self.adapters = None
         self.checkpoint, self.settings, self.seed = checkpoint, settings, seed
@@ -98,7 +97,7 @@ class Rank:
         self.member(MAIN)
         # Attention of one layer is read off its modules, outside of its own pass.
         poolings = [p for p in self._scorer(self.sharded).poolings if p != "attention" or not self.sharded.by_layer]
-        return {"poolings": tuple(poolings), "by_layer": self.sharded.by_layer}
+        return tuple(poolings)
 
     def member(self, name: str) -> None:
         if name in self.members:
@@ -276,7 +275,10 @@ class Rank:
 
     def weights(self, name: str) -> bytes | None:
         """What a member trains, value head apart, whole and as passes use it; from the first rank."""
-        found = dict(self._whole(name))
+        found = {}
+        for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):
+            if not self.number and not own.startswith("value_head."):
+                found[own] = whole.detach().to("cpu", copy=True).contiguous()  # learning goes on in the original
         return None if self.number else as_bytes(found)
 
     def write_weights(self, name: str, path: Path) -> str:
@@ -295,11 +297,6 @@ class Rank:
         """What torch only keeps is for others now: a server on this GPU writes next, and takes more than its share at times."""
         if is_nearly_full(self.device):
             empty_cache(self.device)
-
-    def _whole(self, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-        for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):
-            if not self.number and not own.startswith("value_head."):
-                yield own, whole.detach().to("cpu", copy=True).contiguous()  # learning goes on in the original
 
 
 def serve(number: int, address: tuple[str, int], key: bytes) -> None:

@@ -42,8 +42,7 @@ from tacit.engines.local.update import (
 )
 from tacit.engines.sharded.settings import ShardedSettings
 
-MAX_WHOLE_WEIGHTS = 1_000_000_000
-"""largest model that `gather = auto` gathers whole on CPUs"""
+MAX_WHOLE_WEIGHTS = 1_000_000_000  # largest model that `gather = auto` gathers whole on CPUs
 MAX_WHOLE_SHARE = 0.125
 """of the smallest GPU's memory, for whole weights and their gradients, up to which `gather = auto` gathers whole"""
 
@@ -87,8 +86,7 @@ class ShardedModel:
             # Losses divide by totals of the whole batch, so gradients are summed over ranks, not averaged.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
-        self.parameters: dict[str, nn.Parameter] = dict(self.hf.named_parameters())
-        """shards, while no pass has gathered them"""
+        self.parameters: dict[str, nn.Parameter] = dict(self.hf.named_parameters())  # shards, while no pass has gathered them
         lean = not (self.by_layer or settings.gradient_checkpointing)
         # On the compute device and dtype: LanguageModel runs a trial pass and chooses kernels.
         with torch.no_grad(), fast_paths(settings.fast != "off"):
@@ -235,10 +233,8 @@ class ShardMember:
     replicated: dict[str, nn.Parameter]
     value_head: nn.Linear | None
     settings: EngineSettings
-    dtype: torch.dtype = torch.float32
-    """compute dtype"""
-    reference: ShardedModel | str | None = None
-    """a frozen copy of the model, or the name of the frozen adapter"""
+    dtype: torch.dtype = torch.float32  # compute dtype
+    reference: ShardedModel | str | None = None  # a frozen copy of the model, or the name of the frozen adapter
     _weights: ShardedWeights | None = field(default=None, repr=False)
 
     @property
@@ -341,10 +337,8 @@ class ShardedUpdater(Updater):
     def __init__(self, sharded: ShardedModel, *rest: Any):
         super().__init__(sharded.model, *rest)
         self.sharded = sharded
-        self._cut = 0
-        """tokens per micro-batch in the last attempt"""
-        self._is_short = False
-        """this rank ran out of memory in it"""
+        self._cut = 0  # tokens per micro-batch in the last attempt
+        self._is_short = False  # this rank ran out of memory in it
 
     def plan(self, batch: Batch, losses: Sequence[LossTerm]) -> None:
         """Set a token budget that fits on every rank, if none has been planned yet or all have clearly more room."""

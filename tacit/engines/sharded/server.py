@@ -27,8 +27,7 @@ from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.launch import POLL_S, Launcher, Worker, WorkerLost, await_connections
 from tacit.engines.sharded.messages import SampleRequest, SampleResult, ServerConfig, serialize
 
-Newest = Callable[[str], int]
-"""the version of a member's weights on the ranks"""
+Newest = Callable[[str], int]  # the version of a member's weights on the ranks
 
 
 class Replica(LocalEngine):
@@ -69,15 +68,13 @@ class Replica(LocalEngine):
 
 
 MEMORY = Path("/dev/shm")
-DIRECTORY_PREFIX = "tacit-weights-"
-"""followed by the id of the driver process"""
+DIRECTORY_PREFIX = "tacit-weights-"  # followed by the id of the driver process
 PROBES = (1, 3, 40, 160)
 """lengths of the prompts that check a server's weights; the longest fills blocks of the prefix cache, which must be empty"""
 TOLERANCE = {"float32": 5e-3, "bfloat16": 1.0}
 """largest allowed difference in the log-probability of the likeliest token, by dtype. SmolLM2-135M rounded to bfloat16 after
 every layer differs by up to 0.11 from itself unrounded. Smaller errors show in `behaviour_gap`"""
-SPARE_COPIES = 2.5
-"""copies of the weights that must fit in memory: the old, the new, and some spare"""
+SPARE_COPIES = 2.5  # copies of the weights that must fit in memory: the old, the new, and some spare
 
 
 @dataclass(frozen=True)
@@ -86,10 +83,8 @@ class TransferredWeights:
 
     member: str
     version: int
-    path: str
-    """empty: the checkpoint's weights"""
-    expected: tuple[np.ndarray, ...]
-    """the ranks' log-probabilities of the first token after each probe, over the vocabulary"""
+    path: str  # empty: the checkpoint's weights
+    expected: tuple[np.ndarray, ...]  # the ranks' log-probabilities of the first token after each probe, over the vocabulary
 
 
 class WeightTransfer:
@@ -189,12 +184,9 @@ class Server(Worker):
         super().__init__(number, launcher)
         self._opening, self.start_timeout_s, self.timeout_s = opening, start_timeout_s, timeout_s
         self.under_way: dict[int, SampleRequest] = {}
-        self.finished: list[SampleResult] = []
-        """results not fetched yet"""
-        self.deaths = 0
-        """in a row, without a finished request in between"""
-        self._heard = 0.0
-        """time of its last message or of the last work sent to it"""
+        self.finished: list[SampleResult] = []  # results not fetched yet
+        self.deaths = 0  # in a row, without a finished request in between
+        self._heard = 0.0  # time of its last message or of the last work sent to it
 
     def launch(self) -> None:
         self.deadline = time.monotonic() + self.start_timeout_s

@@ -29,8 +29,7 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_CI_ENV": "1",
     "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
-}
-"""what vLLM must find in the environment when it is imported"""
+}  # what vLLM must find in the environment when it is imported
 
 
 def serve(number: int, address: tuple[str, int], key: bytes) -> None:

@@ -38,8 +38,7 @@ class ServerScheduler:
         check_sampling(sampling)
         self._servers, self._local, self._name, self._sampling, self._hidden = servers, local, name, sampling, hidden
         self._waiting: list[EngineRequest] = []
-        self._under_way: dict[int, EngineRequest] = {}
-        """by the pool's request id"""
+        self._under_way: dict[int, EngineRequest] = {}  # by the pool's request id
         self._submitted = 0
 
     def submit(self, request: Request) -> int:
@@ -84,8 +83,7 @@ class ServerScheduler:
         )
 
 
-MAX_RESTARTS = 3
-"""deaths of a server in a row, without a finished request in between"""
+MAX_RESTARTS = 3  # deaths of a server in a row, without a finished request in between
 
 HiddenStates = Callable[[str, Sequence[np.ndarray], HiddenState], np.ndarray]
 """(member, prompts, which) -> hidden states of the prompts; servers have none, so the ranks compute them"""

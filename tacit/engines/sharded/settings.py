@@ -12,10 +12,8 @@ from tacit.core.errors import TacitError
 from tacit.core.trust import check_typed
 from tacit.engines.local.settings import EngineSettings
 
-MAX_LORA_RANK = 512
-"""rank of an adapter that vLLM can hold"""
-ALONE, SHARED = 0.85, 0.3
-"""share of a GPU's memory that servers take, where it is theirs and where there is a rank on it too"""
+MAX_LORA_RANK = 512  # rank of an adapter that vLLM can hold
+ALONE, SHARED = 0.85, 0.3  # share of a GPU's memory that servers take, where it is theirs and where there is a rank on it too
 
 
 @dataclass(frozen=True)

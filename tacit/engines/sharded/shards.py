@@ -25,8 +25,7 @@ from tacit.core.errors import TacitError, first_line
 from tacit.engines.local.checkpoint import cannot_write
 
 LAYOUT, FORMAT = "layout.json", 1
-PICKLED = ".metadata"
-"""the pickle of a `torch.distributed.checkpoint`, which older versions wrote"""
+PICKLED = ".metadata"  # the pickle of a `torch.distributed.checkpoint`, which older versions wrote
 
 State = dict[str, torch.Tensor]
 

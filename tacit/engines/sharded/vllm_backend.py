@@ -30,8 +30,7 @@ from tacit.engines.sharded.messages import SampleRequest, SampleResult, ServerCo
 class _DrawRow:
     sampling: Sampling
     uniform_T: np.ndarray
-    written: list[int]
-    """grows as the request does"""
+    written: list[int]  # grows as the request does
 
 
 class SeededLogitsProcessor(LogitsProcessor):
@@ -92,11 +91,9 @@ class WeightReceiver:
 
 # A server's vLLM: requests are added while others are under way, and each step gives every one of them another token.
 
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""what vLLM keeps room for"""
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM keeps room for
 MAIN = "default"
-MAX_PREFILL_TOKENS = 16_384
-"""prompt tokens that a GPU reads at once; vLLM's own 2,048 leave it waiting"""
+MAX_PREFILL_TOKENS = 16_384  # prompt tokens that a GPU reads at once; vLLM's own 2,048 leave it waiting
 
 
 @dataclass

@@ -23,7 +23,6 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
@@ -99,7 +98,7 @@ class SandboxedDraft:
     def __init__(self, source: str, name: str, limits: Limits | None = None, world: str = "") -> None:
         """`world` is the name of the draft's world, if it has one."""
         self.source, self.name, self.limits, self.world = source, name, limits or Limits(), world
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._sandbox: Sandbox | None = None
         self._rules: DraftRules | None = None
         self._calls = 0
@@ -128,17 +127,14 @@ class SandboxedDraft:
 
     def close(self) -> None:
         with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        if self._sandbox is not None:
-            self._sandbox.close()
-        self._sandbox, self._calls = None, 0
+            if self._sandbox is not None:
+                self._sandbox.close()
+            self._sandbox, self._calls = None, 0
 
     def call(self, name: str, **arguments: Any) -> Any:
         with self._lock:
             if self._calls >= CALLS_PER_PROCESS:
-                self._close()
+                self.close()
             sandbox = self._open()
             self._calls += 1
             try:
@@ -178,13 +174,6 @@ class DraftedTracker(SandboxedDraft):
                 f"the drafted tracker {self.name} wrote {len(state.block)} characters, more than its BOUND of {bound}."
             )
         return state.block
-
-
-def read_draft(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TacitError(f"cannot read the draft {path}: {error}.") from error
 
 
 # Drafted rewards for the world's own tracker.
