@@ -93,11 +93,10 @@ def _make_table(kind: str, worlds: dict[str, Environment | str]) -> Table:
         methods = _describe(METHODS.names, lambda name: next(iter((get_method(name).__doc__ or "").strip().splitlines()), ""))
         return table("Methods", ("method", "what it is"), methods)
     if kind == "engines":
-
-        def describe(name: str) -> str:
-            return f"{get_engine(name).summary}; {', '.join(sorted(get_engine(name).capabilities))}"
-
-        return table("Engines", ("engine", "what it is, and what it can do"), _describe(ENGINES.names, describe))
+        engines = _describe(
+            ENGINES.names, lambda n: f"{get_engine(n).summary}; {', '.join(sorted(get_engine(n).capabilities))}"
+        )
+        return table("Engines", ("engine", "what it is, and what it can do"), engines)
     return table("Models", ("model", "what it is"), list_models())
 
 

@@ -263,11 +263,8 @@ def show_command(
         words += ["--overlap", "1"] if plan.servers and cluster.overlap else []
         words += ["--engine.gather", training.gather] if training.gather != "auto" else []
     device = "cpu" if cluster.device.name == "cpu" else "auto"
-    for name, value, known in (
-        ("lora-rank", training.lora_rank, before.get("lora_rank", 0)),
-        ("device", device, before.get("device", "auto")),
-    ):
-        words += [f"--engine.{name}", str(value)] if value != known else []
+    words += ["--engine.lora-rank", str(training.lora_rank)] if training.lora_rank != before.get("lora_rank", 0) else []
+    words += ["--engine.device", device] if device != before.get("device", "auto") else []
     if training.recompute != before.get("gradient_checkpointing", False):
         words.append(f"--{'' if training.recompute else 'no-'}engine.gradient-checkpointing")
     # Code that the command itself names is imported; code that the repeated run names must be trusted.

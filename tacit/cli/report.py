@@ -18,7 +18,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("path", type=Path, metavar="RUN_OR_COMPARISON", help="directory of a run or of a comparison")
     parser.flag("--out", Path, f"file of the page (default: {PAGE} in the directory)", "FILE")
     parser.flag("--open", False, "open it in the browser")
-    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")  # fmt: skip
+    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")
     parser.flag("--runs", False, "for a comparison: also write the page of each run")
     arguments, _ = parser.parse(argv)
     path: Path = arguments.path.expanduser()

@@ -50,7 +50,6 @@ def unpack(argv: Sequence[str]) -> int:
 
 
 def restore(pack: Path, out: Path | None = None, model: str = "") -> Path:
-    """Unpack and say so."""
     console = make_console()
     path, before = unpack_run(pack, out, model)
     if before:

@@ -21,7 +21,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directory; the run need not have started")
     parser.flag("--port", PORT, "port on this machine; 0 chooses a free one")
     parser.flag("--open", False, "open it in the browser")
-    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")  # fmt: skip
+    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")
     arguments, _ = parser.parse(argv)
     if arguments.trajectories < 0:
         raise TacitError(f"--trajectories must not be negative, and is {arguments.trajectories}.")

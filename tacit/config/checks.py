@@ -75,12 +75,10 @@ def find_world(name: str) -> Environment:
 
 
 def open_worlds(recipe: Recipe) -> tuple[Environment, ...]:
-    """All worlds of a run."""
     return tuple(open_world(place.world) for place in recipe.places)
 
 
 def check_values(recipe: Recipe) -> None:
-    """Check the bounds of all numbers."""
     for prefix, settings in _sections(recipe):
         check_bounds(settings, prefix)
 
@@ -125,10 +123,6 @@ class Prepared:
     worlds: tuple[Environment, ...]
     methods: tuple[Method, ...]  # one per world
     resources: RunResources
-
-    @property
-    def method(self) -> Method:
-        return self.methods[0]
 
     def setups(self) -> tuple[WorldSetup, ...]:
         """Raises if a world's data are missing; call it before anything is written."""

@@ -160,7 +160,6 @@ def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
 def circumstances(
     target: Target, setup: RolloutSetup, radii: Mapping[str, float], left_out: Mapping[str, str], rollouts: int, gamma: float
 ) -> dict[str, Any]:
-    """The conditions of a measurement."""
     return {
         "of": target.label, "world": target.world.name, "model": target.recipe.model, "method": target.recipe.method,
         "fingerprint": target.fingerprint, "reads": target.reads, "seed": setup.seed, "iteration": setup.iteration,

@@ -281,7 +281,6 @@ def method_options(name: str) -> list[Option]:
 
 
 def methods_with(flag: str) -> list[str]:
-    """Registered methods that have this flag."""
     return [name for name in REGISTRY.own if any(o.flag == flag for o in method_options(name))]
 
 

@@ -73,8 +73,6 @@ OUTPUT_DIRECTORY = Path("evaluations")  # directory for episodes of agents that 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The outcome of an evaluation."""
-
     played: list[Trajectory]
     score: PanelScore
     behavior: Behavior

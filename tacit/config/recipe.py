@@ -41,8 +41,6 @@ Kind = Literal["run", "comparison", "script"]
 
 @dataclass(frozen=True)
 class Packaged:
-    """A packaged recipe."""
-
     name: str  # path below the recipe folder, without suffix
     path: Path
     kind: Kind
@@ -394,7 +392,6 @@ def _named_table(document: Document, key: str, usual: str) -> tuple[str, Documen
 
 
 def _policy(table: Mapping[str, Any], where: str, tables: Tables = dict) -> PolicyRecipe:
-    """Model, engine and sizes of a table."""
     prefix = f"{where}." if where else ""
     if where:
         for key in table:
@@ -410,7 +407,6 @@ def _policy(table: Mapping[str, Any], where: str, tables: Tables = dict) -> Poli
 
 
 def _policy_table(policy: PolicyRecipe) -> Document:
-    """A policy as a table."""
     engine = {"name": policy.engine_name, **to_data(policy.engine)}
     return {"model": policy.model, "engine": engine, **({"tiny": to_data(policy.tiny)} if policy.tiny else {})}
 

@@ -32,8 +32,11 @@ HASHED_BYTES = 1 << 16  # bytes hashed at each end of a weights file
 
 
 def describe_model(recipe: Recipe, world: Environment) -> Base:
-    base = describe_base(recipe.model, recipe.tiny, recipe.engine_name)
-    return replace(base, layers=_layers(recipe), calibrated=read_calibration(calibration_path(recipe, world)))
+    base, named = describe_base(recipe.model, recipe.tiny, recipe.engine_name), base_named(recipe.model)
+    config = _config(FOLDER / named if named else Path(recipe.model).expanduser()) or {}
+    layers = config.get("num_hidden_layers") or (config.get("text_config") or {}).get("num_hidden_layers")
+    layers = recipe.tiny.layers if recipe.tiny is not None else int(layers) if layers else None
+    return replace(base, layers=layers, calibrated=read_calibration(calibration_path(recipe, world)))
 
 
 def calibration_path(recipe: Recipe, world: Environment) -> Path:
@@ -79,16 +82,6 @@ def _identity(context: Context) -> dict[str, Any]:
         plain = value is None or isinstance(value, bool | int | float | str)
         own[name] = value if plain else [type(value).__name__, getattr(value, "version", "")]
     return own
-
-
-def _layers(recipe: Recipe) -> int | None:
-    """The model's depth, if known without loading it."""
-    if recipe.tiny is not None:
-        return recipe.tiny.layers
-    base = base_named(recipe.model)
-    config = _config(FOLDER / base if base else Path(recipe.model).expanduser()) or {}
-    layers = config.get("num_hidden_layers") or (config.get("text_config") or {}).get("num_hidden_layers")
-    return int(layers) if layers else None
 
 
 def _config(path: Path) -> dict[str, Any] | None:
@@ -215,7 +208,6 @@ class RunResources(Resources):
 
 @contextmanager
 def prefix_errors(name: str) -> Iterator[None]:
-    """Prefix errors with the policy's name."""
     try:
         yield
     except TacitError as error:

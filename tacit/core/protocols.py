@@ -203,7 +203,6 @@ class PolicyHooks(Protocol):
         return False
 
     def encode_prompts(self: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-        """`encode_prompt` of each text."""
         return [self.encode_prompt(text) for text in texts]
 
     def check_answers(self) -> None:

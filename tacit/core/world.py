@@ -66,7 +66,6 @@ class Wording(ABC):
 class Numbered(Wording):
     """The usual words for a language model: rules and task, then turn by turn. A world gives `rules` and perhaps `seen`."""
 
-    separator = "\n\n"
     rules = ""
     asked = "Your goal: "  # what stands before the task
     word = "action"  # what the agent is to give

@@ -154,7 +154,7 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     """Check and plan every skill's run, then write the sorted logs to `out`."""
     world, only = open_world(recipe.world), recipe.train.family_names
     recipe = replace(recipe, train=replace(recipe.train, families=""))
-    context = prepare(recipe).method.context
+    context = prepare(recipe).methods[0].context
     tasks = world.tasks_of(recipe.train.split, recipe.train.tasks, recipe.train.seed) if world.playable else []
     family_of = make_family_lookup(world, tasks) if world.playable else family_without_world
     logs, usable, recordings = read_logs(paths, family_of), [], Known(world, tasks)

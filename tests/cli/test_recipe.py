@@ -134,7 +134,7 @@ def test_what_is_not_said_is_the_methods_own_schedule(method):
 
 def test_a_value_head_is_turned_on_where_the_method_learns_a_value():
     prepared = prepare(resolve("--world", "countdown", "--method", "ppo", method="ppo"))
-    recipe, method = prepared.recipe, prepared.method
+    recipe, method = prepared.recipe, prepared.methods[0]
     assert (
         recipe.engine.value_head and any("engine.value_head = true" in note for note in recipe.notes) and method.name == "ppo"
     )

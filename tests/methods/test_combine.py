@@ -57,7 +57,7 @@ def test_what_is_said_is_what_holds():
     said = {"world": "countdown", "model": "tiny", "method": {"name": "bipace+constant_context", "gamma": 0.5}}
     recipe = Recipe.from_json(said)
     assert recipe.settings.gamma == 0.5 and not any(note.startswith("gamma") for note in recipe.notes)
-    method = prepare(recipe).method
+    method = prepare(recipe).methods[0]
     assert [type(term) for term in method.credits] == [StepReturns, ActionPeers]
     assert {term.gamma for term in method.credits} == {0.5}
     assert isinstance(method.losses[0], PolicyGradient)

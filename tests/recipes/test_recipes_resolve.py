@@ -64,7 +64,7 @@ def test_a_comparison_can_be_planned(file):
 @pytest.mark.parametrize("file", RUNS, ids=named)
 def test_a_run_can_be_started(file):
     recipe = Recipe.resolve(file, {})
-    method = prepare(recipe).method
+    method = prepare(recipe).methods[0]
     assert method.schedule == recipe.schedule
 
 

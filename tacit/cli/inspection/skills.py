@@ -45,7 +45,7 @@ def run(argv: Sequence[str]) -> int:
 def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
     critical = sum("step" in lesson for turn in record["turns"] for lesson in turn.get("skills", ()))
     episode = next((s["task"] for t in record["turns"] for s in t.get("skills", ()) if "task" in s), "")
-    say(console, f"{record['goal']}", style="bold")
+    say(console, record["goal"], style="bold")
     ended = f"{'won' if record['success'] else 'lost'} after {pluralize(len(record['turns']), 'step')}"
     said = [("episode", f"{record['task']}, {ended}"), ("from", str(path)), ("critical steps", str(critical))]
     say_pairs(console, said + ([("episode's skill", episode)] if episode else []))
@@ -62,7 +62,6 @@ def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
 
 
 def colored(turn: Mapping[str, Any]) -> Text:
-    """The completion, token by token."""
     tokens = turn.get("shift_by_token")
     if not tokens:
         return Text(turn["wrote"], style="dim")
