@@ -54,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
                     say(console, f"{name} {world.remedy}")
             if arguments.kind:
                 console.print()
-                console.print(_list_parts(worlds))
+                console.print(_make_table("parts", worlds))
             else:
                 say(console, "`tacit list worlds` also shows experts, splits and families.", style="dim")
         if arguments.kind is None:
@@ -84,6 +84,14 @@ def _make_table(kind: str, worlds: dict[str, Environment | str]) -> Table:
             known = ("", world) if isinstance(world, str) else (str(world.max_steps), world.summary)
             rows.append((name, "no" if isinstance(world, str) or world.remedy else "yes", *known))
         return table("Worlds", ("world", "ready", "steps", "what it is"), rows, numbers=("ready", "steps"))
+    if kind == "parts":  # of worlds, in a table of their own: eight columns do not fit a terminal
+        parts = []
+        for name, world in worlds.items():
+            if not isinstance(world, str):
+                skills = str(len(world.alphabet.skills)) if world.alphabet else "-"
+                lists = (", ".join(some) or "-" for some in (world.experts, world.splits, world.families))
+                parts.append((name, skills, *lists))
+        return table("Their parts", ("world", "skills", "expert", "splits", "families"), parts, numbers=("skills",))
     if kind == "panels":
         return table("Panels (any other size: WORLD/SPLIT/TASKS)", ("panel", "hash", "what it is"), list_panels(worlds))
     if kind == "recipes":
@@ -108,16 +116,6 @@ def _describe(names: Iterable[str], describe: Callable[[str], str]) -> Rows:
         except TacitError as error:
             rows.append((name, f"not available: {error}"))
     return rows
-
-
-def _list_parts(worlds: dict[str, Environment | str]) -> Table:
-    """Splits, families and skills of each world, in a second table: eight columns do not fit a terminal."""
-    rows = []
-    for name, world in worlds.items():
-        if not isinstance(world, str):
-            skills = str(len(world.alphabet.skills)) if world.alphabet else "-"
-            rows.append((name, skills, *(", ".join(some) or "-" for some in (world.experts, world.splits, world.families))))
-    return table("Their parts", ("world", "skills", "expert", "splits", "families"), rows, numbers=("skills",))
 
 
 def list_models() -> Rows:

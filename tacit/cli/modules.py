@@ -15,7 +15,7 @@ from rich.filesize import decimal
 
 from tacit.cli.drafting import add_logs_flag, draft_rewards, draft_tracker, show_logs
 from tacit.cli.terminal import Command, ask_yes, dispatch, interval, make_console, percent, say, table
-from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, peek_arguments, run_prepared
+from tacit.cli.train import CONFIG_HELP, add_training_options, peek_arguments, run_prepared
 from tacit.config.checks import check_output_directory, open_world
 from tacit.config.flags import Option, Parser, check_at_least_one, section_options
 from tacit.config.recipe import Overrides, Recipe, override, read_document, run_recipe
@@ -169,7 +169,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def train(argv: Sequence[str]) -> int:
-    parser = TrainParser(
+    parser = Parser(
         "modules train",
         "Train a skill module for every skill of a world: imitation, RL training, export.",
         brief=True,

@@ -19,7 +19,7 @@ from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize, report_elapsed
 from tacit.core.protocols import PolicyHooks, Request, Sampling, SamplingPolicy
-from tacit.core.types import Completion, HiddenState, Observation, Task, Trajectory, Transition
+from tacit.core.types import Completion, HiddenState, Observation, Task, Transition
 from tacit.evaluation.behavior import describe_ending
 from tacit.modules.router import open_agent
 from tacit.rollout.episodes import rollout
@@ -61,7 +61,13 @@ def run(argv: Sequence[str]) -> int:
         return 0
     finally:
         watch.close()
-    _show_end(console, played)
+    turns = pluralize(len(played), "step")
+    # Print the world's reason only if it adds something.
+    detail = f" ({played.detail})" if played.detail and played.detail != played.stop.value else ""
+    if played.success:
+        say(console, f"success in {turns}", style="bold green")
+    else:
+        say(console, f"no success after {turns}: {describe_ending(played.stop.value)}{detail}", style="bold red")
     return 0
 
 
@@ -169,13 +175,3 @@ class RecordingPolicy(PolicyHooks):
             completions = self._policy.sample(requests, sampling, hidden)
         self._watch.wrote = completions[0].text if completions else ""
         return completions
-
-
-def _show_end(console: Console, played: Trajectory) -> None:
-    turns = pluralize(len(played), "step")
-    if played.success:
-        say(console, f"success in {turns}", style="bold green")
-        return
-    # Print the world's reason only if it adds something.
-    detail = f" ({played.detail})" if played.detail and played.detail != played.stop.value else ""
-    say(console, f"no success after {turns}: {describe_ending(played.stop.value)}{detail}", style="bold red")

@@ -27,7 +27,6 @@ from tacit.config.flags import (
     Option,
     Parser,
     method_options,
-    methods_with,
     peek,
     section_options,
     train_options,
@@ -85,18 +84,9 @@ def run(argv: Sequence[str]) -> int:
     return run_prepared(prepare(recipe), resume=False)
 
 
-class TrainParser(Parser):
-    """Knows which method a flag belongs to."""
-
-    def explain(self, flag: str) -> str:
-        flag = flag.replace("--no-", "--", 1)
-        owners = methods_with(flag)
-        return f"It belongs to {', '.join(owners)}: add --method {owners[0]}." if owners else ""
-
-
 def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_ENGINE) -> Parser:
     """All settings as flags; those of method, model size and engine depend on the named ones."""
-    parser = TrainParser(
+    parser = Parser(
         "train",
         SUMMARY_LINE,
         brief=True,
@@ -241,16 +231,14 @@ def can_redraw(console: Console) -> bool:
 class LiveReporter:
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
-        self._name, self._total, self._step = "", 0, 0
+        self._name, self._total, self._step, self._now = "", 0, 0, ""
         self._metrics: dict[str, float] = {}
-        self._now = ""
         self._ticks: deque[tuple[int, float]] = deque(maxlen=RECENT + 1)
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
         self._live.start()
 
     def stage(self, name: str, total: int, done: int) -> None:
-        self._name, self._total, self._step, self._metrics = name, total, done, {}
-        self._now = ""
+        self._name, self._total, self._step, self._metrics, self._now = name, total, done, {}, ""
         self._ticks.clear()
         self._ticks.append((done, self._clock()))
 

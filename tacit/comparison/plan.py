@@ -12,7 +12,7 @@ from typing import Any
 
 from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, open_world, prepare
 from tacit.config.flags import method_options
-from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
+from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe, read_text
 from tacit.config.values import flatten
 from tacit.core.errors import TacitError, unknown
 from tacit.training.setup import TaskSets
@@ -38,13 +38,6 @@ def read_list(document: Document, key: str, default: Sequence[Any], fits: Callab
     if not isinstance(value, list | tuple) or not all(map(fits, value)):
         raise TacitError(f"{key} must be {must_be}, not {value!r}.")
     return list(value)
-
-
-def read_text(document: Document, key: str, default: str) -> str:
-    value = document.get(key, default)
-    if not isinstance(value, str):
-        raise TacitError(f"{key} must be text, not {value!r}.")
-    return value
 
 
 def read_outcome(text: str) -> int:

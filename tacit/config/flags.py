@@ -102,8 +102,9 @@ NAMES_ELSEWHERE = {
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises TacitErrors, suggests the nearest flag, and treats `_` and `-` alike.
 
-    With `brief`, `--help` shows the basic settings and `--help all` all of them. `imports`: the command may import code that a
-    file names; `main` has seen its --trust-code before."""
+    With `brief` (the commands that train), `--help` shows the basic settings and `--help all` all of them, and a flag of
+    another method is explained. `imports`: the command may import code that a file names; `main` has seen its --trust-code
+    before."""
 
     def __init__(
         self, command: str, summary: str, brief: bool = False, add_help: bool = True, imports: bool = True, **more: Any
@@ -177,17 +178,14 @@ class Parser(argparse.ArgumentParser):
         meant = "--" + NAMES_ELSEWHERE.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
         return next(iter([*tails, *([meant] if meant in known else []), *close]), None)
 
-    def explain(self, flag: str) -> str:
-        """A hint about a flag of another command or method."""
-        return ""
-
     def _refuse(self, left: Sequence[str]) -> NoReturn:
         flag = next((word.partition("=")[0] for word in left if word.startswith("-")), None)
         if flag is None:
             raise TacitError(f"unexpected argument {left[0]!r}. See `tacit {self._command} --help`.")
+        if self.brief and (owners := methods_with(flag.replace("--no-", "--", 1))):
+            raise TacitError(f"unknown flag {flag}. It belongs to {', '.join(owners)}: add --method {owners[0]}.")
         near = self.nearest(flag)
-        hint = self.explain(flag) or (f"Did you mean {near}?" if near else f"See `tacit {self._command} --help`.")
-        raise TacitError(f"unknown flag {flag}. {hint}")
+        raise TacitError(f"unknown flag {flag}. {f'Did you mean {near}?' if near else f'See `tacit {self._command} --help`.'}")
 
 
 def _use_dashes(word: str) -> str:

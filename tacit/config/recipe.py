@@ -254,7 +254,7 @@ class Recipe:
         policies = {name: _policy(_complete_policy(main, own), f"policies.{name}") for name, own in beside.items()}
         # `package.module:OBJECT` -> `OBJECT` in the name of a directory
         short = [name.rpartition(":")[2] for name in (*(w.partition("+")[0] for w in mixture), method)]
-        out = _text(outside, "out", "") or f"runs/{'+'.join(short[:-1])}-{short[-1]}-{train.seed}"
+        out = read_text(outside, "out", "") or f"runs/{'+'.join(short[:-1])}-{short[-1]}-{train.seed}"
         inside = {f"{key}.{name}" for key, table in own.items() if isinstance(table, Mapping) for name in table}
         said = frozenset(own) | frozenset(prompt) | inside
         settings, notes = settings.fit_to_model(describe_base(main.model, main.tiny, main.engine_name), said)
@@ -388,7 +388,7 @@ def _named_table(document: Document, key: str, usual: str) -> tuple[str, Documen
     if not isinstance(table, Mapping):
         raise TacitError(f"{key} must be a name or a table with one, not {table!r}.")
     own = {name.replace("-", "_"): value for name, value in table.items()}
-    return _text(own, "name", usual), {name: value for name, value in own.items() if name != "name"}
+    return read_text(own, "name", usual), {name: value for name, value in own.items() if name != "name"}
 
 
 def _policy(table: Mapping[str, Any], where: str, tables: Tables = dict) -> PolicyRecipe:
@@ -397,7 +397,7 @@ def _policy(table: Mapping[str, Any], where: str, tables: Tables = dict) -> Poli
         for key in table:
             if key not in ("model", "engine", "tiny"):
                 raise unknown_key(key, where, ("model", "engine", "tiny"), {})
-    model = _text(table, "model", DEFAULT_MODEL)
+    model = read_text(table, "model", DEFAULT_MODEL)
     name, own = _named_table(dict(table), "engine", DEFAULT_ENGINE)
     engine = build(get_engine(name).settings, own, f"{prefix}engine", tables=tables)
     if model not in TINY_SIZES and table.get("tiny"):
@@ -437,7 +437,7 @@ def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Doc
     return {name: dict(table) for name, table in tables.items()}
 
 
-def _text(table: Mapping[str, Any], key: str, default: str) -> str:
+def read_text(table: Mapping[str, Any], key: str, default: str) -> str:
     value = table.get(key, default)
     if not isinstance(value, str):
         raise TacitError(f"{key} must be text, not {value!r}.")

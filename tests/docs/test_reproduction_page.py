@@ -10,7 +10,8 @@ import pytest
 
 from tacit.cli import compare
 from tacit.cli.eval import make_parser as eval_parser
-from tacit.cli.train import TrainParser, add_training_options, peek_arguments
+from tacit.cli.train import add_training_options, peek_arguments
+from tacit.config.flags import Parser
 from tacit.config.recipe import FOLDER, find_recipe, packaged, run_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,7 @@ def test_a_command_can_be_given(letter, monkeypatch):
     elif verb == "eval":
         assert eval_parser("grpo").parse(rest)[0].target
     elif verb == "train":
-        parser = TrainParser("train", "")
+        parser = Parser("train", "")
         parser.add_argument("--config", type=run_recipe)
         add_training_options(parser, *peek_arguments(rest, resumable=False))
         assert parser.parse(rest)[0].config
