@@ -4,7 +4,6 @@ DAgger relabeling of the policy's own episodes."""
 from __future__ import annotations
 
 import random
-import re
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,32 +66,6 @@ class Demonstrations:
         broke = f", {self.broken} broke" if self.broken else ""
         dropped = f"; dropped {pluralize(self.too_long, 'turn')} longer than the model's context" if self.too_long else ""
         return f"{pluralize(len(self), 'turn')} of {pluralize(self.won, 'won episode')} (of {self.episodes}{broke}){dropped}"
-
-
-def choose_tasks(world: Environment, tasks: Sequence[Task], count: int) -> Sequence[Task]:
-    """Greedily maximize Σ_w √(number of chosen tasks whose goal or first observation has the word w)."""
-    if count >= len(tasks):
-        return tasks
-    live, words = world.make(), []
-    for task in tasks:
-        try:
-            first = live.reset(task).text
-        except TacitError:
-            raise
-        except (Exception, SystemExit):
-            first, live = "", world.make()  # `demonstrate` reports it if it is chosen
-        words.append(set(re.findall(r"[^\W\d]+", f"{task.goal} {first}".lower())))
-    live.close()
-    names = sorted(set().union(*words))
-    has_TW = np.array([[name in found for name in names] for found in words], dtype=float)
-    times_W = np.zeros(len(names))
-    chosen: list[int] = []
-    for _ in range(count):
-        gain_T = (has_TW @ (np.sqrt(times_W + 1) - np.sqrt(times_W))).round(6)  # the same choice on every machine
-        gain_T[chosen] = -1
-        chosen.append(int(gain_T.argmax()))
-        times_W += has_TW[chosen[-1]]
-    return [tasks[i] for i in chosen]
 
 
 def demonstrate(

@@ -21,7 +21,6 @@ from tacit.runs.directory import Run
 from tacit.runs.trajectories import trajectory_record, write_records
 from tacit.training.demonstrations import (
     Demonstrations,
-    choose_tasks,
     demonstrate,
     demonstrate_notes,
     load_relabeled,
@@ -101,10 +100,9 @@ def collect_demonstrations(
             say(f"imitation: {note}")
         say(f"imitation: {shown}")
         return shown
-    limit_s = setup.settings.world_timeout_s
+    tasks, limit_s = setup.tasks.training[: settings.tasks], setup.settings.world_timeout_s
     experts = {name: partial(TimedExpert, make, limit_s) for name, make in world.experts.items()}
     world = replace(world, make=partial(TimedWorld, world.make, limit_s), experts=experts)
-    tasks = choose_tasks(world, setup.tasks.training[: max(settings.tasks, settings.choose_from)], settings.tasks)
     say(f"imitation: the expert plays {pluralize(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     longest = max(world.max_steps, setup.max_steps)
     shown = demonstrate(

@@ -21,9 +21,6 @@ class SupervisedSettings:
     """demonstrated turns per step"""
     tasks: Basic[AtLeastOne] = 1000
     """training tasks the expert plays, or recorded episodes to read"""
-    choose_from: Count = 0
-    """choose the tasks that the expert plays among so many training tasks, so that their texts share as few words as possible;
-    0 takes the first `tasks`. Use it when demonstrations are few"""
     lr: Basic[NotNegative] = 1e-3
     """peak learning rate; warm-up then cosine to zero"""
     warmup: Share = 0.1

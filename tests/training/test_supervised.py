@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
-import re
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +16,7 @@ from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.losses.surrogates import Imitation
 from tacit.prompts.history import History
-from tacit.training.demonstrations import MAX_BROKEN, Demonstrations, choose_tasks, demonstrate
+from tacit.training.demonstrations import MAX_BROKEN, Demonstrations, demonstrate
 from tacit.training.imitation import cosine, imitate, order
 from tacit.training.settings import SupervisedSettings
 from tacit.worlds import get_environment
@@ -146,34 +143,6 @@ def test_random_actions_can_repeat_the_action_before():
 
     (repeated, refused), (repeated_always, refused_always) = play(0.0), play(1.0)
     assert repeated_always > 3 * repeated and refused_always > refused
-
-
-def test_chosen_tasks_cover_more_words_than_the_first_ones():
-    world = get_environment("alfworld")
-    tasks = world.tasks("train", 120, 0)
-    live = world.make()
-
-    def cover(chosen):
-        texts = (f"{task.goal} {live.reset(task).text}".lower() for task in chosen)
-        times = Counter(word for text in texts for word in set(re.findall("[a-z]+", text)))
-        return sum(n**0.5 for n in times.values())
-
-    chosen = choose_tasks(world, tasks, 12)
-    assert len({task.id for task in chosen}) == 12 and chosen == choose_tasks(world, tasks, 12)
-    draws = [random.Random(seed).sample(tasks, 12) for seed in range(20)]
-    assert cover(chosen) > max(map(cover, draws)), "better than twenty random draws"
-    assert choose_tasks(world, tasks[:12], 12) == tasks[:12], "nothing to choose from"
-
-
-def test_tasks_that_break_are_chosen_last():
-    class Broken(type(WORLD.make())):
-        def reset(self, task):
-            if task.id == TASKS[0].id:
-                raise RuntimeError("no such puzzle")
-            return super().reset(task)
-
-    chosen = choose_tasks(replace(WORLD, make=Broken), TASKS[:5], 4)
-    assert len(chosen) == 4 and TASKS[0] not in chosen
 
 
 def test_an_expert_that_never_wins_has_nothing_to_teach():
