@@ -70,4 +70,6 @@ class EngineLost(TacitError):
     """Processes that a policy lives in are gone, and what they had in memory with them. What was saved is not: a run can go on
     from its last checkpoint, with other `settings` of the engine where those it had were too much."""
 
-    settings: Mapping[str, Any] = {}
+    def __init__(self, message: str, settings: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.settings = settings or {}

@@ -113,10 +113,8 @@ class Agent:
         engine: EngineSettings | None = None,
     ) -> Agent:
         """Load a module, a directory of modules, or several directories, also of several worlds. A different base, tracker or
-        wording, or damaged files, are errors.
-
-        `base` overrides the base's path. `world` is for a world of your own that cannot be found by name.
-        """
+        wording, or damaged files, are errors. `base` overrides the base's path. `world` is for a world of your own that cannot
+        be found by name."""
         from tacit.worlds import get_environment
 
         found = [

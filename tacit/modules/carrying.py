@@ -33,14 +33,10 @@ class PackagedDraft:
     text: str
 
     @property
-    def attribute_name(self) -> str:
-        content = json.dumps([self.kind, self.name, self.world, self.block, self.text]).encode()
-        return f"DRAFT_{hashlib.sha256(content).hexdigest()[:16]}"
-
-    @property
     def world_name(self) -> str:
         """as `--world` takes it, after `register_draft`"""
-        return f"{PREFIX}{self.attribute_name}"
+        content = json.dumps([self.kind, self.name, self.world, self.block, self.text]).encode()
+        return f"{PREFIX}DRAFT_{hashlib.sha256(content).hexdigest()[:16]}"
 
     @property
     def files(self) -> dict[str, str]:
@@ -72,21 +68,21 @@ _worlds: dict[str, Environment] = {}
 
 
 def register_draft(draft: PackagedDraft) -> None:
-    _drafts[draft.attribute_name] = draft
+    _drafts[draft.world_name] = draft
 
 
 def __getattr__(name: str) -> Environment:
     """The world of a registered draft."""
     if not name.startswith("DRAFT_"):
         raise AttributeError(name)
-    if name not in _drafts:
+    if (address := f"{PREFIX}{name}") not in _drafts:
         raise TacitError(
-            f"{PREFIX}{name} is the world of a draft inside a module: name the module, not the world. If you did, its draft is "
+            f"{address} is the world of a draft inside a module: name the module, not the world. If you did, its draft is "
             "not the text it was trained with."
         )
     if name not in _worlds:
         from tacit.modules.work import open_draft
 
-        draft = _drafts[name]
+        draft = _drafts[address]
         _worlds[name] = open_draft(draft.kind, draft.text, draft.name, draft.world, draft.block)
     return _worlds[name]

@@ -30,7 +30,6 @@ from tacit.training.setup import evaluation_sampling
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
 
-
 GOALS = 512  # training tasks of each world from which routing learns the words of its families
 
 
@@ -43,11 +42,9 @@ class Router:
         base: str | None = None,
         fallback: str | None = None,
     ) -> None:
-        """Check every module without loading any.
-
-        `world` is the modules' world, or one for each name of a world in them. `base` overrides the base's path. `fallback`
-        is the skill for families that no module serves; without one they are errors.
-        """
+        """Check every module without loading any. `world` is the modules' world, or one for each name of a world in them.
+        `base` overrides the base's path. `fallback` is the skill for families that no module serves; without one they are
+        errors."""
         self.modules, self.fallback = dict(modules), fallback
         self.worlds = {m.world: world if isinstance(world, Environment) else world[m.world] for m in self.modules.values()}
         self.loads = Counter[str]()  # how often `models` and `adapters` were loaded
@@ -205,10 +202,8 @@ def open_modules(path: Path, said: Overrides, base: str | None, fallback: str | 
 
 
 def module_recipe(path: Path, modules: Mapping[str, Module], said: Overrides) -> Recipe:
-    """The settings to evaluate modules with: the first module's, overridden by `said`.
-
-    Several modules default to all families, and to the largest `max_tokens` of any.
-    """
+    """The settings to evaluate modules with: the first module's, overridden by `said`. Several modules default to all
+    families, and to the largest `max_tokens` of any."""
     worlds = sorted({module.world for module in modules.values()})
     if len(worlds) > 1:
         raise TacitError(f"the modules in {path} are for several worlds ({', '.join(worlds)}); choose one of them.")

@@ -90,10 +90,8 @@ def train_modules(
     say: Callable[[str], None],
     describe: Callable[[SkillRun, Checkpoint], Mapping[str, Any]] = lambda planned, checkpoint: {},
 ) -> int:
-    """Do every unfinished run and export every missing module. Return the exit code of a stopped run, else 0.
-
-    `describe` returns the module's `from_logs` entry.
-    """
+    """Do every unfinished run and export every missing module. Return the exit code of a stopped run, else 0. `describe`
+    returns the module's `from_logs` entry."""
     for run in (planned_run.prepared.recipe.out for planned_run in planned):
         if not (run / SETTINGS).exists():
             check_new_run(run)

@@ -56,11 +56,8 @@ WORK = Environment(
 
 
 def work_of(tracker: str = "", beside: str = "", world: str = "", rewards: str = "", block: str = FULL_BLOCK) -> Environment:
-    """A world with a draft. Draft files written by `tacit modules draft-tracker` and `draft-rewards` call this.
-
-    `tracker` or `rewards` is a file in the directory of the file `beside`. Rewards are for the world's own tracker of the form
-    `block`.
-    """
+    """A world with a draft. Draft files written by `tacit modules draft-tracker` and `draft-rewards` call this. `tracker` or
+    `rewards` is a file in the directory of the file `beside`. Rewards are for the world's own tracker of the form `block`."""
     file = Path(beside).parent / (tracker or rewards)
     try:
         text = file.read_text(encoding="utf-8")

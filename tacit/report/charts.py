@@ -47,11 +47,8 @@ def draw_chart(
     floor: float = math.inf,
     marks: bool = False,
 ) -> Markup:
-    """A line chart with title, last value and note. At least one line must have points.
-
-    `share` shows percentages, with the axis extended to 0 or 100 when values come close. The axis includes `floor`. `marks`
-    draws the points, for few measurements.
-    """
+    """A line chart with title, last value and note. At least one line must have points. `share` shows percentages, with the
+    axis extended to 0 or 100 when values come close. The axis includes `floor`. `marks` draws the points, for few."""
     show: Callable[[float], str] = format_percent if share else format_short
     merged = max(math.ceil(len(s.points) / MAX_POINTS) for s in series)
     drawn = [replace(_short(s), points=thin_points(s.points)) for s in series if s.points]

@@ -219,10 +219,9 @@ def build_headline(panels: Sequence[Panel]) -> list[tuple[str, str, str]]:
         last = ("final success", panel.final) if panel.final else ("latest success, not final", panel.training[-1])
         apart = panel.worlds or not any(other.worlds for other in own)
         for label, e in (last, ("peak success", panel.peak if apart else None)):
-            name = f"{label}, {panel.name}" if len(own) > 1 else label
-            told += (
-                [(name, format_percent(e["success"]), f"{format_interval(e['interval'])} {describe_moment(e)}")] if e else []
-            )
+            if e:
+                name = f"{label}, {panel.name}" if len(own) > 1 else label
+                told.append((name, format_percent(e["success"]), f"{format_interval(e['interval'])} {describe_moment(e)}"))
     return told
 
 
@@ -257,12 +256,11 @@ def build_provenance(run: RunFiles, defaults: Record | None) -> dict[str, Any]:
     """`defaults` are the default settings for the same method, world and model; None if unknown."""
     told, usual = flatten(run.settings), flatten(defaults or {})
     chosen = {place: value for place, value in find_differences(told, usual).items() if place not in ALWAYS_SHOWN}
-    facts = [(key, setting_name(run.settings, key)) for key in ("world", "method", "model", "seed")] + describe_versions(
-        run.versions
-    )
-    digest = run.summary.get("digest")
+    facts = [(key, setting_name(run.settings, key)) for key in ("world", "method", "model", "seed")]
+    facts += [*describe_versions(run.versions), ("directory", CODE.format(run.path))]
+    facts += [("weights", CODE.format(digest))] if (digest := run.summary.get("digest")) else []
     return {
-        "facts": [*facts, ("directory", CODE.format(run.path)), *([("weights", CODE.format(digest))] if digest else [])],
+        "facts": facts,
         "defaults_known": defaults is not None,
         "chosen": [
             (CODE.format(flag_name(place)), render_value(value), render_value(usual.get(place)))
@@ -422,10 +420,8 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
 def render_run(
     path: Path, most_trajectories: int = MAX_TRAJECTORIES, live: Live | None = None, said: Sequence[str] = (), **more: Any
 ) -> str:
-    """HTML of the run in `path`. Broken and missing files become notices, besides those in `said`.
-
-    For a live page, `live` is set, and `more` has further values for the template.
-    """
+    """HTML of the run in `path`. Broken and missing files become notices, besides those in `said`. `more` are further values
+    for the template of a live page."""
     run = read_run(path)
     defaults, unknown = find_defaults(run.settings)
     notices = [*run.notices, *said]

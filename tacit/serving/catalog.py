@@ -284,9 +284,9 @@ class Catalog:
         wrong = find_problems(module, self._base)
         if not wrong and (draft := find_draft(make_context(module.context, world))) is not None:
             packaged = package_draft(draft)
-            if packaged.attribute_name not in self._drafts:
-                self._drafts[packaged.attribute_name] = self._approve_draft(name, packaged)
-            if not self._drafts[packaged.attribute_name]:
+            if packaged.world_name not in self._drafts:
+                self._drafts[packaged.world_name] = self._approve_draft(name, packaged)
+            if not self._drafts[packaged.world_name]:
                 wrong.append(
                     f"module {module.path} contains a draft that was not approved to run. It was shown where this server was "
                     "started: read it, then start the server with --yes"

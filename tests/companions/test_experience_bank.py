@@ -396,9 +396,10 @@ def test_retrieval_by_hand():
 
 def test_those_who_ask_the_same_do_not_all_get_the_same():
     bank = bank_of(None, ["open the red box", "open the red chest", "open the red bag", "paint a wall"])
-    embed = CachedEmbedding(EMBED)
+    asked: list[str] = []
+    embed = CachedEmbedding(lambda texts: asked.extend(texts) or EMBED(texts))
     found = retrieve(bank, embed, [Query("open the red thing")] * 4, step=1, diversity=Diversity(candidates=3, penalty=2.0))
-    assert len({entry.id for entry in found}) >= 2 and embed.computed == 1
+    assert len({entry.id for entry in found}) >= 2 and asked == ["open the red thing"]
     before = {i: vars(u).copy() for i, u in bank.usage.items()}
     again = retrieve(bank, embed, [Query("open the red thing")], 1, Diversity(), count=False)
     assert again[0] is not None and {i: vars(u) for i, u in bank.usage.items()} == before

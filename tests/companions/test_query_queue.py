@@ -105,11 +105,12 @@ def test_a_failure_is_told_to_those_who_asked_and_to_nobody_else():
 
 
 def test_of_what_is_remembered_only_the_oldest_goes():
-    embed = CachedEmbedding(EMBED, most=3)
+    asked: list[str] = []
+    embed = CachedEmbedding(lambda texts: asked.extend(texts) or EMBED(texts), most=3)
     for text in "abcd":
         embed([text])
     embed(["b", "c", "d"])
-    assert embed.computed == 4 and len(embed(["a"])) == 1 and embed.computed == 5
+    assert asked == [*"abcd"] and len(embed(["a"])) == 1 and asked == [*"abcda"]
 
 
 @pytest.mark.slow

@@ -92,21 +92,11 @@ class CachedEmbedding:
         self._embedding, self._most = embedding, most
         self._known: dict[str, np.ndarray] = {}
         self._keeping = threading.Lock()
-        self.asked = self.computed = 0
-
-    @property
-    def name(self) -> str:
-        return self._embedding.name
-
-    @property
-    def dimensions(self) -> int:
-        return self._embedding.dimensions
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         with self._keeping:
             known = {text: self._known[text] for text in texts if text in self._known}
             new = [text for text in dict.fromkeys(texts) if text not in known]
-            self.asked, self.computed = self.asked + len(texts), self.computed + len(new)
         if new:  # outside the lock, so that cached texts do not wait
             fresh = dict(zip(new, self._embedding(new), strict=True))
             known |= fresh
@@ -114,7 +104,9 @@ class CachedEmbedding:
                 self._known |= fresh
                 while len(self._known) > self._most:
                     self._known.pop(next(iter(self._known)))
-        return np.stack([known[text] for text in texts]) if len(texts) else np.zeros((0, self.dimensions), np.float32)
+        if not len(texts):
+            return np.zeros((0, self._embedding.dimensions), np.float32)
+        return np.stack([known[text] for text in texts])
 
 
 Scope = Literal["bank", "world", "family"]
@@ -144,7 +136,7 @@ class Diversity:
 
 
 def retrieve(
-    bank: Bank, embedding: Embedding, queries: Sequence[Query], step: int, diversity: Diversity, count: bool = True
+    bank: Bank, embedding: Encode, queries: Sequence[Query], step: int, diversity: Diversity, count: bool = True
 ) -> list[Entry | None]:
     """One entry per query; None if there is none in its scope. Each choice counts before the next, so that members of a group,
     who have the same query, get different entries. `count=False` (evaluation) records nothing. Uses one snapshot, so concurrent

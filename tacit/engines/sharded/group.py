@@ -104,9 +104,8 @@ class RankGroup:
         others = f" The other {self.size - len(failures)} waited for it." if len(failures) < self.size else ""
         why = f"rank {number} of {self.size} ({self._ranks[number].started.name}) failed in {what!r}: {told}.{others}"
         self.close(why)
-        ended = EngineLost(f"{why} All ranks have been ended. {REMEDY}")
-        ended.settings = error.settings if isinstance(error, EngineLost) else {}
-        raise ended from error
+        settings = error.settings if isinstance(error, EngineLost) else {}
+        raise EngineLost(f"{why} All ranks have been ended. {REMEDY}", settings) from error
 
     def _fail_lost(self, lost: WorkerLost, what: str) -> NoReturn:
         rank, words = lost.worker, lost.worker.last_output()

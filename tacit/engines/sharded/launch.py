@@ -228,13 +228,6 @@ class Worker:
         if (how := self.started.exit_reason()) is not None:
             raise WorkerLost(self, how)
 
-    def exit_reason(self) -> str | None:
-        """Of a process that may be about to exit."""
-        deadline = time.monotonic() + EXIT_S
-        while (found := self.started.exit_reason()) is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return found
-
     def last_output(self) -> str:
         words = self._started.last_output() if self._started else ""
         return f" Its last words: {words}" if words else ""
@@ -246,7 +239,10 @@ class Worker:
             self._started.stop()
 
     def _broken(self, error: BaseException) -> WorkerLost:
-        return WorkerLost(self, self.exit_reason() or f"its connection broke ({type(error).__name__}: {error})")
+        deadline = time.monotonic() + EXIT_S
+        while (how := self.started.exit_reason()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return WorkerLost(self, how or f"its connection broke ({type(error).__name__}: {error})")
 
 
 def await_connections(workers: Sequence[Worker], deadline: float) -> list[Worker]:

@@ -210,7 +210,7 @@ class ShardedPolicy(PolicyBase):
 
     def __init__(self, engine: ShardedEngine, name: str = MAIN):
         super().__init__(engine.replica.tokenizer, engine.replica.codec.context_limit)
-        self.engine, self.name = engine, name
+        self.engine, self.name, self.poolings = engine, name, engine.poolings
         engine.member(name)
         self._scorer = ShardedScorer(engine, name)
 
@@ -229,10 +229,6 @@ class ShardedPolicy(PolicyBase):
         if "attention" in poolings and "attention" not in self.poolings:
             raise TacitError("pooling 'attention' cannot be had of a model gathered layer by layer; use --engine.gather whole.")
         return self.engine.hidden_scan(self.name, prompts, layers, poolings)
-
-    @property
-    def poolings(self) -> tuple[str, ...]:
-        return self.engine.poolings
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         found = self.engine.ask_rows("values", self.name, prompts)

@@ -105,7 +105,8 @@ class ShardedModel:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            raise _lost("out of GPU memory for the whole weights at once (--engine.gather)", gather="layer") from error
+            why = "out of GPU memory for the whole weights at once (--engine.gather)"
+            raise EngineLost(why, {"gather": "layer"}) from error
         return work()
 
     def reshard(self) -> None:
@@ -295,17 +296,10 @@ def assign_micro_batches(parts: Sequence[np.ndarray], rank: int, ranks: int) -> 
 Found = tuple[dict[str, float], int]
 
 
-def _lost(why: str, **settings: Any) -> EngineLost:
-    """This rank cannot go on, but may with other settings."""
-    lost = EngineLost(why)
-    lost.settings = settings
-    return lost
-
-
 def out_of_memory_error(what: str, token_budget: int) -> EngineLost:
     """In the middle of a collective operation."""
     why = f"out of GPU memory in {what.format(token_budget)} (--engine.token-budget)"
-    return _lost(why, token_budget=max(1, token_budget // 2))
+    return EngineLost(why, {"token_budget": max(1, token_budget // 2)})
 
 
 class OutOfMemoryOnRanks(torch.OutOfMemoryError):

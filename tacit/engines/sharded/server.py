@@ -164,15 +164,6 @@ def choose_directory(replica: Replica) -> Path:
     return Path(tempfile.gettempdir())
 
 
-def probe_gap(handed: TransferredWeights, said: list[tuple[int, float]]) -> float:
-    """The largest difference between a server's answers to the probes (likeliest token, log-probability) and the ranks'."""
-    gaps = [
-        max(abs(expected_V[token] - logprob), float(expected_V.max() - expected_V[token]))
-        for expected_V, (token, logprob) in zip(handed.expected, said, strict=True)
-    ]
-    return float(np.max(gaps)) if np.isfinite(gaps).all() else float("inf")
-
-
 GREEDY = Sampling(temperature=0.0, max_tokens=1)
 MEMORY_HINT = "that it has memory for what it is given: --engine.server-memory"
 
@@ -217,8 +208,11 @@ class Server(Worker):
             self._hear(deadline, "probes of its weights", "timeout_s")
             found |= {delivery.request_id: delivery for delivery in self.finished if delivery.request_id < 0}
         self.finished = [delivery for delivery in self.finished if delivery.request_id >= 0]
-        said = [(found[order.request_id].tokens[0], found[order.request_id].logprobs[0]) for order in orders]
-        gap, version = probe_gap(handed, said), found[-1].version
+        gaps = []  # between its answers to the probes (likeliest token, log-probability) and the ranks'
+        for order, expected_V in zip(orders, handed.expected, strict=True):
+            token, logprob = found[order.request_id].tokens[0], found[order.request_id].logprobs[0]
+            gaps.append(max(abs(expected_V[token] - logprob), float(expected_V.max() - expected_V[token])))
+        gap, version = float(np.max(gaps)) if np.isfinite(gaps).all() else float("inf"), found[-1].version
         if gap > TOLERANCE[self._opening.dtype] or version != handed.version:
             raise TacitError(
                 f"{self} has other weights than the ranks: a token's log-probability differs by {gap:.3g} (versions {version} "

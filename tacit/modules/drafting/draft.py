@@ -162,10 +162,8 @@ def draft_until_valid(
     report: Callable[[CheckReport], None],
     blocks: Mapping[Recording, Sequence[Fields]] | None = None,
 ) -> DraftResult:
-    """Ask for drafts until one passes, one is not approved, or `attempts` are used up.
-
-    `ask(last_draft, failures, attempt)` returns a draft. `blocks` are the fields of the world's own tracker.
-    """
+    """Ask for drafts until one passes, one is not approved, or `attempts` are used up. `ask(last_draft, failures, attempt)`
+    returns a draft. `blocks` are the fields of the world's own tracker."""
     text = failed = ""
     for attempt in range(attempts):
         text = ask(text, failed, attempt)
@@ -214,10 +212,8 @@ class Drafter:
 
 
 def save_draft(out: Path, name: str, kind: str, drafted: DraftResult, world: str = "", block: str = "") -> list[Path]:
-    """Write a draft that passed, with a file that makes it a world; or a failed draft with the suffix `.refused`.
-
-    `kind` is `tracker`, or `rewards` for the world's own `block`. Returns the files.
-    """
+    """Write a draft that passed, with a file that makes it a world; or a failed draft with the suffix `.refused`. Return the
+    files. `kind` is `tracker`, or `rewards` for the world's own `block`."""
     out.mkdir(parents=True, exist_ok=True)
     found = drafted.report
     report = out / f"{name}_{kind}_checks.json"

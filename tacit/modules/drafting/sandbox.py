@@ -46,7 +46,7 @@ class Limits:
     cpu_s: int = 600  # CPU time of the process
 
 
-class Sandbox:
+class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
     def __init__(
         self, source: str, limits: Limits | None = None, seed: int = 0, run: bool = True, kind: Kind = "tracker"
     ) -> None:
@@ -99,9 +99,6 @@ class Sandbox:
                 with contextlib.suppress(OSError):
                     pipe.close()
         self._directory.cleanup()
-
-    def __enter__(self) -> Sandbox:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
