@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, check_sampling, open_world, open_worlds
+from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, check_sampling, open_world
 from tacit.config.recipe import Document, Overrides, Recipe, absolute_name, override
 from tacit.config.resources import load_policy
 from tacit.config.values import to_data
@@ -204,7 +204,7 @@ def _run_recipe(path: Path, said: dict[tuple[str, ...], Any]) -> tuple[Recipe, i
     world = said.pop(("world",), None)
     world = absolute_name(world) if world is not None else None
     recipe = replace(Recipe.from_json(override(_with_method(read_settings(path), said), said)), out=path)
-    trained_in = open_worlds(recipe)
+    trained_in = tuple(open_world(place.world) for place in recipe.places)
     if world is not None and world not in [place.world for place in recipe.places]:
         recipe = replace(recipe.at(recipe.places[0].world), world=world)  # somewhere it has never been
     else:

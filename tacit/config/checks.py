@@ -74,10 +74,6 @@ def find_world(name: str) -> Environment:
         raise TacitError(f"world {name!r} needs {error.name or error}, which cannot be imported here.") from error
 
 
-def open_worlds(recipe: Recipe) -> tuple[Environment, ...]:
-    return tuple(open_world(place.world) for place in recipe.places)
-
-
 def check_values(recipe: Recipe) -> None:
     for prefix, settings in _sections(recipe):
         check_bounds(settings, prefix)
@@ -134,7 +130,7 @@ class Prepared:
 
 def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     """Check a training run before torch is loaded. `worlds`: if they are already open."""
-    worlds = tuple(worlds) or open_worlds(recipe)
+    worlds = tuple(worlds) or tuple(open_world(place.world) for place in recipe.places)
     names = [world.name for world in worlds]
     if len(set(names)) < len(names):
         raise TacitError(f"world = {recipe.world!r} names one world twice: {', '.join(names)}.")

@@ -72,8 +72,6 @@ NO_RESOURCES = Resources()
 
 # What tokens cost.
 
-MILLION = 1_000_000
-
 
 @dataclass(frozen=True)
 class Prices:
@@ -83,7 +81,7 @@ class Prices:
     completion: float = 0.0
 
     def of(self, prompt_tokens: float, completion_tokens: float) -> float:
-        return (self.prompt * prompt_tokens + self.completion * completion_tokens) / MILLION
+        return (self.prompt * prompt_tokens + self.completion * completion_tokens) / 1_000_000
 
 
 FREE = Prices()
