@@ -106,7 +106,8 @@ def test_families_choose_skills_and_what_they_train_on(recipe, tmp_path) -> None
     assert choose_skills(household, "unified", ("heat", "pick")) == {"unified": ("heat", "pick")}
     chosen = replace(Recipe.from_json(read_document(recipe)), out=tmp_path)
     chosen = replace(chosen, train=replace(chosen.train, families="pick,heat"))
-    planned = {run.skill: (run.families, run.recipe.train.families) for run in plan_skill_runs(chosen, "all", tmp_path)}
+    runs = plan_skill_runs(chosen, "all", tmp_path)
+    planned = {run.skill: (run.families, run.prepared.recipe.train.families) for run in runs}
     assert planned == {"pick": (("pick", "pick2"), "pick"), "heat": (("heat",), "heat")}, "pick2 is served and not trained on"
 
 
