@@ -67,7 +67,8 @@ def memory(server: Served) -> int:
 def test_a_refused_request_whose_body_does_not_end_is_closed(bounded: Served, length: str) -> None:
     made = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n")
     told = read_to_end(made)
-    assert told.startswith(b"HTTP/1.1 401 ") and b"connection: close" in told
+    # 408 where the machine is so busy that the body's deadline comes before the refusal
+    assert told.startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 408 ")) and b"connection: close" in told
 
 
 def test_a_refused_request_whose_body_ends_keeps_its_connection(bounded: Served) -> None:
