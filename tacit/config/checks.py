@@ -159,6 +159,11 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
                 f"world {world.name!r} is {world.summary}: it is taught by recorded episodes (--sft.from FILE), alone and "
                 "without practice (--iterations 0, --sft.rounds 0)."
             )
+        if train.sft.renamed and world.names is None:
+            raise TacitError(
+                f"sft.renamed = {train.sft.renamed}: world {world.name!r} has no numbered names to exchange. "
+                "Use --sft.renamed 0, or set `names` in its Environment."
+            )
     if train.wandb and importlib.util.find_spec("wandb") is None:
         raise TacitError(f"wandb is not installed; {install_command('wandb')}, or leave --wandb out.")
     recipe = _fill_choices(recipe, worlds)

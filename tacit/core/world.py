@@ -15,6 +15,7 @@ are TOML files beside them.
 from __future__ import annotations
 
 import importlib.util
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -289,6 +290,8 @@ class Environment:
     example_texts: Callable[[int], Sequence[str]] | None = None  # (seed) -> text of this world to train a tiny tokenizer on
     questions: Callable[[Random, Observation], Sequence[tuple[str, str]]] | None = None
     """questions (and answers) about what is seen, for pretraining, that other worlds do not have"""
+    names: re.Pattern[str] | None = None
+    """matches a numbered name in its texts, for sft.renamed: group 1 is the kind, group 2 its numbers"""
     action_tokens: int = 32  # longest bare action, in tokens of any usual tokenizer
     slow: bool = False  # True where one step takes milliseconds: such a world runs in worker processes
     skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # module -> its families; empty: one each

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -32,99 +32,13 @@ import numpy as np
 from tacit.core.hindsight import Lesson
 from tacit.core.method import Context
 from tacit.core.seeds import derive
-from tacit.core.types import Observation, Prompt, Task
+from tacit.core.types import Prompt, Task
 from tacit.core.world import Environment
 from tacit.prompts.conversation import insert_lesson
 from tacit.prompts.history import History, StateBlock
 from tacit.rollout.replay import play_episode, render_turns
+from tacit.training.questions import MAX_QUESTIONS, RandomAgent, join_questions, make_questions
 from tacit.worlds import get_environment
-
-# Questions that the prompt answers, with a world's punctuation only:
-#
-# at? countertop 1                                   what a field of the state block says
-# first unchecked? cabinet 3                         its first entry, ranges (`cabinet 3-7`) read out
-# next unchecked after cabinet 3? cabinet 4
-# drawer 2 in checked? no
-# where plate 3? countertop 1                        `place: thing, thing` in what is seen now
-# how: take plate from countertop? take plate 3 …    a valid action, described without its numbers
-# can go to drawer 9? yes
-
-Question = tuple[str, str]
-Asker = Callable[[Random, Observation], Sequence[Question]]  # a world's own questions, e.g. Countdown: what 12 + 7 is
-
-_FIELD = re.compile(r"^([a-z][a-z ]*): (.+)$", re.MULTILINE)
-_PLACE = re.compile(r"(?:^|[;|\n] ?)([a-z]+(?: \d+)?)(?: open)?: ([^;|>\n]+)")
-_NOTHING = "nothing"  # stands for an empty list
-_NUMBERS = re.compile(r" ?\d+")
-
-
-def make_questions(rng: Random, text: str, observation: Observation, more: Asker | None) -> list[Question]:
-    """Questions about the text and the valid actions, in random order."""
-    fields = dict(_FIELD.findall(text))
-    asked = _about_fields(rng, fields) if fields else []
-    asked += _about_places(rng, text.rpartition("\n")[2]) + _about_actions(rng, observation.actions)
-    if more is not None:
-        asked += more(rng, observation)
-    rng.shuffle(asked)
-    return asked
-
-
-def expand_entries(value: str) -> list[str]:
-    """`drawer 1-3 5, bed 1` -> drawer 1, drawer 2, drawer 3, drawer 5, bed 1"""
-    if "(" in value:  # a command, whose commas separate nothing
-        return [value]
-    found = []
-    for part in value.split(", "):
-        kind, *numbers = re.split(r" (?=\d)", part)
-        for number in numbers:
-            first, _, last = number.partition("-")
-            if not first.isdigit() or not (last or first).isdigit():
-                return [value]
-            found += [f"{kind} {n}" for n in range(int(first), int(last or first) + 1)]
-        if not numbers:
-            found.append(kind)
-    return found
-
-
-def _about_fields(rng: Random, fields: dict[str, str]) -> list[Question]:
-    label = rng.choice(sorted(fields))
-    asked = [(label, fields[label])]
-    lists = {name: found for name, value in fields.items() if len(found := expand_entries(value)) > 1}
-    if not lists:
-        return asked
-    name = rng.choice(sorted(lists))
-    found = lists[name]
-    spot = rng.randrange(len(found) - 1)
-    asked += [(f"first {name}", found[0]), (f"next {name} after {found[spot]}", found[spot + 1])]
-    item = rng.choice(lists[rng.choice(sorted(lists))])
-    return [*asked, (f"{item} in {name}", "yes" if item in found else "no")]
-
-
-def _about_places(rng: Random, now: str) -> list[Question]:
-    """Where a thing is, by the last line of the prompt."""
-    listed = [(place, thing) for place, things in _PLACE.findall(now) for thing in things.strip().split(", ")]
-    seen = [(place, thing) for place, thing in listed if thing != _NOTHING]
-    if not seen:
-        return []
-    place, thing = rng.choice(seen)
-    return [(f"where {thing}", place)] if sum(other == thing for _, other in seen) == 1 else []
-
-
-def _about_actions(rng: Random, actions: Sequence[str]) -> list[Question]:
-    if not actions:
-        return []
-    action = rng.choice(actions)
-    described = _NUMBERS.sub("", action)
-    asked = [(f"can {action}", "yes")]
-    if described != action:
-        asked.append((f"how: {described}", action))
-        # The same command with another number: is it valid?
-        changed = _NUMBERS.sub(
-            lambda found: f" {rng.randint(1, 9)}" if found.group().startswith(" ") else found.group(), action
-        )
-        asked[0] = (f"can {changed}", "yes" if changed in actions else "no")
-    return asked
-
 
 # Notes. OPID measures how a policy reacts to a skill in its prompt, and a policy that never saw a note does not react. So some
 # prompts contain a note: `true` names the action that follows (half of them), `idle` another valid action, `impossible` an
@@ -153,8 +67,6 @@ def add_note(rng: Random, prompt: Prompt, taken: str, possible: Sequence[str], m
 
 
 PRETRAINING = "pretraining"  # seed label of the tasks: no run draws the same ones
-STRAY = 0.1  # share of actions that were valid one turn ago and may be refused now, so that refusals occur
-MAX_QUESTIONS = 4
 
 
 @dataclass(frozen=True)
@@ -192,7 +104,7 @@ def list_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
 def _episode(world: Environment, task: Task, context: Context, rng: Random, noting: Random, steps: int) -> Iterator[Document]:
     live = world.make()
     met: dict[str, None] = {}
-    for turn in render_turns(context, task, play_episode(live, task, _RandomAgent(rng), steps)):
+    for turn in render_turns(context, task, play_episode(live, task, RandomAgent(rng), steps)):
         text, possible = turn.prompt.text, turn.observation.actions
         if turn.action in possible and noting.random() < NOTED:
             yield Document(add_note(noting, turn.prompt, turn.action, possible, list(met)).text, turn.action, "noted action")
@@ -200,36 +112,11 @@ def _episode(world: Environment, task: Task, context: Context, rng: Random, noti
             yield Document(text, turn.action, "action")
         asked = make_questions(rng, text, turn.observation, world.questions)[:MAX_QUESTIONS]
         if asked:
-            *earlier, (last, answer) = asked
-            lines = [text, *(f"{question}? {told}" for question, told in earlier), f"{last}?"]
-            yield Document("\n".join(lines), answer, "questions")
+            yield Document(*join_questions(text, asked), "questions")
         met |= dict.fromkeys(possible)
         if not turn.transition.observation.actions:
             break
     live.close()
-
-
-class _RandomAgent:
-    """Draws a valid action; sometimes one that was valid one turn ago."""
-
-    def __init__(self, rng: Random) -> None:
-        self._rng, self._bold = rng, rng.random() < 0.8
-        self._before: Observation | None = None
-
-    def act(self, observation: Observation) -> str:
-        before = self._before or observation
-        self._before = observation
-        return random_action(self._rng, before if self._rng.random() < STRAY else observation, self._bold)
-
-
-def random_action(rng: Random, observation: Observation, bold: bool) -> str:
-    """A random valid action; `bold` draws the verb first, because most actions of a household are `go`."""
-    if not bold:
-        return rng.choice(observation.actions)
-    by_verb: dict[str, list[str]] = {}
-    for action in observation.actions:
-        by_verb.setdefault(action.partition(" ")[0], []).append(action)
-    return rng.choice(by_verb[rng.choice(sorted(by_verb))])
 
 
 EPISODES_PER_SHARD = 500

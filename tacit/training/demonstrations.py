@@ -28,6 +28,8 @@ from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, ro
 from tacit.rollout.replay import Turn, build_trajectory, iterate_trajectory, play_episode, render_turns
 from tacit.rollout.worlds import TimedExpert, WorldPool, describe_crashes, refuse_if_all_crashed
 from tacit.runs.files import explain_disk_errors
+from tacit.training.questions import MAX_QUESTIONS, RandomAgent, join_questions, make_questions
+from tacit.training.renaming import rename_turns
 from tacit.training.settings import SupervisedSettings, TrainSettings
 
 MAX_BROKEN = 8
@@ -77,15 +79,15 @@ def demonstrate(
     expert: str = "",
     noise: float = 0.0,
     seed: int = 0,
-    repeats: float = 0.0,
+    renamed: int = 0,
 ) -> Demonstrations:
     """Play each task with the expert and keep the turns of won episodes.
 
-    With probability `noise` a turn is a random action instead: the action before with probability `repeats`, else one that is
-    admissible now or was one turn ago. It is not imitated, but the recovery from it is.
+    With probability `noise` a turn is a random action instead, one that is admissible now or was one turn ago. It is not
+    imitated, but the recovery from it is. `renamed` is the number of further copies of each turn with other names.
     """
     make_expert = world.expert(expert or None)
-    shown: list[Sample | None] = []
+    turns: list[Turn] = []
     played = won = 0
     broken: list[str] = []
     live = world.make()
@@ -95,8 +97,7 @@ def demonstrate(
         played += 1
         rng = random.Random(derive(seed, "demonstration", task.id))
         try:
-            hero = NoisyExpert(make_expert(task), noise, rng, repeats)
-            success, samples = play_expert(live, hero, task, context, tokenizer, max_steps)
+            success, shown = play_expert(live, NoisyExpert(make_expert(task), noise, rng), task, context, max_steps)
         except TacitError:
             raise
         except (Exception, SystemExit) as error:
@@ -105,7 +106,7 @@ def demonstrate(
             continue
         if success:
             won += 1
-            shown += samples
+            turns += shown
     live.close()
     if not won:
         broke = f"{len(broken)} broke; the first: {broken[0]}" if broken else "0 broke"
@@ -113,23 +114,26 @@ def demonstrate(
             f"the expert of world {world.name!r} won none of {played} tasks within {max_steps} steps ({broke}): "
             "there is nothing to imitate. Choose another expert, or train without SFT."
         )
-    found = Demonstrations.of(shown, len(tasks), won, len(broken))
+    rng, original = random.Random(derive(seed, "renamed")), tuple(turns)
+    for _ in range(renamed):
+        assert world.names is not None  # checked before the model was loaded
+        turns += rename_turns(original, world.names, rng)
+    samples = [make_sample(turn, context, tokenizer) for turn in turns]
+    found = Demonstrations.of(samples, len(tasks), won, len(broken))
     if not len(found):
         raise TacitError(
-            f"none of the {len(shown)} turns the expert of world {world.name!r} showed fits in the model's "
+            f"none of the {len(samples)} turns the expert of world {world.name!r} showed fits in the model's "
             f"{tokenizer.context_limit} tokens. Choose a model with a longer context, or a shorter prompt (wording, history)."
         )
     return found
 
 
 class NoisyExpert:
-    """An expert that takes a random action with probability `noise`: the action before (a share `repeats`), or one that is
-    admissible now or was one turn ago."""
+    """An expert that takes a random action with probability `noise`: one that is admissible now or was one turn ago."""
 
-    def __init__(self, expert: Expert, noise: float, rng: random.Random, repeats: float = 0.0) -> None:
-        self._expert, self._noise, self._rng, self._repeats = expert, noise, rng, repeats
+    def __init__(self, expert: Expert, noise: float, rng: random.Random) -> None:
+        self._expert, self._noise, self._rng = expert, noise, rng
         self._before: Observation | None = None
-        self._last = ""
         self.acted = True
         """the last action was the expert's, not random"""
         self.intended: list[str] = []
@@ -142,11 +146,9 @@ class NoisyExpert:
         self._before = observation
         self.acted = not (admissible and self._rng.random() < self._noise)
         if not self.acted:
-            again = self._repeats and self._last and self._rng.random() < self._repeats
-            action = self._last if again else self._rng.choice(admissible)
+            action = self._rng.choice(admissible)
             if isinstance(self._expert, Adviser):
                 self._expert.happened(action)
-        self._last = action
         return action
 
 
@@ -155,18 +157,17 @@ def play_expert(
     expert: NoisyExpert,
     task: Task,
     context: Context,
-    tokenizer: Tokenizer,
     max_steps: int,
     condition: Condition = PLAIN,
-) -> tuple[bool, list[Sample | None]]:
-    """Play one episode. Returns (won, samples of the expert's turns; None for one longer than the model's context)."""
-    samples: list[Sample | None] = []
+) -> tuple[bool, list[Turn]]:
+    """Play one episode. Returns (won, the expert's turns)."""
+    turns: list[Turn] = []
     won = False
     for turn in render_turns(context, task, play_episode(live, task, expert, max_steps), condition):
         won = bool(turn.transition.success)
         if expert.acted:
-            samples.append(make_sample(turn, context, tokenizer))
-    return won, samples
+            turns.append(turn)
+    return won, turns
 
 
 def make_sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | None:
@@ -174,6 +175,33 @@ def make_sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | 
     completion = encode_action(turn.prompt, turn.action, context.format, tokenizer)
     _, tokens, fits = fit_prompt(turn.prompt, tokenizer, len(completion))
     return (tokens, completion) if fits else None
+
+
+# Questions about prompts of random play: they keep a small base from forgetting how to read while it imitates a few episodes.
+
+RANDOM_STEPS = 24
+"""turns of an episode of random play"""
+
+
+def ask_questions(
+    world: Environment, tasks: Sequence[Task], context: Context, tokenizer: Tokenizer, episodes: int, seed: int
+) -> Demonstrations:
+    """Questions and answers about every turn of random episodes; cycles through the tasks. The expert is not involved."""
+    live = world.make()
+    samples: list[Sample | None] = []
+    for i in range(episodes):
+        rng = Random(derive(seed, "questions", i))
+        episode = play_episode(live, tasks[i % len(tasks)], RandomAgent(rng), RANDOM_STEPS)
+        for turn in render_turns(context, tasks[i % len(tasks)], episode):
+            asked = make_questions(rng, turn.prompt.text, turn.observation, world.questions)[:MAX_QUESTIONS]
+            if asked:
+                text, answer = join_questions(turn.prompt.text, asked)
+                prompt, completion = tokenizer.encode_prompt(text), tokenizer.encode_completion(answer)
+                samples.append((prompt, completion) if len(prompt) + len(completion) <= tokenizer.context_limit else None)
+            if not turn.transition.observation.actions:
+                break
+    live.close()
+    return Demonstrations.of(samples, episodes, episodes)
 
 
 # Demonstrations of reading notes and writing entries, for policies too small to do it unshown. Hindsight writes the notes.
@@ -271,9 +299,9 @@ def demonstrate_notes(
         task, rng = tasks[i % len(tasks)], Random(derive(seed, "noted", i))
         note, true = scribe.note(task, rng)
         expert = NoisyExpert(scribe.make_expert(task), settings.noise, rng)
-        success, turns = play_expert(live, expert, task, context, tokenizer, max_steps, Condition(GUIDED, note))
+        success, turns = play_expert(live, expert, task, context, max_steps, Condition(GUIDED, note))
         won += success
-        shown += turns if success else []
+        shown += [make_sample(turn, context, tokenizer) for turn in turns] if success else []
         question, verdict = render_critic_prompt(task.goal, note, rng.random(), "terse"), "accept" if true else "reject"
         shown.append((tokenizer.encode_prompt(question), tokenizer.encode_completion(verdict)))
     for i in range(settings.step_notes):

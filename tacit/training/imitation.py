@@ -21,6 +21,7 @@ from tacit.runs.directory import Run
 from tacit.runs.trajectories import trajectory_record, write_records
 from tacit.training.demonstrations import (
     Demonstrations,
+    ask_questions,
     demonstrate,
     demonstrate_notes,
     load_relabeled,
@@ -105,10 +106,12 @@ def collect_demonstrations(
     world = replace(world, make=partial(TimedWorld, world.make, limit_s), experts=experts)
     say(f"imitation: the expert plays {pluralize(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     longest = max(world.max_steps, setup.max_steps)
-    shown = demonstrate(
-        world, tasks, context, tokenizer, longest, settings.expert, settings.noise, seed, settings.noise_repeats
-    )
-    say(f"imitation: {shown}")
+    shown = demonstrate(world, tasks, context, tokenizer, longest, settings.expert, settings.noise, seed, settings.renamed)
+    say(f"imitation: {shown}{f', {settings.renamed} of {settings.renamed + 1} with other names' if settings.renamed else ''}")
+    if settings.questions:
+        asked = ask_questions(world, setup.tasks.training, context, tokenizer, settings.questions, seed)
+        say(f"imitation: and {len(asked)} answers to questions about {pluralize(settings.questions, 'episode')} of random play")
+        shown = Demonstrations.joined([shown, asked])
     if settings.noted or settings.step_notes or settings.entries:
         more = demonstrate_notes(world, tasks, context, tokenizer, longest, settings, seed)
         say(f"imitation: and {pluralize(len(more), 'sample')} of how notes are read and entries written")

@@ -30,9 +30,12 @@ class SupervisedSettings:
     noise: Annotated[float, Bound(lambda v: 0 <= v < 1, "must be at least 0 and below 1")] = 0.0
     """share of demonstrated turns replaced by a random action, to show recoveries; random actions are not imitated. Use it
     when the policy is lost after a mistake"""
-    noise_repeats: Share = 0.0
-    """share of these random actions that repeat the action before, which worlds mostly refuse. Use it when the policy repeats
-    refused actions"""
+    renamed: Count = 0
+    """further copies of each demonstrated turn with other names and numbers, the same in prompt and action, so that a few
+    demonstrations teach to copy names rather than to remember them; for worlds whose names are numbered, such as alfworld"""
+    questions: Count = 0
+    """episodes of random play to answer questions about during imitation, as in the pretraining of `tiny-base`; only for
+    small models, which otherwise forget how to read"""
     noted: Count = 0
     """further episodes with a hindsight note in the prompt; only for policies too small to use notes unshown"""
     step_notes: Count = 0

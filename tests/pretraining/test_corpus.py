@@ -16,14 +16,13 @@ from tacit.engines.models.bases import FOLDER
 from tacit.evaluation.panels import Panel
 from tacit.pretraining import corpus as corpus_module
 from tacit.pretraining.corpus import (
-    STRAY,
     iterate_batches,
     list_contexts,
     make_corpus,
     make_documents,
-    random_action,
     sample_texts,
 )
+from tacit.training.questions import STRAY, random_action
 from tacit.worlds import WORLDS, get_environment
 
 TOKENIZER = FOLDER / "tiny-base" / "tokenizer.json"

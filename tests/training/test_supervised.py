@@ -119,32 +119,6 @@ def test_some_strayed_turns_are_a_turn_too_late():
     assert refused and not any(refused)
 
 
-def test_random_actions_can_repeat_the_action_before():
-    """A policy that repeats refused actions is shown what follows a refusal."""
-
-    def play(repeats: float) -> tuple[int, int]:
-        taken: list[str] = []
-        refused = []
-
-        class Watched(type(WORLD.make())):
-            def reset(self, task):
-                taken.append("")
-                return super().reset(task)
-
-            def step(self, action):
-                taken.append(action)
-                transition = super().step(action)
-                refused.append(not transition.effective)
-                return transition
-
-        world = replace(WORLD, make=Watched)
-        demonstrate(world, TASKS, TERSE, Words(), max_steps=30, noise=0.4, seed=3, repeats=repeats)
-        return sum(a == b for a, b in itertools.pairwise(taken)), sum(refused)
-
-    (repeated, refused), (repeated_always, refused_always) = play(0.0), play(1.0)
-    assert repeated_always > 3 * repeated and refused_always > refused
-
-
 def test_an_expert_that_never_wins_has_nothing_to_teach():
     with pytest.raises(TacitError, match="won none of 20 tasks"):
         demonstrate(WORLD, TASKS, TERSE, Words(), max_steps=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from random import Random
 
@@ -17,6 +18,8 @@ from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, AlfWorld, Ful
 MAX_STEPS = 50
 SKILLS = {"pick": ("pick", "pick2"), **{family: (family,) for family in ("look", "clean", "heat", "cool")}}
 """skill module -> the families it serves; pick2 is pick, twice (constant-context paper, §7.1)"""
+NAMES = re.compile(r"\b([a-z]+) (\d+(?:-\d+)?(?: \d+(?:-\d+)?)*)")
+"""`drawer 1`, and as state blocks abbreviate it `drawer 1-3 5`"""
 GAMES, STEPS, NAMED = 60, 25, 200
 """games and steps of example texts; how often each kind is repeated, so that rare kinds get short tokens too"""
 
@@ -67,6 +70,7 @@ ENVIRONMENT = Environment(
     published_families=PUBLISHED_TYPES,
     handbook=HANDBOOK,
     example_texts=example_texts,
+    names=NAMES,
     action_tokens=32,
     skills=SKILLS,
     family_tasks=tasks,
