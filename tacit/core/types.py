@@ -306,6 +306,18 @@ def flat_steps(groups: Groups) -> list[Step]:
 
 
 @dataclass(frozen=True)
+class Skills:
+    """A(τ) = (s_ep, {s_step,t : t ∈ C}): a skill for the episode, and one for each critical step."""
+
+    episode: str = ""  # a workflow that worked, or what to avoid
+    steps: Mapping[int, str] = field(default_factory=dict)  # index of a critical step -> what to do there
+    summary: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.episode or self.steps)
+
+
+@dataclass(frozen=True)
 class IterationInfo:
     """Iteration `iteration` (from 1) of `iterations`, under the run's seed."""
 

@@ -24,8 +24,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from tacit.core.actions import FORMATS, ActionFormat, Calls, Tags
 from tacit.core.errors import TacitError, describe_error, install_command, unknown
-from tacit.core.hindsight import Skills
-from tacit.core.types import ActionStyle, Observation, Task, Trajectory, Transition
+from tacit.core.types import ActionStyle, Observation, Skills, Task, Trajectory, Transition
 
 # How a world is told to an agent.
 

@@ -28,9 +28,8 @@ from tacit.core.resources import Base, Resources
 from tacit.core.types import HiddenState
 from tacit.core.world import Environment
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Key, Pooling, SentenceEncoder
-from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, AdaptiveRadius, Geometry, choose_geometry
+from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, AdaptiveRadius, Clusters, Geometry, choose_geometry
 from tacit.credit.pace import ActionKey, ActionPeers, Form
-from tacit.credit.partitions import Clusters
 from tacit.credit.step_relative import StepRelative
 from tacit.methods.grpo import GRPO
 

@@ -25,6 +25,7 @@ from tacit.core.method import Explained
 from tacit.core.types import Prompt
 from tacit.credit.embedders import HashNgram, Identity
 from tacit.credit.episode import EpisodeRelative, standardize, step_scores
+from tacit.credit.geometry import Clusters
 from tacit.credit.pace import (
     BRANCHES,
     LEAVE_ONE_OUT,
@@ -37,7 +38,7 @@ from tacit.credit.pace import (
     action_values,
     pace_metrics,
 )
-from tacit.credit.partitions import Clusters, SameKey
+from tacit.credit.partitions import SameKey
 from tacit.credit.step_relative import HistoryHierarchy, StepRelative, cluster_relative, partition_metrics
 
 records = st.lists(

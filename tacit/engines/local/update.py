@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,9 +37,6 @@ from tacit.engines.local.scoring import (
 )
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tokenizer import TextCodec
-
-if TYPE_CHECKING:
-    from tacit.engines.local.policy import LocalPolicy
 
 
 class MasterWeights:
@@ -508,11 +505,12 @@ PARTS = {"cpu": 4, "cuda": 2}
 
 
 class PretrainingTrainer:
-    """AdamW on all parameters of a policy held in float32."""
+    """AdamW on all parameters of a transformers model in float32. A policy that samples from this model must be told that its
+    weights changed (`LocalEngine.weights_changed`)."""
 
-    def __init__(self, policy: LocalPolicy, weight_decay: float = 0.05):
-        self.policy, self.model = policy, policy.engine.model.hf
-        self.device, self.pad = policy.engine.device, policy.engine.codec.pad
+    def __init__(self, model: Any, pad: int, weight_decay: float = 0.05):
+        self.model, self.pad = model, pad
+        self.device: torch.device = model.device
         self.optimizer = make_adamw(self.model.parameters(), (0.9, 0.98), weight_decay)
 
     def step(self, rows: Sequence[np.ndarray], lr: float) -> torch.Tensor:
@@ -528,10 +526,6 @@ class PretrainingTrainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss
-
-    def finish(self) -> None:
-        """Tell the sampler, which holds copies of some weights, that they changed."""
-        self.policy.engine.weights_changed(self.policy.name)
 
     def _backward(self, rows: Sequence[np.ndarray], total: int) -> torch.Tensor:
         width = max(len(row) for row in rows)
