@@ -16,7 +16,7 @@ from tacit.core.protocols import Encoder
 from tacit.core.resources import Base
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Embedder, Features, Pooling
-from tacit.credit.partitions import Partition, by_cosine, check_radius
+from tacit.credit.partitions import Partition, by_cosine
 
 PUBLISHED_LAYER, PUBLISHED_DEPTH = -8, 28  # the published layer, and the number of layers of the paper's models
 PUBLISHED_EPSILON = {"actor": 0.10, "ngram": 0.25, "identity": 0.0, "sentence": 0.10}
@@ -151,10 +151,6 @@ class Clusters(Partition):
 
     embedder: Embedder
     radius: float | AdaptiveRadius = 0.10
-
-    def __post_init__(self) -> None:
-        if isinstance(self.radius, int | float):
-            check_radius(self.radius)
 
     @property
     def needs(self) -> frozenset[str]:

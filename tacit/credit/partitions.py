@@ -149,9 +149,5 @@ class SameKey(Partition):
 class SimilarObservation(Partition):
     threshold: float = 0.95
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.threshold <= 1.0:
-            raise TacitError(f"similarity = {self.threshold} must be above 0 and at most 1 (1: texts must be equal).")
-
     def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
         return [by_similarity([step.observation.text for step in group.steps], self.threshold) for group in groups]
