@@ -89,6 +89,23 @@ class Context(ABC):
     def begin(self, task: Task, condition: Condition) -> PromptReader: ...
 
 
+@dataclass(frozen=True)
+class WrappedContext(Context):
+    """Another context with something added to its prompts."""
+
+    inner: Context
+
+    style = property(lambda self: self.inner.style)
+    chat = property(lambda self: self.inner.chat)
+    thinking = property(lambda self: self.inner.thinking)
+    wording = property(lambda self: self.inner.wording)
+    tracker = property(lambda self: self.inner.tracker)
+
+    @property
+    def format(self) -> ActionFormat:
+        return self.inner.format
+
+
 class MethodPiece:
     @property
     def needs(self) -> frozenset[str]:

@@ -291,15 +291,14 @@ class TokenView:
     rows: Mapping[str, torch.Tensor] = field(default_factory=dict)  # per-row columns the batch carries by name, e.g. `returns`
     entropy_T: torch.Tensor | None = None  # entropy of the policy's distribution, where a term needs `entropy`
     values_R: torch.Tensor | None = None  # value head at the last prompt token, with gradient, where a term needs `values`
-    logits_TV: torch.Tensor | None = None  # full logits, where a term needs `logits`
-    beside_teacher: Callable[[Compare], torch.Tensor] | None = None
+    compare_with_teacher: Callable[[Compare], torch.Tensor] | None = None
     """where a term needs `teacher`: compares whole distributions, the policy's own with those it has, without gradient, after
     the prompts of the batch's column `taught`; [T], in chunks of tokens, so that a large vocabulary never exists for all"""
 
 
 class LossTerm(Protocol):
     """One addend of the loss. `needs` names what it reads beside log-probabilities and advantages: what an engine computes
-    on request (`entropy`, `values`, `logits`, `teacher`), or a column of the method (`reference`, `returns`)."""
+    on request (`entropy`, `values`, `teacher`), or a column of the method (`reference`, `returns`)."""
 
     @property
     def needs(self) -> frozenset[str]: ...
@@ -319,19 +318,18 @@ class LossTerm(Protocol):
 # distributions   Scorer.distributions                            distillation
 # hidden_states   Encoder, and `hidden` in sampling               BiPACE
 # values          Critic, and `values` in updates                 PPO
-# entropy, logits what losses may read during an update           entropy bonus
+# entropy         what losses may read during an update           entropy bonus
 # gradients       GradientScorer                                  OPID with a share of the gradient
 # teacher         its own distribution under another prompt       full-vocabulary distillation
 # adapters        adapter(name)                                   skill modules
 
 SAMPLING, LEARNING, SCORING, REFERENCE = "sampling", "learning", "scoring", "reference"
 DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS = "distributions", "hidden_states", "values", "adapters"
-ENTROPY, LOGITS, TEACHER, GRADIENTS = "entropy", "logits", "teacher", "gradients"
+ENTROPY, TEACHER, GRADIENTS = "entropy", "teacher", "gradients"
 CAPABILITIES = (
-    SAMPLING, LEARNING, SCORING, REFERENCE, DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS, ENTROPY, LOGITS, TEACHER,
-    GRADIENTS,
+    SAMPLING, LEARNING, SCORING, REFERENCE, DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS, ENTROPY, TEACHER, GRADIENTS,
 )  # fmt: skip
-DURING_UPDATES = frozenset({ENTROPY, VALUES, LOGITS, TEACHER})  # what an engine can compute during an update
+DURING_UPDATES = frozenset({ENTROPY, VALUES, TEACHER})  # what an engine can compute during an update
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,6 @@ class TinkerScheduler:
 WORDS = {
     "values": "a value head",
     "entropy": "the entropy of the distribution",
-    "logits": "all logits",
     "teacher": "distributions under another prompt",
 }
 
@@ -369,10 +368,12 @@ class TinkerPolicy(PolicyBase):
         return self if name == self.name else TinkerPolicy(self.connection, self.tokenizer, self.context_limit, name)
 
     def check_layer(self, layer: int) -> None:
-        raise TacitError(f"layer {layer}: hidden states cannot be had of the Tinker API; use --engine local.")
+        raise TacitError(f"layer {layer}: the Tinker API gives no hidden states; use --engine local.")
 
-    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
-        raise TacitError(f"layer {layer}: hidden states cannot be had of the Tinker API; use --engine local.")
+    def hidden_scan(
+        self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
+    ) -> dict[tuple[int, str], np.ndarray]:
+        raise TacitError("the Tinker API gives no hidden states; use --engine local.")
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         raise TacitError("the Tinker API has no value head; use --engine local, or a method without a critic.")
