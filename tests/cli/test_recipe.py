@@ -194,6 +194,7 @@ def test_a_missing_file_is_named(tmp_path):
         (["--evaluation.temperature", "-1"], "evaluation.temperature = -1.0 must not be negative"),
         (["--evaluation.tasks", "-1"], "evaluation.tasks = -1 must not be negative"),
         (["--iterations", "-1"], "iterations = -1 must not be negative"),
+        (["--minibatch-rows", "-1"], "minibatch_rows = -1 must not be negative"),
         (["--sft.steps", "-5"], "sft.steps = -5 must not be negative"),
         (["--sft.noise", "1"], "sft.noise = 1.0 must be at least 0 and below 1"),
         (["--keep", "0"], "keep = 0 must be at least 1"),
