@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -243,12 +242,3 @@ class PolicyBase(TextCodec, PolicyHooks):
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         return self._scorer.distributions(prompts, completions, top_k)
-
-    @abstractmethod
-    def hidden_scan(
-        self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
-    ) -> dict[tuple[int, str], np.ndarray]:
-        """[N, D] float32 hidden states of the prompts by layer and pooling."""
-
-    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
-        return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]

@@ -83,6 +83,9 @@ class LocalPolicy(PolicyBase):
         finally:
             self._pinned = None
 
+    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
+        return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
+
     def hidden_scan(
         self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:

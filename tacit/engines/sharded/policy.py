@@ -220,6 +220,9 @@ class ShardedPolicy(PolicyBase):
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler:
         return self.engine.samplers.open_scheduler(self.name, sampling, hidden)
 
+    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
+        return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
+
     def hidden_scan(
         self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:

@@ -370,10 +370,8 @@ class TinkerPolicy(PolicyBase):
     def check_layer(self, layer: int) -> None:
         raise TacitError(f"layer {layer}: the Tinker API gives no hidden states; use --engine local.")
 
-    def hidden_scan(
-        self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
-    ) -> dict[tuple[int, str], np.ndarray]:
-        raise TacitError("the Tinker API gives no hidden states; use --engine local.")
+    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
+        raise TacitError(f"layer {layer}: the Tinker API gives no hidden states; use --engine local.")
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         raise TacitError("the Tinker API has no value head; use --engine local, or a method without a critic.")
