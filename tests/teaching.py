@@ -25,7 +25,7 @@ class Lessons(Companion):
         self.turns = 0
 
     def observe(self, groups, policy, info) -> dict[str, float]:
-        return {"share_of_run": info.share}
+        return {"share_of_run": info.iteration / info.iterations}
 
     def learn(self, groups, policy, info) -> dict[str, float]:
         seen = flat_steps(groups)

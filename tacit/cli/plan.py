@@ -314,7 +314,7 @@ def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, setting
     say_pairs(console, [(name, f"{size / 1e9:8.2f} GB") for name, size in plan.memory.items() if size])
     weights = cluster.device.number_bytes * cluster.shape.weights / wide
     most = f"at most {plan.server.slots:,} rows of {work.longest_row:,} tokens"
-    say(console, f"memory of a server: weights {weights / 1e9:,.1f} GB on each of {wide} GPUs; {most}")
+    say(console, f"memory of a server: weights {weights / 1e9:,.1f} GB per GPU; {most}")
     for words in find_faster(cluster, work, plan, devices):
         say(console, f"faster with {words}")
     if not settings.ranks and settings.servers < 0 and devices > 1:

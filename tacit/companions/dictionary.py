@@ -27,7 +27,7 @@ from tacit.core.method import Companion
 from tacit.core.protocols import Policy
 from tacit.core.types import Group, IterationInfo
 from tacit.core.world import Alphabet
-from tacit.rewards.segmentation import check_horizon, success_skills
+from tacit.rewards.segmentation import success_skills
 
 Phrase = tuple[str, ...]
 Sequences = Sequence[Phrase]
@@ -42,7 +42,7 @@ class Dictionary:
     max_phrase: int = 4  # L
 
     def __post_init__(self) -> None:
-        check_alphabet(self.skills, self.max_phrase)
+        check_alphabet(self.skills)
         for phrase in self.merged:
             self.check_known(phrase)
             if not 2 <= len(phrase) <= self.max_phrase:
@@ -137,7 +137,7 @@ def spell(phrase: Iterable[str]) -> str:
     return " ".join(phrase)
 
 
-def check_alphabet(skills: Sequence[str], max_phrase: int) -> None:
+def check_alphabet(skills: Sequence[str]) -> None:
     if not skills:
         raise TacitError("an alphabet needs at least one skill.")
     nameless = [skill for skill in skills if not isinstance(skill, str) or not skill.strip()]
@@ -146,8 +146,6 @@ def check_alphabet(skills: Sequence[str], max_phrase: int) -> None:
     if len(set(skills)) < len(skills):
         twice = next(skill for skill, count in Counter(skills).items() if count > 1)
         raise TacitError(f"the alphabet has the skill {twice!r} twice.")
-    if max_phrase < 1:
-        raise TacitError(f"max_phrase = {max_phrase} must be at least 1.")
 
 
 MIN_GAIN_BITS = 1e-9  # bits a merge must save; less is rounding, which differs between machines
@@ -256,16 +254,7 @@ class Segmentation(NamedTuple):
 
 
 def normalized_loss(segments: float, dictionary: Dictionary, m: int, horizon: int) -> float:
-    """ℓ̃_m of a success with that many segments. Affine, so the mean segments give the mean loss."""
-    if m < 1:
-        raise TacitError(f"m = {m}: the loss of Theorem 3 shares the dictionary's cost among m ≥ 1 successes.")
-    if horizon < 1:
-        raise TacitError(f"T = {horizon}: the loss of Theorem 3 is measured against T ≥ 1 segments.")
-    if not 1 <= segments <= horizon:
-        raise TacitError(
-            f"a success of {segments:g} segments is outside of 1 … T = {horizon}: the loss of Theorem 3 would leave [0, 1]. "
-            f"T must be at least the length of the longest success."
-        )
+    """ℓ̃_m of a success with that many segments, 1 … T. Affine, so the mean segments give the mean loss."""
     shared, per_segment = dictionary.bits / m, log2(len(dictionary))
     longest = shared + horizon * per_segment
     return (shared + segments * per_segment) / longest if longest else 0.0  # one skill and L = 1: zero bits
@@ -273,10 +262,6 @@ def normalized_loss(segments: float, dictionary: Dictionary, m: int, horizon: in
 
 def complexity(bits: float, m: int, delta: float) -> float:
     """√((bits ln 2 + ln(m/δ)) / 2m): the penalty for choosing the dictionary after seeing the sample."""
-    if not 0 < delta < 1:
-        raise TacitError(f"delta = {delta}: the bound fails with probability δ, which lies between 0 and 1.")
-    if m < 1:
-        raise TacitError(f"m = {m}: a bound needs at least one success.")
     return sqrt((bits * log(2) + log(m / delta)) / (2 * m))
 
 
@@ -294,15 +279,9 @@ def proposition_4(
 ) -> float:
     """Upper bound in bits on the expected description length of a fresh success under a dictionary fixed beforehand, given B*
     (`dictionary_bits`) and K* (`most_segments`) of Assumption 2. The default K* is a guess: a rarer success may need more."""
-    if not corpus:
-        raise TacitError("the bound of Proposition 4 needs at least one success.")
     segments, m = [dictionary.seg(s) for s in corpus], len(corpus)
     budget = dictionary.bits if dictionary_bits is None else dictionary_bits
     most = max(segments) if most_segments is None else most_segments
-    if budget < dictionary.bits:
-        raise TacitError(f"B* = {budget:g} bits is below the dictionary's own cost of {dictionary.bits:g}: Assumption 2 fails.")
-    if most < max(segments):
-        raise TacitError(f"K* = {most}, but a success of the corpus takes {max(segments)} segments: Assumption 2 fails.")
     largest = budget / m + most * log2(len(dictionary))
     return dictionary.description_length(corpus) + largest * complexity(budget, m, delta)
 
@@ -327,12 +306,6 @@ class SkillDictionary(Companion):
     history: History = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_alphabet(self.alphabet.skills, self.max_phrase)
-        check_horizon(self.horizon)
-        if self.buffer < 0:
-            raise TacitError(f"buffer = {self.buffer} must not be negative.")
-        if not 0 < self.delta < 1:
-            raise TacitError(f"delta = {self.delta}: the bound fails with probability δ, which lies between 0 and 1.")
         self.dictionary = Dictionary(self.alphabet.skills, (), self.max_phrase)
         self.successes, self.history = [], History()
 

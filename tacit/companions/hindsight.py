@@ -22,13 +22,13 @@ import numpy as np
 
 from tacit.companions.answers import Answer, AnswerCache, answer_key, drop_middle_turns, quote_record, to_json_line
 from tacit.core.errors import TacitError, unknown
-from tacit.core.hindsight import Lesson, Skills
+from tacit.core.hindsight import Lesson
 from tacit.core.method import Companion, Conditions
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling, Tokenizer
 from tacit.core.resources import FREE, Prices
 from tacit.core.seeds import derive
-from tacit.core.types import Condition, Group, IterationInfo, Task, Trajectory
+from tacit.core.types import Condition, Group, IterationInfo, Skills, Task, Trajectory
 from tacit.core.world import Environment, Expert
 from tacit.prompts.conversation import LONGEST_NOTE, insert_lesson
 from tacit.rollout.encoding import fit_prompt, open_scheduler

@@ -1,11 +1,11 @@
-"""A prompt as a conversation, and actions as calls of tools: what a chat template or a chat endpoint is given.
+"""A prompt as a conversation, and actions as tool calls: the input of a chat template or a chat endpoint.
 
-system      the task, a note, what is asked for         the same at every turn of an episode
-user        what was seen first
-assistant   what was done: text, or a call              past turns, as many as the context shows
-tool        what came of the call                       (`user`, where the turn before it was no call)
+system      the task, a note, the request               the same at every turn of an episode
+user        the first observation
+assistant   the action: text, or a tool call            past turns, as many as the context shows
+tool        the result of the call                      (`user` if the action was no tool call)
 …
-tool        what is seen now
+tool        the current observation
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Something that can be called, with one argument, a text, or those that `parameters` has."""
+    """A tool with one text argument, or with the arguments of `parameters`."""
 
     name: str
     argument: str = "action"
     summary: str = ""
     meaning: str = ""  # of the argument
-    parameters: str = ""  # JSON schema of all arguments, where there is not exactly one
+    parameters: str = ""  # JSON schema of all arguments, unless there is exactly one
 
     def schema(self) -> dict[str, Any]:
-        """As templates and endpoints are told of it: a function in JSON schema."""
+        """The tool as a function in JSON schema, for templates and endpoints."""
         argument = {"type": "string", **({"description": self.meaning} if self.meaning else {})}
         parameters = {"type": "object", "properties": {self.argument: argument}, "required": [self.argument]}
         parameters = json.loads(self.parameters) if self.parameters else parameters
@@ -65,11 +65,11 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a prompt has beside its sections where it is told as a conversation."""
+    """What a prompt needs to be rendered as a conversation, besides its sections."""
 
     past: tuple[Exchange, ...] = ()  # as many as the prompt has lines of history
     tools: tuple[Tool, ...] = ()
-    thinking: bool = False  # let a model whose template has a thought of its own have it
+    thinking: bool = False  # turn on the template's own reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Chat:
     thinking: bool = False
 
     def to_dicts(self, as_text: bool = False) -> list[dict[str, Any]]:
-        """The messages as templates take them; with the arguments of calls `as_text`, as endpoints do."""
+        """The messages for a template; with `as_text`, arguments of calls are JSON strings, as endpoints expect."""
         found: list[dict[str, Any]] = []
         for number, message in enumerate(self.messages):
             own: dict[str, Any] = {"role": message.role, "content": message.content}
@@ -104,17 +104,17 @@ class Chat:
     @classmethod
     def loads(cls, text: str) -> Chat:
         messages, tools, thinking = json.loads(text)
-        told = (Message(role, content, Call(*call) if call else None) for role, content, call in messages)
-        return cls(tuple(told), tuple(Tool(*tool) for tool in tools), thinking)
+        parsed = (Message(role, content, Call(*call) if call else None) for role, content, call in messages)
+        return cls(tuple(parsed), tuple(Tool(*tool) for tool in tools), thinking)
 
 
 def _call_id(number: int) -> str:
-    """Nine letters and digits, which is what the strictest templates ask for."""
+    """Nine letters and digits, as the strictest templates require."""
     return f"call{number:05d}"
 
 
 def split_thought(text: str) -> tuple[str, str]:
-    """(the thought, what was said after it). A template may have opened the thought already.
+    """(thought, text after it). A template may have opened the thought already.
 
     >>> split_thought("<think>hm</think>go east")
     ('hm', 'go east')

@@ -70,7 +70,7 @@ def compose(
     for piece in SINGLE:
         found = pieces.pop(piece, ())
         if len(found) > 1:
-            raise TacitError(f"{name!r} would have {len(found)} of what there is one of: {piece}.")
+            raise TacitError(f"{name!r} would have {len(found)} pieces {piece}; a method has at most one.")
         if found:
             pieces[piece] = found[0]
     return Method(name=name, context=context, schedule=schedule, **{"rewards": (), "credits": (), "losses": (), **pieces})

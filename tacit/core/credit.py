@@ -87,12 +87,6 @@ class Credit:
         values_N = _sized(values_N, len(group.steps), "step")
         return cls(group, np.repeat(values_N, group.tokens_per_step))
 
-    @classmethod
-    def per_token(cls, group: Group, values: list[np.ndarray]) -> Credit:
-        """One array per step, one number per completion token."""
-        tokens_T = np.concatenate(values) if values else np.zeros(0)
-        return cls(group, _sized(tokens_T, int(group.tokens_per_step.sum()), "completion token"))
-
     def __add__(self, other: Credit) -> Credit:
         _same_group(self.group, other.group)
         return Credit(self.group, self.tokens_T + other.tokens_T)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import Group, StopReason, Trajectory, Transition
-
-if TYPE_CHECKING:
-    from tacit.core.world import Adviser, Tracker
+from tacit.core.world import Adviser, Tracker
 
 
 def tracker_signals(trajectory: Trajectory, tracker: Tracker) -> list[Mapping[str, float]]:
@@ -69,18 +67,6 @@ def most_repeated(trajectory: Trajectory) -> str:
 def stop_label(trajectory: Trajectory) -> str:
     """`timeout` at the step limit, else the stop reason."""
     return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
-
-
-@dataclass(frozen=True)
-class Skills:
-    """A(τ) = (s_ep, {s_step,t : t ∈ C}): a skill for the episode, and one for each critical step."""
-
-    episode: str = ""  # a workflow that worked, or what to avoid
-    steps: Mapping[int, str] = field(default_factory=dict)  # index of a critical step -> what to do there
-    summary: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.episode or self.steps)
 
 
 @dataclass(frozen=True)

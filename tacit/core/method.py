@@ -5,7 +5,7 @@ context      what does the agent read?
 conditions   how do the members of a group differ?
 rewards      what is a step or an episode worth?
 credits      who gets the credit?
-columns      what do the losses read beside the credit?
+columns      what else do the losses read?
 losses       how do weights move?
 companions   what else learns?
 selection    which groups are worth training on?
@@ -89,10 +89,27 @@ class Context(ABC):
     def begin(self, task: Task, condition: Condition) -> PromptReader: ...
 
 
+@dataclass(frozen=True)
+class WrappedContext(Context):
+    """Another context with something added to its prompts."""
+
+    inner: Context
+
+    style = property(lambda self: self.inner.style)
+    chat = property(lambda self: self.inner.chat)
+    thinking = property(lambda self: self.inner.thinking)
+    wording = property(lambda self: self.inner.wording)
+    tracker = property(lambda self: self.inner.tracker)
+
+    @property
+    def format(self) -> ActionFormat:
+        return self.inner.format
+
+
 class MethodPiece:
     @property
     def needs(self) -> frozenset[str]:
-        """What it asks of an engine besides sampling and learning, by the names of core/protocols.py."""
+        """Engine capabilities it needs besides sampling and learning, by the names of core/protocols.py."""
         return frozenset()
 
 
@@ -125,12 +142,12 @@ class CreditTerm(MethodPiece, ABC):
 
     @property
     def compares_episodes(self) -> bool:
-        """It compares episodes of a group with each other. If no term of a method does, a group of one can teach."""
+        """Whether it compares episodes of a group. If no term of a method does, a group may have one episode."""
         return True
 
     @property
     def compares_groups(self) -> bool:
-        """It compares episodes across groups."""
+        """Whether it compares episodes across groups."""
         return False
 
     @abstractmethod
@@ -154,11 +171,8 @@ def credit_terms(
 
 
 class Explained(list[Credit]):
-    """Credits, one per group, and how they came about.
-
-    `metrics` are numbers for the run's metrics. `marks` are, per group, named columns with one entry per step (a number, or
-    what JSON can hold; None: nothing), recorded beside its trajectories.
-    """
+    """Credits, one per group, with `metrics` for the run and `marks` for its records: per group, named columns with one JSON
+    value per step."""
 
     def __init__(
         self,
@@ -187,7 +201,7 @@ class Companion(MethodPiece):
     several worlds share a companion, it observes each world separately and learns once, from all of them."""
 
     name: str  # identifies it in a checkpoint; unique within a method
-    has_state: ClassVar[bool] = True  # False if it only knows the present batch
+    has_state: ClassVar[bool] = True  # False if it keeps nothing between batches
     read_in_rollouts: ClassVar[bool] = True  # if False, it may learn while the next episodes are played
     examples: Mapping[str, str] = MappingProxyType({})  # alarm name -> text that the alarm shows
 
@@ -230,7 +244,7 @@ class Alike(Conditions):
 
 
 def companions_of(methods: Sequence[Method]) -> list[tuple[Companion, list[int]]]:
-    """Every companion once, with the places of the methods that have it: worlds of a run may share one."""
+    """Every companion once, with the indices of the methods that have it: worlds of a run may share one."""
     found: dict[int, tuple[Companion, list[int]]] = {}
     for place, method in enumerate(methods):
         for companion in method.companions:
@@ -252,27 +266,25 @@ class Schedule:
     iterations: Basic[Count] = 150
     """rollout-and-update rounds"""
     lr: Basic[NotNegative] = 1e-6
-    """learning rate of AdamW: constant, or the peak where it warms up or decays"""
+    """learning rate of AdamW: constant, or the peak if it warms up or decays"""
     temperature: Basic[Annotated[float, NOT_GREEDY]] = 1.0
     """sampling temperature during training"""
     top_p: PositiveShare = 1.0
-    """nucleus kept when sampling in training; 1 keeps log-probabilities those of what was sampled"""
+    """nucleus kept when sampling in training; log-probabilities are recorded before it is cut, so 1 keeps them exact"""
     top_k: Count = 0
     """likeliest tokens kept when sampling in training; 0 keeps all"""
     epochs: AtLeastOne = 1
     """passes over each batch"""
     minibatches: AtLeastOne = 1
     """optimizer steps per pass; 1 is a single on-policy step"""
-    minibatch_rows: int = 0
-    """samples (environment steps) per optimizer step: a longer batch then has more of them; 0 goes by `minibatches`"""
+    minibatch_rows: Count = 0
+    """samples (environment steps) per optimizer step, so a longer batch has more steps; 0: use `minibatches`"""
     warmup: Share = 0.0
     """share of the iterations in which the learning rate rises to its peak"""
     decay: Literal["none", "linear", "cosine"] = "none"
-    """how the learning rate falls after that, to reach zero with the end of the last iteration"""
+    """how the learning rate falls after that, to zero at the end of the last iteration"""
 
     def __post_init__(self) -> None:
-        if self.minibatch_rows < 0:
-            raise TacitError(f"minibatch_rows = {self.minibatch_rows} must not be negative.")
         if self.minibatch_rows and self.minibatches > 1:
             raise TacitError(
                 f"minibatches = {self.minibatches} and minibatch_rows = {self.minibatch_rows} both divide the batch; "
@@ -280,8 +292,8 @@ class Schedule:
             )
 
     def lr_at(self, info: IterationInfo) -> float:
-        """η · n/W in iteration n of the W that warm up; then η, η · (1 − x) or η · ½(1 + cos πx), with x the share of the
-        iterations after W that lie behind. The last iteration still moves: x = 1 would be the one after it."""
+        """η · n/W in iteration n of the W that warm up; then η, η · (1 − x) or η · ½(1 + cos πx), with x the share of the later
+        iterations already done. x is below 1 in the last iteration, so it still trains."""
         warm = round(self.warmup * info.iterations)
         if info.iteration <= warm:
             return self.lr * info.iteration / warm
@@ -300,7 +312,7 @@ class Method:
     context: Context
     rewards: tuple[RewardTerm, ...]
     credits: tuple[CreditTerm, ...]
-    losses: tuple[LossTerm, ...]  # none where the policy stays as it is and only companions learn
+    losses: tuple[LossTerm, ...]  # empty if only companions learn
     columns: tuple[Column, ...] = ()
     conditions: Conditions = field(default_factory=Alike)
     companions: tuple[Companion, ...] = ()
@@ -328,7 +340,7 @@ class Method:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it asks of an engine, by the names of core/protocols.py."""
+        """Engine capabilities it needs, by the names of core/protocols.py."""
         pieces = (*self.rewards, *self.credits, *self.columns, *self.companions, self.conditions)
         asked = frozenset().union(*(piece.needs for piece in pieces))
         hidden = {HIDDEN_STATES} if self.hidden_state is not None else frozenset()
@@ -336,5 +348,5 @@ class Method:
 
     @property
     def compares_episodes(self) -> bool:
-        """Whether an episode is judged beside others of its task, so that a group of one teaches nothing."""
+        """Whether episodes of a task are compared, so that a group of one teaches nothing."""
         return self.selection is not None or any(term.compares_episodes for term in self.credits)

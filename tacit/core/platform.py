@@ -1,5 +1,4 @@
-"""A Ray cluster, for whoever starts processes there: ranks and servers of an engine, workers of a world. Ray is imported only
-when one is asked for."""
+"""Joining a Ray cluster (ranks and servers of an engine, world workers), CPU counts, and bm25s without JAX."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from typing import Any
 from tacit.core.errors import TacitError, install_command
 from tacit.core.trust import check_typed
 
-OWN = "local"  # the address that stands for a Ray of one's own, on this machine
+OWN = "local"  # address that starts a new Ray on this machine
 
 ANSWER_S = 10.0  # seconds to wait for a cluster; Ray itself would wait for more than nine minutes
 
-_joined = ""  # Ray is one to a process
+_joined = ""  # the address; a process can be in one cluster
 
 
 def join_cluster(address: str, setting: str, processes: int) -> Any:
-    """The module `ray`, joined to the cluster at `address` (said by `setting`); a Ray of one's own has room for `processes`."""
+    """The module `ray`, joined to the cluster at `address`, which comes from `setting`. A new Ray gets `processes` CPUs."""
     global _joined
     if address not in (OWN, "auto"):
         check_typed(address, f"a file names the Ray cluster at {address!r}, which could run anything here", setting)
@@ -42,7 +41,7 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
         # An address without a server fails here at once; Ray would wait for it.
         if place := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
             socket.create_connection((place[1], int(place[2])), timeout=ANSWER_S).close()
-        # Said in words even where it is one's own: without an address Ray takes a cluster that it finds on this machine.
+        # The address is always given: without one, Ray joins any cluster that it finds on this machine.
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
@@ -60,11 +59,8 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
 
 
 def import_path() -> str:
-    """$PYTHONPATH of a process that is to find all that can be imported here."""
+    """PYTHONPATH with which another process can import the same modules."""
     return os.pathsep.join(path or os.getcwd() for path in sys.path)
-
-
-# How many CPUs there are for us.
 
 
 def usable_cpus() -> int:
@@ -77,14 +73,9 @@ def usable_cpus() -> int:
     return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
 
 
-# The package `bm25s`, imported without JAX.
-#
-# Where JAX is installed, bm25s tries it while it is imported, for a quicker top-k that nobody here asks for: it takes three
-# quarters of a GPU's memory, and processes forked afterwards die.
-
-
 def load_bm25s() -> Any:
-    """The module. A JAX that was imported before is left alone."""
+    """The module `bm25s`, imported without JAX: it would import JAX for a faster top-k, and JAX takes three quarters of a GPU's
+    memory and kills processes that are forked later. A JAX that is imported already is left alone."""
     hidden = "jax" not in sys.modules
     if hidden:
         sys.modules["jax"] = None  # type: ignore[assignment]  # importing it now is an ImportError

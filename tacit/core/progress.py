@@ -1,4 +1,4 @@
-"""Something to read while something long goes on."""
+"""Progress lines of long operations, and how amounts and durations are written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTED = re.compile(r"(\d+)/(\d+) \[")
 
 
 def try_say(say: Callable[[str], None], line: str) -> bool:
-    """Say it from a thread. False where nobody reads any more (`| head`): that is for the command itself to find out."""
+    """Print from a thread. False if the pipe is closed (`| head`); the command itself handles that."""
     try:
         say(line)
     except BrokenPipeError:
@@ -25,7 +25,7 @@ def try_say(say: Callable[[str], None], line: str) -> bool:
 
 @contextmanager
 def report_elapsed(say: Callable[[str], None], line: Callable[[float], str], every_s: float | None = None) -> Iterator[None]:
-    """Every `every_s` (EVERY_S) seconds the `line` for the seconds it has taken; none for what is over sooner."""
+    """Every `every_s` (EVERY_S) seconds, say the `line` for the time elapsed."""
     began, over, pause_s = time.monotonic(), threading.Event(), EVERY_S if every_s is None else every_s
 
     def remind() -> None:
@@ -43,14 +43,14 @@ def report_elapsed(say: Callable[[str], None], line: Callable[[float], str], eve
 
 @contextmanager
 def report_while(say: Callable[[str], None], what: str, how_far: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Say `what` now, and every few seconds how far it is (where that is known) and how long it has taken."""
+    """Say `what` now, then every few seconds the progress, if known, and the time elapsed."""
     say(what)
     with report_elapsed(say, lambda spent: "  " + ", ".join(part for part in (how_far(), f"{spent:.0f} s") if part)):
         yield
 
 
 class Bar(io.StringIO):
-    """Takes a tqdm bar in place of the terminal, and says its count in words; when it is full, what is done `then`."""
+    """A file for a tqdm bar that turns it into text such as `3 of 5 files`; when the bar is full, the text is `then`."""
 
     def __init__(self, things: str, then: str) -> None:
         super().__init__()
@@ -63,9 +63,6 @@ class Bar(io.StringIO):
 
     def counted(self) -> str:
         return self._counted
-
-
-# Amounts and moments as a person says them.
 
 
 def pluralize(count: int, one: str, many: str = "") -> str:
@@ -89,16 +86,13 @@ def format_duration(seconds: float) -> str:
 
 
 def format_stage(evaluation: Mapping[str, Any]) -> str:
-    """When in a run it was: `untrained`, `after sft 200`, `after rl 20`."""
+    """`untrained`, `after sft 200`, `after rl 20`"""
     stage, step = evaluation["stage"], evaluation["step"]
     return stage if stage == "untrained" else f"after {stage} {step}"
 
 
-# Text that somebody else wrote.
-
-
 def is_unicode(text: str) -> bool:
-    """False for half a surrogate pair: JSON can say it, and no file, tokenizer or bank can take it."""
+    """False for half a surrogate pair, which JSON allows but files, tokenizers and banks do not."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,5 +1,5 @@
-"""What a policy can do, in small protocols. A function asks for the smallest it needs, so its signature says what an idea
-costs: `scorer: Scorer` is one more forward pass, `learner: Learner` moves weights.
+"""What a policy can do, in small protocols. A function takes the smallest one it needs, so its signature shows its cost:
+`scorer: Scorer` is one more forward pass, `learner: Learner` changes weights.
 
 Randomness never lives in an engine. Each `Request` carries its own seed, and the noise of its n-th token is a function of
 that seed and n alone; so a sample does not depend on what else is in the batch, and a resumed run needs no generator state.
@@ -30,7 +30,7 @@ class Sampling:
     temperature: float = 1.0  # softmax temperature; 0 is greedy
     top_p: float = 1.0  # keep the smallest set of tokens holding this much probability
     top_k: int = 0  # keep the k likeliest tokens; 0 keeps all
-    max_tokens: int = 64  # longest completion, where a request does not say otherwise
+    max_tokens: int = 64  # longest completion, unless the request sets its own
     stop: tuple[str, ...] = ()  # end a completion once its text contains one of these; the text keeps it
 
 
@@ -44,7 +44,7 @@ class Request:
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Text to tokens and back, the way this policy is spoken to (chat template included where it has one)."""
+    """Text to tokens and back."""
 
     @property
     def context_limit(self) -> int:
@@ -54,7 +54,7 @@ class Tokenizer(Protocol):
     def encode_prompt(self, text: str) -> np.ndarray: ...
 
     def encode_completion(self, text: str) -> np.ndarray:
-        """A whole completion, with the token that ends it: what imitation trains on."""
+        """A whole completion with its end token, as imitation trains on it."""
         ...
 
     def decode(self, tokens: np.ndarray) -> str: ...
@@ -62,14 +62,14 @@ class Tokenizer(Protocol):
 
 @runtime_checkable
 class ChatTokenizer(Tokenizer, Protocol):
-    """A tokenizer that can be told a conversation: what the model's own chat template makes of it."""
+    """A tokenizer that renders conversations with the model's chat template."""
 
     def encode_chat(self, chat: Chat) -> np.ndarray:
-        """Up to where the assistant's next message begins."""
+        """The conversation up to the start of the assistant's next message."""
         ...
 
     def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
-        """The assistant's next message as the model would write it, with the token that ends it: what imitation trains on."""
+        """The assistant's next message with its end token, as imitation trains on it."""
         ...
 
 
@@ -136,7 +136,7 @@ class Scorer(Protocol):
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per row (token ids [T, K], log-probabilities [T, K]); all of the vocabulary where `top_k` is None."""
+        """Per row (token ids [T, K], log-probabilities [T, K]); the whole vocabulary if `top_k` is None."""
         ...
 
 
@@ -157,14 +157,14 @@ class Critic(Protocol):
 @runtime_checkable
 class Learner(Protocol):
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One optimizer step on the whole batch. The gradient does not depend on how the batch is cut up."""
+        """One optimizer step on the whole batch. The gradient does not depend on micro-batches."""
         ...
 
 
 @runtime_checkable
 class GradientScorer(Protocol):
     def gradient_norm(self, batch: Batch, losses: Sequence[LossTerm]) -> float:
-        """The length of the gradient that `update` would take a step along. No weight moves."""
+        """The norm of the gradient that `update` would use. Changes no weight."""
         ...
 
 
@@ -179,7 +179,7 @@ class PolicyHooks(Protocol):
 
     @property
     def numbers(self) -> str:
-        """what it computes with, e.g. `float32 on cpu`: the same weights round differently elsewhere"""
+        """dtype and device, e.g. `float32 on cpu`: the same weights round differently elsewhere"""
         return ""
 
     @property
@@ -194,12 +194,12 @@ class PolicyHooks(Protocol):
 
     @property
     def trouble(self) -> str:
-        """what it is retrying, and why; empty where all is well"""
+        """what it is retrying, and why; empty if nothing"""
         return ""
 
     @property
     def elsewhere(self) -> bool:
-        """whether it works on other machines, so that there is time for something else here"""
+        """whether the model runs on another machine, so that this one may work meanwhile"""
         return False
 
     def encode_prompts(self: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
@@ -233,37 +233,37 @@ class SamplingPolicy(Tokenizer, Sampler, PolicyHooks, Protocol):
 
 @runtime_checkable
 class Policy(SamplingPolicy, Scorer, Encoder, Critic, Learner, Protocol):
-    """All of the above, with named adapters and something to come back to."""
+    """All of the above, with named adapters, a reference and checkpoints."""
 
     def reference(self) -> Scorer:
-        """The policy that KL is measured to: the base with the adapter off, or the frozen copy made by `freeze_reference`.
-        A piece of a method that asks for it says so in its `needs`, or no copy may have been made."""
+        """The reference of the KL: the base with the adapter off, or the copy made by `freeze_reference`. Pieces of a method
+        that call this must have `reference` in their `needs`; otherwise there may be no copy."""
         ...
 
     def freeze_reference(self) -> None:
-        """From now on the reference is the policy as it is at this moment."""
+        """Make a copy of the current policy the reference."""
         ...
 
     def begin_stage(self) -> None:
-        """Another stage of training begins: what the optimizer remembers of the last one is forgotten, the weights stay."""
+        """Start another stage of training: reset the optimizer, keep the weights."""
         ...
 
     def check_layer(self, layer: int) -> None:
-        """Refuse a layer that hidden states cannot be had of."""
+        """Raise if the model has no such layer, or the engine no hidden states."""
         ...
 
     def adapter(self, name: str) -> Policy:
-        """The same base with another adapter active; made on first use."""
+        """The same base with another adapter, which is created on first use."""
         ...
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
-        """Weights (and all that training needs to go on exactly) into an empty directory."""
+        """Save the weights, and with `optimizer` all that is needed to resume exactly, into an empty directory."""
         ...
 
     def load(self, directory: Path) -> None: ...
 
     def digest(self) -> str:
-        """A hash of the trained weights: equal exactly when they are equal bit for bit."""
+        """A hash of the trained weights; equal if and only if they are equal bit for bit."""
         ...
 
 
@@ -274,7 +274,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenView:
-    """What a loss term sees: the completion tokens of one micro-batch, flat, beside the totals of the whole batch.
+    """What a loss term sees: the completion tokens of one micro-batch, flat, and totals of the whole batch.
 
     A loss returns a *sum* divided by a total of the whole batch, so that micro-batch results simply add up.
     Names end in _T (one per completion token) or _R (one per row, that is per step).
@@ -291,15 +291,14 @@ class TokenView:
     rows: Mapping[str, torch.Tensor] = field(default_factory=dict)  # per-row columns the batch carries by name, e.g. `returns`
     entropy_T: torch.Tensor | None = None  # entropy of the policy's distribution, where a term needs `entropy`
     values_R: torch.Tensor | None = None  # value head at the last prompt token, with gradient, where a term needs `values`
-    logits_TV: torch.Tensor | None = None  # full logits, where a term needs `logits`
-    beside_teacher: Callable[[Compare], torch.Tensor] | None = None
-    """where a term needs `teacher`: compares whole distributions, the policy's own with those it has, without gradient, after
-    the prompts of the batch's column `taught`; [T], in chunks of tokens, so that a large vocabulary never exists for all"""
+    compare_with_teacher: Callable[[Compare], torch.Tensor] | None = None
+    """where a term needs `teacher`: compares the policy's distributions with its own under the prompts of the batch's column
+    `taught`, without gradient; [T], computed in chunks of tokens"""
 
 
 class LossTerm(Protocol):
-    """One addend of the loss. `needs` names what it reads beside log-probabilities and advantages: what an engine computes
-    on request (`entropy`, `values`, `logits`, `teacher`), or a column of the method (`reference`, `returns`)."""
+    """One addend of the loss. `needs` names what it reads besides log-probabilities and advantages: what an engine computes
+    on request (`entropy`, `values`, `teacher`), or a column of the method (`reference`, `returns`)."""
 
     @property
     def needs(self) -> frozenset[str]: ...
@@ -309,39 +308,38 @@ class LossTerm(Protocol):
         ...
 
 
-# What an engine is: a name, what it can do, the settings it takes, and a way to load a policy. Found by name or entry point.
+# What an engine is: a name, capabilities, settings, and a function that loads a policy. Found by name or entry point.
 #
-# capability      what a policy then has                          asked for by
-# sampling        Sampler                                         everybody
-# learning        Learner                                         everybody who trains
+# capability      what a policy then has                          needed by
+# sampling        Sampler                                         everything
+# learning        Learner                                         training
 # scoring         Scorer.logprobs                                 KL, skill shift
 # reference       reference(), freeze_reference()                 KL
 # distributions   Scorer.distributions                            distillation
 # hidden_states   Encoder, and `hidden` in sampling               BiPACE
 # values          Critic, and `values` in updates                 PPO
-# entropy, logits what losses may read during an update           entropy bonus
+# entropy         what losses may read during an update           entropy bonus
 # gradients       GradientScorer                                  OPID with a share of the gradient
 # teacher         its own distribution under another prompt       full-vocabulary distillation
 # adapters        adapter(name)                                   skill modules
 
 SAMPLING, LEARNING, SCORING, REFERENCE = "sampling", "learning", "scoring", "reference"
 DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS = "distributions", "hidden_states", "values", "adapters"
-ENTROPY, LOGITS, TEACHER, GRADIENTS = "entropy", "logits", "teacher", "gradients"
+ENTROPY, TEACHER, GRADIENTS = "entropy", "teacher", "gradients"
 CAPABILITIES = (
-    SAMPLING, LEARNING, SCORING, REFERENCE, DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS, ENTROPY, LOGITS, TEACHER,
-    GRADIENTS,
+    SAMPLING, LEARNING, SCORING, REFERENCE, DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS, ENTROPY, TEACHER, GRADIENTS,
 )  # fmt: skip
-DURING_UPDATES = frozenset({ENTROPY, VALUES, LOGITS, TEACHER})  # what an engine can compute during an update
+DURING_UPDATES = frozenset({ENTROPY, VALUES, TEACHER})  # what an engine can compute during an update
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Which model to load, and what a model made from scratch is made with."""
+    """Which model to load, or how to make one from scratch."""
 
     name: str  # a packaged base, a tiny size, a directory or a hub id
     seed: int = 0  # of first weights and fresh adapters
-    texts: Callable[[], Sequence[str]] | None = None  # the worlds' own text, for a tokenizer from scratch
-    sizes: Any = None  # of a tiny model, where they are not the usual ones
+    texts: Callable[[], Sequence[str]] | None = None  # text of the worlds, to train a tokenizer on
+    sizes: Any = None  # of a tiny model, if not the defaults
 
 
 @dataclass(frozen=True)
@@ -351,9 +349,9 @@ class Engine:
     capabilities: frozenset[str]
     settings: type[Any]  # a frozen dataclass, whose fields become `--engine.FIELD`; reading it must import nothing heavy
     load: Callable[[ModelSource, Any], Policy]  # (model, settings) -> a policy; only here may anything heavy be imported
-    elsewhere: bool = False  # its models are on other machines and go by names that nothing here can check
+    elsewhere: bool = False  # its models are on other machines, so their names cannot be checked here
     fit: Callable[[Any, frozenset[str]], tuple[Any, tuple[str, ...]]] | None = None
-    """(settings, what the method needs) -> the settings with what that takes turned on, and notes that say so"""
+    """(settings, what the method needs) -> settings with the required options turned on, and notes about them"""
     can_pin_weights: Callable[[Any], bool] | None = None  # (settings) -> `PinnedSampler`? None: after loading
 
     def __post_init__(self) -> None:
@@ -364,7 +362,7 @@ class Engine:
             )
 
     def refuse_unless_able(self, method: str, needs: frozenset[str], others: Mapping[str, Engine]) -> None:
-        """An error that names what is missing and the engines that would do, before anything is loaded."""
+        """Raise if it lacks a capability; the error names it and the engines that have it."""
         missing = sorted(needs - self.capabilities)
         if missing:
             able = [name for name, other in others.items() if needs <= other.capabilities]

@@ -48,7 +48,7 @@ def _import_file(kind: str, path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    if str(path.parent) not in sys.path:  # before it runs: it may import the file beside it
+    if str(path.parent) not in sys.path:  # it may import files next to it
         sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
@@ -63,12 +63,12 @@ IN_MEMORY = "<python>"  # prefix of objects that exist only in this process: `<p
 
 @dataclass(frozen=True)
 class Registry:
-    kind: str  # what to call one of them: `world`
+    kind: str  # in error messages: `world`
     group: str  # of entry points: `tacit.worlds`
     own: Mapping[str, str]  # name -> `module:attribute`, imported only when asked for
     fits: Callable[[Any], bool]
     must_be: str  # description of a valid object, for error messages
-    unlisted: str = "(?!)"  # pattern of our own `module:attribute` names that files contain and no list shows
+    unlisted: str = "(?!)"  # pattern of built-in `module:attribute` names that are in files but in no list
     registered: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # name -> the user's object
 
     @cached_property
@@ -127,7 +127,6 @@ class Registry:
         except TacitError:
             raise
         except (Exception, SystemExit) as error:  # a script may call sys.exit()
-            # an import that failed says enough by itself
             reason = str(error) if isinstance(error, ImportError | SyntaxError) else describe_error(error)
             raise TacitError(f"cannot import the {kind} {name!r}: {reason}.") from error
         if not hasattr(module, attribute):

@@ -1,5 +1,5 @@
-"""What a method is handed when it is built, and what it is told of the model before that. Nothing here is loaded by building:
-a tool is a way to the thing, opened once the run starts."""
+"""What a method gets when it is built: properties of the model, and handles to encoders, policies and directories. Building a
+method loads nothing; handles are opened when the run starts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Encode = Callable[[Sequence[str]], np.ndarray]  # N texts -> [N, D]
 
 @dataclass(frozen=True)
 class Base:
-    """What is known of a model before it is loaded."""
+    """Properties of a model that are known before it is loaded."""
 
     model: str = ""
     small: bool = False  # a policy of a few million parameters, which cannot read what is written for language models
     chat_template: bool = False  # instruction-tuned: its tokenizer has a chat template
-    layers: int | None = None  # how deep it is, where its files say so
+    layers: int | None = None  # if its files say so
     calibrated: Mapping[str, Mapping[str, Any]] | None = None
-    """by embedder: what `tacit calibrate` found for this model, in this world and context; None: nobody has looked yet"""
+    """by embedder: what `tacit calibrate` found for this model, in this world and context; None: not looked up"""
 
 
 class Resources:
-    """The tools of a method. This class is for building one only to look at it: every tool can be asked for, and none used."""
+    """Handles for a method. This base class is for building a method only to inspect it: using a handle raises."""
 
     def sentences(self, model: str) -> Encode:
         """A frozen sentence encoder: a directory or a hub id."""
@@ -41,41 +41,41 @@ class Resources:
         return self.sentences(model)
 
     def policy(self, name: str) -> Callable[[], Policy]:
-        """A policy beside the trained one, by the name its settings and its checkpoint have: `extractor`, `teacher`."""
+        """A second trained policy, by its name in settings and checkpoints: `extractor`, `teacher`."""
         return lambda: _refuse(f"the policy {name!r}")
 
     def helper(self, name: str) -> Callable[[], Policy]:
-        """As `policy`, but only asked and never trained: it need only sample, and is in no checkpoint."""
+        """A policy that is never trained: it only samples, and is in no checkpoint."""
         return self.policy(name)
 
     def directory(self, name: str) -> Path:
-        """A place of its own in the run directory, for what must outlive a kill between two checkpoints."""
+        """A directory in the run, for data that must survive a kill between two checkpoints."""
         return Path(name)
 
     def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
-        """One for all the worlds of a run, made by the first that asks; a world that needs it otherwise (`like`) is refused."""
+        """One object for all worlds of a run, made on first use. Raises if a world needs other settings (`like`)."""
         return make()
 
     def check_learns(self, name: str, remedy: str) -> None:
-        """Refuse, before anything is loaded, an engine that cannot train the policy of this name (an endpoint)."""
+        """Raise, before anything is loaded, if the engine cannot train the policy of this name (an endpoint)."""
 
     def check_layer(self, layer: int) -> None:
-        """Have it said, once the model is loaded, if it has no such layer."""
+        """Raise if the model has no such layer, once it is loaded."""
 
 
 def _refuse(what: str) -> Any:
-    raise TacitError(f"{what} was not loaded: this method was built without tools.")
+    raise TacitError(f"{what} was not loaded: this method was built without resources.")
 
 
 NO_RESOURCES = Resources()
 
 
-# What tokens cost.
+# Prices of tokens.
 
 
 @dataclass(frozen=True)
 class Prices:
-    """In whatever currency, per million."""
+    """Per million tokens, in any currency."""
 
     prompt: float = 0.0
     completion: float = 0.0

@@ -1,4 +1,4 @@
-"""Seeds derived from seeds. No generator is ever carried along: whoever needs randomness names the place it is for."""
+"""Seeds derived from seeds and names. No generator is stored: code that needs randomness derives a seed for a named place."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ def derive(seed: int, *place: int | str) -> int:
     >>> derive(0, "rollout", 3) != derive(0, "rollout", 4)
     True
 
-    The parts of a place are joined by slashes before they are hashed, so parts that hold a slash, and a number and its digits,
-    can name the same place: `derive(0, "a/b") == derive(0, "a", "b")` and `derive(0, 1) == derive(0, "1")`. Every recorded run
-    rests on these seeds, so it stays that way; name places so that it cannot matter.
+    Parts are joined by slashes, so `derive(0, "a/b") == derive(0, "a", "b")` and `derive(0, 1) == derive(0, "1")`. This cannot
+    change, because recorded runs depend on these seeds; choose names that do not collide.
     """
     text = "/".join([str(seed), *(str(p) for p in place)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1

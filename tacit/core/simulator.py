@@ -3,8 +3,8 @@
     Environment(..., make=Served(open_server, Episode))
 
 `open_server()` starts it, which may take seconds; `Episode(server)` is a world like any other, and light. The simulator is
-started once in every process that plays, before its first episode, and closed after the last world. One that dies takes its
-episodes with it, each with the reason, and is started again for the next. Calls come one at a time.
+started once in every process that plays, before its first episode, and closed after the last world. If it dies, its episodes
+end with the reason, and the next episode starts it again. Calls are serialized.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ START_S = 120.0  # how long a pool waits for one to start
 
 
 class Simulator(Protocol):
-    """It should end by itself when the process that started it is gone: a closed pipe is the sign."""
+    """Should exit when the process that started it is gone, for example when a pipe closes."""
 
     @property
     def alive(self) -> bool:
-        """False from the first call on that it could not answer"""
+        """False after a call that it could not answer"""
         ...
 
     def close(self) -> None: ...
 
 
 class SimulatorDied(Exception):
-    """What ends the episodes of a simulator that is no more."""
+    """Ends the episodes of a dead simulator."""
 
 
 S = TypeVar("S", bound=Simulator)
 
 
 class Served(Generic[S]):
-    """Makes worlds that share a simulator. What is pickled is how to start it: each process has one of its own."""
+    """Makes worlds that share a simulator. Only how to start it is pickled: each process has its own."""
 
     def __init__(self, open_simulator: Callable[[], S], make: Callable[[S], Any]) -> None:
         self._open, self._make = open_simulator, make
@@ -54,7 +54,7 @@ class Served(Generic[S]):
         return _Episode(self, self._make)
 
     def start(self) -> S:
-        """The simulator, started where there is none that lives."""
+        """The simulator; started if none is alive."""
         with self.lock:
             if self.simulator is not None and not self.simulator.alive:
                 self.abandon()
@@ -63,17 +63,17 @@ class Served(Generic[S]):
                     self._abandoned.pop().close()
             if self.simulator is None:
                 self.simulator = self._open()
-                atexit.register(self.close)  # for whoever makes a world without a pool that closes
+                atexit.register(self.close)  # for worlds outside a pool
             return self.simulator
 
     def abandon(self) -> None:
-        """Serve no more episodes with the present one. It is closed before the next is started: closing may take its time."""
+        """Stop using the current simulator. It is closed before the next one starts, because closing may be slow."""
         if self.simulator is not None:
             self._abandoned.append(self.simulator)
             self.simulator = None
 
     def close(self) -> None:
-        """After its worlds. A world made later starts another."""
+        """Call after its worlds are closed. A world made later starts another simulator."""
         with self.lock:
             self.abandon()
             atexit.unregister(self.close)
@@ -82,7 +82,7 @@ class Served(Generic[S]):
 
 
 class _Episode(Generic[S]):
-    """A world in whichever simulator serves when its episode begins."""
+    """A world in the simulator that runs when its episode begins."""
 
     def __init__(self, served: Served[S], make: Callable[[S], Any]) -> None:
         self._served, self._make = served, make
@@ -100,7 +100,7 @@ class _Episode(Generic[S]):
     def step(self, action: str) -> Transition:
         with self._served.lock:
             if self._simulator is None or self._simulator is not self._served.simulator:
-                raise SimulatorDied("the simulator it was played in is gone, and the episode with it")
+                raise SimulatorDied("the simulator of this episode is gone")
             return self._call(lambda: self._world.step(action))
 
     def close(self) -> None:
@@ -115,24 +115,24 @@ class _Episode(Generic[S]):
             return call()
         except Exception as error:
             if self._simulator is not None and self._simulator.alive:
-                raise  # one episode broke; the others need not know
+                raise  # only this episode broke
             self._served.abandon()
             raise SimulatorDied(f"the simulator died: {type(error).__name__}: {error}") from error
         except BaseException:
-            # Cut off in the middle of a call, by an alarm: nobody knows what it would answer next, nor to whom.
+            # Interrupted in the middle of a call, e.g. by an alarm: its next answer might belong to this call.
             self._served.abandon()
             raise
 
 
 def start_simulator(make: Callable[[], Any]) -> None:
-    """Start what the worlds of `make` share, if anything. Where that fails, the episodes say why."""
+    """Start the shared simulator of these worlds, if they have one. If that fails, the episodes report why."""
     if isinstance(make, Served):
         with contextlib.suppress(Exception):
             make.start()
 
 
 def close_simulator(make: Callable[[], Any]) -> None:
-    """The last thing a pool does, after its worlds are closed."""
+    """Close it, after the worlds of a pool are closed."""
     if isinstance(make, Served):
         with contextlib.suppress(Exception):
             make.close()

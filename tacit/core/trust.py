@@ -1,4 +1,4 @@
-"""The gate in front of code that data names, and of endpoints that data would send a key to.
+"""Trust in code and endpoints that files name.
 
 What you type on the command line or pass from Python may be imported. What a file names (a run, a module, a settings file)
 may be imported if it is a registered name; anything else needs `--trust-code`, `tacit.trust_code()` or TACIT_TRUST_CODE=1.
@@ -31,7 +31,7 @@ UNSAFE = re.compile(r"(?:--(?:[\w-]+\.)*|\+)(sandbox=none|server[_-]python=[^=]+
 
 
 class UntrustedCode(TacitError):
-    """Data names code that is not registered, and nobody has said to trust it."""
+    """A file names code that is neither registered nor trusted."""
 
 
 def trust_code() -> None:
@@ -48,7 +48,7 @@ def is_code_trusted() -> bool:
 
 @contextmanager
 def trust_nothing() -> Iterator[None]:
-    """Registered names only, whatever the user trusts: for pages about runs of strangers."""
+    """Registered names only, whatever the user trusts: for pages about foreign runs."""
     before = _trusts.set(False)
     try:
         yield

@@ -1,10 +1,10 @@
-"""The nouns. Everything the loop passes around is one of these, frozen, and free of torch. One episode:
+"""The types that the loop passes around: frozen, without torch. One episode:
 
 Task         countdown/train/17 "Use 3, 7, 25 to make 82"
 Observation  "numbers: 3 7 25 | target: 82"
 Prompt       task, history, now, request     -> the text the policy read
 Completion   "op(*, 3, 25)"                  -> tokens, log-probabilities, text
-Step         all of the above for one turn, and what the world answered
+Step         all of the above for one turn, and the result in the world
 Trajectory   the steps of one episode, its outcome, and why it stopped
 Group        the trajectories of one task: the comparison unit of every group-relative method
 """
@@ -29,12 +29,12 @@ Finish = Literal["stop", "length", "unusable"]
 """How a completion ended: at a stop string or end token, or at its limit; unusable: none came back, its text is empty."""
 
 
-ROUNDING = 1e-6  # by which a score may leave [0, 1]: a sum of tenths is seldom one
+ROUNDING = 1e-6  # how far a score may leave [0, 1]: ten times 0.1 is not exactly 1
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to do in one world. `data` is what the world needs to set it up; it is JSON-able.
+    """One problem instance of a world. `data` is what `reset` needs, JSON only.
 
     `max_steps` in `data` is the task's own limit for an agent's episodes; demonstrations may be longer."""
 
@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the world shows now: its text, and the actions it lists where it lists any. Never history."""
+    """The current state as text, and the admissible actions if the world lists them. Never history."""
 
     text: str
     actions: tuple[str, ...] = ()
@@ -60,17 +60,17 @@ class Transition:
     observation: Observation
     done: bool = False
     success: bool = False
-    score: float = 0.0  # graded outcome so far, in [0, 1]; worlds without one leave it to `success`
-    effective: bool = True  # False where the action parsed but the world refused it
-    label: str = ""  # the world's own word for what ended the episode or went wrong, e.g. `stuck`, `burned`
-    reward: float = 0.0  # what this step alone was worth to the world, where it pays for steps
+    score: float = 0.0  # graded outcome so far, in [0, 1]; 0 in worlds without grades
+    effective: bool = True  # False if the action parsed but the world refused it
+    label: str = ""  # the world's label for the ending or for what went wrong, e.g. `stuck`, `burned`
+    reward: float = 0.0  # the world's reward of this step, if it has step rewards
     signals: Mapping[str, float] = field(default_factory=dict)
-    """what the world itself measures on this step, e.g. `progress` and `error` where it has no tracker"""
+    """measured by the world itself, e.g. `progress` and `error` in a world without tracker"""
     answer: str = ""  # to a question, which the context answered instead of the world
 
     def in_plain_numbers(self) -> Transition:
-        """Python's own, which can be written down as JSON: a world may think in numpy's. What is none, is not finite, or is a
-        score outside [0, 1] is an error."""
+        """With Python numbers instead of numpy's, for JSON. Raises for values that are not finite numbers and for scores
+        outside [0, 1]."""
         plain = replace(
             self,
             done=_truth("done", self.done),
@@ -106,10 +106,10 @@ def _number(name: str, value: Any) -> float:
 
 
 class StopReason(StrEnum):
-    """Why an episode ended: a closed set."""
+    """Why an episode ended."""
 
     SUCCESS = "success"
-    FAILURE = "failure"  # the world ended it, unsolved
+    FAILURE = "failure"  # ended by the world, unsolved
     STEP_LIMIT = "step_limit"
     PROMPT_TOO_LONG = "prompt_too_long"
     WORLD_ERROR = "world_error"
@@ -117,13 +117,13 @@ class StopReason(StrEnum):
 
     @property
     def crashed(self) -> bool:
-        """True where the world broke: such an episode says nothing about the policy."""
+        """Whether the world broke: such an episode says nothing about the policy."""
         return self in (StopReason.WORLD_ERROR, StopReason.WORLD_HANG)
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the policy reads, in named sections, so that a note can be added or history dropped and nothing else moves.
+    """What the policy reads, in named sections, so that a note can be added or history dropped without changing the rest.
 
     Sections appear as: task, task_note, history, now, step_note, request.
     """
@@ -135,13 +135,13 @@ class Prompt:
     task_note: str = ""
     step_note: str = ""
     separator: str = "\n"
-    now_alone: str = ""  # what `now` becomes once no history is left; empty: it stays as it is
+    now_alone: str = ""  # replaces `now` when no history is left; empty: `now` stays
     conversation: Conversation | None = None
-    """where it is told as one: `chat` is then what the policy reads, and `text` the same for people"""
+    """if set, the policy reads `chat`; `text` is then for people"""
 
     @property
     def chat(self) -> Chat | None:
-        """The sections as messages: what stays the same comes first, so that one turn's prompt begins as the last one's did."""
+        """The sections as messages. Constant sections come first, so that consecutive prompts share a prefix."""
         if self.conversation is None:
             return None
         before = self.separator.join(filter(None, (self.task, self.task_note, self.request)))
@@ -174,7 +174,7 @@ class Prompt:
 
 
 class HiddenState(NamedTuple):
-    """A hidden state of each prompt: of which layer (0 is the embeddings, -1 the last), pooled how over the prompt's tokens."""
+    """Which hidden state of a prompt: the layer (0: embeddings, -1: last) and the pooling over its tokens."""
 
     layer: int
     pooling: str = "last"  # last, mean, or attention: the mean weighted by the last token's attention
@@ -189,8 +189,8 @@ class Completion:
     text: str
     finish: Finish
     hidden: np.ndarray | None = None  # the hidden state of the prompt, if requested
-    version: int = 0  # of the weights that wrote it: its engine counts their changes, or leaves it at 0
-    read: int = 0  # prompt tokens, as counted where the model is, if its tokenizer is not here
+    version: int = 0  # of the weights that sampled it, if the engine counts versions
+    read: int = 0  # prompt tokens as counted by an endpoint whose tokenizer is not known here
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ PLAIN = Condition()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One turn: what was read, what was written, what it was taken to mean, and what the world said to it."""
+    """One turn: observation, prompt, completion, parsed action, and the result in the world."""
 
     observation: Observation
     prompt: Prompt
@@ -215,13 +215,12 @@ class Step:
     completion: Completion
     action: str
     valid: bool  # the completion parsed into an action (a matter of format)
-    effective: bool = True  # the world did something with the action
+    effective: bool = True  # the world accepted the action
     label: str = ""
     signals: Mapping[str, float] = field(default_factory=dict)
-    """what was measured on this step, e.g. `progress` and `error`: by the world, and by the context (its tracker), whose word
-    holds where both have a name"""
-    reward: float = 0.0  # what the world itself paid for it
-    thought: str = ""  # what came before the answer, where the format keeps the two apart
+    """measured by the world and by the context's tracker, e.g. `progress` and `error`; the tracker's value wins"""
+    reward: float = 0.0  # the world's own
+    thought: str = ""  # text before the answer, if the format separates it
     answer: str = ""  # to a question, which the context answered instead of the world
 
 
@@ -232,7 +231,7 @@ class Trajectory:
     success: bool
     score: float
     stop: StopReason
-    final: Observation  # what the world showed after the last action
+    final: Observation  # after the last action
     condition: Condition = PLAIN
     detail: str = ""  # the world's label of the ending, or the text of its error
     seed: int = 0
@@ -261,7 +260,7 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """One task's trajectories. Flat views run rollout-major: all steps of the first member, then the second's."""
+    """One task's trajectories. Flat views list all steps of the first trajectory, then those of the second, and so on."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]
@@ -289,7 +288,7 @@ class Group:
         return np.array([len(step.completion.tokens) for step in self.steps], dtype=np.int64)
 
     def without_crashes(self) -> Group:
-        """The members whose world did not break: the only ones a policy may be judged by."""
+        """The members whose world did not break; only these count."""
         kept = tuple(t for t in self.trajectories if not t.stop.crashed and t.steps)
         return self if len(kept) == len(self.trajectories) else Group(self.task, kept)
 
@@ -302,7 +301,16 @@ def flat_steps(groups: Groups) -> list[Step]:
     return [step for group in groups for step in group.steps]
 
 
-# When in a run something happens: terms whose weight decays and companions that sample are told.
+@dataclass(frozen=True)
+class Skills:
+    """A(τ) = (s_ep, {s_step,t : t ∈ C}): a skill for the episode, and one for each critical step."""
+
+    episode: str = ""  # a workflow that worked, or what to avoid
+    steps: Mapping[int, str] = field(default_factory=dict)  # index of a critical step -> what to do there
+    summary: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.episode or self.steps)
 
 
 @dataclass(frozen=True)
@@ -312,11 +320,6 @@ class IterationInfo:
     seed: int = 0
     iteration: int = 1
     iterations: int = 1
-
-    @property
-    def share(self) -> float:
-        """How much of the run lies behind: 0 in the first iteration, 1 in the last. A run of one iteration is at its start."""
-        return (self.iteration - 1) / max(1, self.iterations - 1)
 
     def derive(self, *place: int | str) -> int:
         """The seed of one named place in this iteration."""

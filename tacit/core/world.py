@@ -25,19 +25,18 @@ from typing import Any, Protocol, runtime_checkable
 
 from tacit.core.actions import FORMATS, ActionFormat, Calls, Tags
 from tacit.core.errors import TacitError, describe_error, install_command, unknown
-from tacit.core.hindsight import Skills
-from tacit.core.types import ActionStyle, Observation, Task, Trajectory, Transition
+from tacit.core.types import ActionStyle, Observation, Skills, Task, Trajectory, Transition
 
-# How a world is told to an agent.
+# The text in which an agent reads a world.
 
 
 class Wording(ABC):
-    """The words in which an agent reads a world. Contexts decide what is shown, wordings how it is put."""
+    """Turns tasks, observations and turns into prompt text. Contexts decide what is shown, wordings how it reads."""
 
     version: str = "1"  # raised whenever the words change; a skill module keeps the version it was trained with
     separator: str = "\n\n"  # between the sections of a prompt
     formats: Mapping[ActionStyle, ActionFormat] = MappingProxyType({})  # style -> format, if not core/actions.py's
-    tool_request: str = "Answer with one call of a tool."  # what is asked of the agent if actions are tool calls
+    tool_request: str = "Answer with one call of a tool."  # the request if actions are tool calls
 
     @abstractmethod
     def task(self, task: Task) -> str:
@@ -49,14 +48,14 @@ class Wording(ABC):
 
     @abstractmethod
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        """The present observation, with the admissible actions if asked."""
+        """The current observation, with the admissible actions if `admissible`."""
 
     @abstractmethod
     def request(self, style: ActionStyle) -> str:
-        """What is asked of the agent."""
+        """The request for an action, which names the answer format."""
 
     def alone(self, number: int, observation: Observation, admissible: bool) -> str:
-        """`now` for a prompt without past turns, if `now` refers to the turns above it; empty if it needs no such version."""
+        """`now` for a prompt without past turns. Only needed if `now` mentions the turns above it; empty: use `now`."""
         return ""
 
     def message(self, number: int, observation: Observation, admissible: bool) -> str:
@@ -65,12 +64,12 @@ class Wording(ABC):
 
 
 class Numbered(Wording):
-    """The usual words for a language model: rules and task, then turn by turn. A world gives `rules` and perhaps `seen`."""
+    """The default wording for language models: rules, task, numbered turns. A world sets `rules` and may override `seen`."""
 
     rules = ""
-    asked = "Your goal: "  # what stands before the task
-    word = "action"  # what the agent is to give
-    between = "\n"  # a turn's number, what was seen, and what was done
+    asked = "Your goal: "  # before the task
+    word = "action"  # the noun for an action in the request
+    between = "\n"  # between a turn's number, observation and action
     listed = "; "  # between admissible actions
 
     def seen(self, observation: Observation) -> str:
@@ -130,11 +129,11 @@ class StepCountWording(Wording):
 
 
 class Brief(Wording):
-    """The usual words for a policy of a million parameters: a line a turn, `brief > action`, and nothing asked."""
+    """The default wording for policies of a million parameters: one line `brief > action` per turn, and no request."""
 
     separator = "\n"
-    then = " > "  # between what was seen and what was done
-    ends = ""  # what the present line ends with, where the agent goes on
+    then = " > "  # between observation and action
+    ends = ""  # end of the current line, where the agent continues
     listed = "; "  # between admissible actions
     list_start = " ["  # before the list of admissible actions
 
@@ -160,7 +159,7 @@ class Brief(Wording):
 
 
 def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
-    """How this wording has an action written in this style. Several kinds of tags become several tools."""
+    """The action format of this wording in this style. Several kinds of tags become several tools."""
     tags = wording.formats.get("tags")
     if style == "tools" and "tools" not in wording.formats and isinstance(tags, Tags) and len(tags.kinds) > 1:
         return Calls(tags.kinds, keep_case=tags.keep_case)
@@ -171,12 +170,12 @@ def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
 
 
 def tell_now(wording: Wording, number: int, observation: Observation, admissible: bool, past: bool) -> tuple[str, str]:
-    """(the present observation, `Wording.alone`). `past`: the prompt shows past turns."""
+    """(the current observation, `Wording.alone`). `past`: the prompt shows past turns."""
     without = wording.alone(number, observation, admissible)
     return (without if without and not past else wording.now(number, observation, admissible)), without
 
 
-USUAL_PANEL = 128  # tasks that are measured on where no number is named, and any number could be made
+USUAL_PANEL = 128  # evaluation tasks by default, in worlds that can generate any number
 
 FULL_BLOCK = "full"  # the form of the state block that a world's own `tracker` writes
 
@@ -189,26 +188,26 @@ class World(Protocol):
     def step(self, action: str) -> Transition: ...
 
     def close(self) -> None:
-        """Free what the world holds. A world that subclasses this one need not have it."""
+        """Free resources. Optional for subclasses."""
         return None
 
 
 @runtime_checkable
 class Expert(Protocol):
-    """Plays one episode. Made anew for each; sees what the agent sees, plus whatever its maker was given."""
+    """Plays one episode; created anew for each. It sees what the agent sees, plus what its constructor was given."""
 
     def act(self, observation: Observation) -> str: ...
 
 
 @runtime_checkable
 class Adviser(Expert, Protocol):
-    """An expert that can advise on somebody else's episode: `act` says what it would do, `happened` what was done instead."""
+    """An expert that can follow another agent's episode: `act` returns its own choice, `happened` tells it the action taken."""
 
     def happened(self, action: str) -> None: ...
 
 
 class ByReading:
-    """Makes an expert an `Adviser` whose next action follows from what it has read, whoever acted: it need not be told."""
+    """Makes an expert an `Adviser` if it derives its next action from observations alone, whoever acted."""
 
     def happened(self, action: str) -> None:
         pass
@@ -222,7 +221,7 @@ class Tracker(Protocol):
 
     @property
     def components(self) -> tuple[str, ...]:
-        """The rules behind the signals, each by a name of its own: `progress.subgoal`, `error.repeated`, …"""
+        """Names of the rules behind the signals: `progress.subgoal`, `error.repeated`, …"""
         ...
 
     def start(self, task: Task, observation: Observation) -> Any: ...
@@ -234,19 +233,19 @@ class Tracker(Protocol):
         ...
 
     def signals(self, before: Any, after: Any) -> Mapping[str, float]:
-        """What the last update was worth: the sums `progress` and `error`, and beside them every rule that came up, by its
-        name in `components` (tacit/core/hindsight.py)."""
+        """Signals of the last update: the sums `progress` and `error`, and the amount of each rule that applied, by its name in
+        `components` (tacit/core/hindsight.py)."""
         ...
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Atomic skills Σ of a world and the projection φ from a trajectory to a sequence of them. What stands before the first
-    dash of a skill is its kind: `OP_ADD-LARGE-SMALL` is an OP_ADD."""
+    """Atomic skills Σ of a world and the projection φ from a trajectory to a sequence of them. The kind of a skill is its part
+    before the first dash: `OP_ADD-LARGE-SMALL` is an OP_ADD."""
 
     skills: tuple[str, ...]
     project: Callable[[Trajectory], Iterable[str | None]]  # one skill per step, or None for a step without
-    operators: tuple[str, ...] = ()  # the kinds that are operations, of which one wants to know which are chosen
+    operators: tuple[str, ...] = ()  # kinds whose choice is reported, such as arithmetic operators
 
     def __call__(self, trajectory: Trajectory) -> tuple[str, ...]:
         sequence = tuple(skill for skill in self.project(trajectory) if skill is not None)
@@ -283,7 +282,7 @@ class Environment:
     reader: Callable[[str], str] | None = None  # rule agent: (prompt with a state block) -> action
     failure: Callable[[Trajectory], str] | None = None  # the label of a failed trajectory
     hindsight: Callable[[Trajectory], Skills] | None = None  # what a finished episode teaches, by rule: needs no model
-    history: int = 2  # past turns in the prompt where no setting says how many, as the papers' code has it
+    history: int = 2  # default number of past turns in the prompt, as in the papers' code
     critical_steps: int = 5  # most steps of an episode with their own skill, if no method sets it; OPID has 2 in search
     published_families: Mapping[str, str] = field(default_factory=dict)  # family -> its published name
     handbook: Mapping[str, str] = field(default_factory=dict)  # family -> handwritten skill; "" is for all
@@ -297,27 +296,27 @@ class Environment:
     skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # module -> its families; empty: one each
     family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None  # `tasks` of some families
 
-    panel_split: str = "test"  # the split that is measured on where none is named
+    panel_split: str = "test"  # default evaluation split
     published: Mapping[str, int] = field(default_factory=dict)
     """split -> its size, for published lists: the default number of tasks, and the maximum"""
     panels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # split -> size -> hash, to detect other tasks
     panel_version: str = "1"  # raised, with the hashes, whenever the panels change
-    step_rewards: bool = False  # True where its transitions carry rewards of their own
+    step_rewards: bool = False  # whether its transitions carry rewards
     place: Callable[[str, Observation], str] | None = None  # (action, observation) -> place it led to; empty: none
-    requires: tuple[str, ...] = ()  # top-level modules it needs; imported only when it is played
-    extra: str = ""  # the extra of the distribution that brings them; empty where they come some other way
+    requires: tuple[str, ...] = ()  # top-level modules to be installed; imported only when it is played
+    extra: str = ""  # the extra of this package that installs them, if any
     configure: Callable[..., Environment] | None = None  # (options) -> the world, for `NAME+OPTION=VALUE`
     playable: bool = True  # False if there are only recorded episodes: it can be imitated, not played
     lacks: Callable[[], str] | None = None  # missing program or file and how to get it: `Java: …`; else empty
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which of the modules it requires are not installed. Nothing is imported to find out."""
+        """Required modules that are not installed. Imports nothing."""
         return tuple(name for name in self.requires if importlib.util.find_spec(name) is None)
 
     @property
     def remedy(self) -> str:
-        """What would make it ready: `needs nle: pip install …`; empty where nothing is missing."""
+        """How to install what is missing: `needs nle: pip install …`; empty if nothing is."""
         missing = self.missing
         command = install_command(self.extra) if self.extra else f"`pip install {' '.join(missing)}`"
         modules = f"{' and '.join(missing)}: {command}" if missing else ""
@@ -325,7 +324,7 @@ class Environment:
         return f"needs {', and '.join(parts)}" if parts else ""
 
     def check_ready(self) -> None:
-        """Refused, with the command that would help, where what it requires is not there."""
+        """Raise if a requirement is missing, with the command that installs it."""
         if remedy := self.remedy:
             raise TacitError(f"world {self.name!r} is not ready here: it {remedy}.")
 
@@ -469,11 +468,11 @@ def _pick_out(
 _MOST_PER_TASK = 64  # tasks that are looked at for each one of the families wanted: a family may never come
 
 
-# What a world must return, said in words where it returns anything else.
+# Checks of what a world returns, with explanations.
 
 
 def as_transition(answer: object) -> Transition:
-    """What `step` returned, in plain numbers. Anything but a Transition, or one that holds no Observation, is explained."""
+    """The Transition that `step` returned, with Python numbers; a TypeError with an explanation if it is none."""
     if not isinstance(answer, Transition):
         raise TypeError(f"step must return a Transition(observation, done, success), and returned {_shape(answer)}")
     seen = as_observation(answer.observation, "the Transition that step returns must hold an Observation(text)")
@@ -483,7 +482,7 @@ def as_transition(answer: object) -> Transition:
 
 
 def as_observation(answer: object, rule: str = "reset must return an Observation(text)") -> Observation:
-    """What `reset` returned. Anything but an Observation is explained."""
+    """The Observation that `reset` returned; a TypeError with an explanation if it is none."""
     if not isinstance(answer, Observation):
         raise TypeError(f"{rule}, and returned {_shape(answer)}")
     if not isinstance(answer.text, str):
@@ -501,7 +500,7 @@ def _shape(answer: object) -> str:
     return f"a tuple of ({kinds})" + (", as Gym's worlds do" if len(answer) in (2, 4, 5) else "")
 
 
-# Text of a world along its expert's episodes: what a tiny tokenizer is trained on.
+# Text to train a tiny tokenizer on.
 
 
 def texts_of_play(
@@ -513,8 +512,8 @@ def texts_of_play(
     present: bool = True,
     bare: bool = False,
 ) -> list[str]:
-    """Each task, and of each turn: the present as it is told (where `present`), the turn as it is told afterwards, the action
-    by itself (where `bare`), and the state block of a tracker."""
+    """Prompt texts along the expert's episodes: each task, and for each turn the current observation (if `present`), the past
+    turn, the action (if `bare`) and the tracker's state block."""
     texts: list[str] = []
     for task in tasks:
         hero, observation, done, number = expert(task), world.reset(task), False, 1

@@ -84,10 +84,6 @@ class HashNgram(Embedder):
     buckets: int = 1024
     key: Key = "observation"
 
-    def __post_init__(self) -> None:
-        if self.n < 1 or self.buckets < 2:
-            raise TacitError(f"n-grams of {self.n} characters in {self.buckets} buckets cannot distinguish texts.")
-
     def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
         return [self.texts(key_texts(group.steps, self.key)) for group in groups]
 

@@ -16,7 +16,7 @@ from tacit.core.protocols import Encoder
 from tacit.core.resources import Base
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Embedder, Features, Pooling
-from tacit.credit.partitions import by_cosine
+from tacit.credit.partitions import Partition, by_cosine
 
 PUBLISHED_LAYER, PUBLISHED_DEPTH = -8, 28  # the published layer, and the number of layers of the paper's models
 PUBLISHED_EPSILON = {"actor": 0.10, "ngram": 0.25, "identity": 0.0, "sentence": 0.10}
@@ -143,3 +143,19 @@ class AdaptiveRadius(Companion):
 
     def load(self, directory: Path) -> None:
         self._value = json.loads((directory / FILE).read_text(encoding="utf-8"))["value"]
+
+
+@dataclass(frozen=True)
+class Clusters(Partition):
+    """Steps whose features are within a cosine radius (Eq. 3)."""
+
+    embedder: Embedder
+    radius: float | AdaptiveRadius = 0.10
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.embedder.needs
+
+    def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[np.ndarray]:
+        epsilon = self.radius if isinstance(self.radius, int | float) else self.radius.value
+        return [by_cosine(features, epsilon) for features in self.embedder(groups, policy)]

@@ -18,7 +18,6 @@ from typing import Literal
 import numpy as np
 
 from tacit.core.credit import Rewards
-from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
 from tacit.core.types import Groups, IterationInfo, Step
@@ -26,10 +25,10 @@ from tacit.credit.episode import Std
 from tacit.credit.partitions import Partition, SameKey, by_key
 from tacit.credit.step_relative import explain_credit, partition_metrics
 
-Form = Literal["q", "difference", "q-style", "diff-peer"]
-ActionKey = Literal["tag", "tokens", "action-tag", "first-token"]
-PAPER_NAMES = {"q-style": "q", "diff-peer": "difference", "action-tag": "tag", "first-token": "tokens"}
-"""names in section 3.5, Figure 4 and Table L.1 -> ours"""
+Form = Literal["q", "difference"]
+"""Q-style and diff-peer in the paper's section 3.5"""
+ActionKey = Literal["tag", "tokens"]
+"""action-tag and first-token in Figure 4 and Table L.1"""
 ZERO, LEAVE_ONE_OUT, PACE = 0, 1, 2  # the case that gave a step its credit
 BRANCHES = ("zero", "leave one out", "PACE")
 
@@ -46,7 +45,7 @@ def action_peers(
     alone_N = size_N == 1
     others_N = np.where(alone_N, 1, size_N - 1)
     leave_one_out_N = returns_N - (total_N - returns_N) / others_N
-    if PAPER_NAMES.get(form, form) == "q":
+    if form == "q":
         pace_N = same_total_N / same_N - total_N / size_N
         peers_N = same_N > 1
     else:
@@ -69,14 +68,13 @@ def action_values(returns_N: np.ndarray, cluster_N: np.ndarray, key_N: np.ndarra
 
 def action_keys(steps: Sequence[Step], key: ActionKey = "tag", tokens: int = 8) -> np.ndarray:
     """[N] action labels: by the parsed action, or by the first completion tokens (also if nothing parsed)."""
-    tag = PAPER_NAMES.get(key, key) == "tag"
     # Tokens are a tuple, so they never equal a parsed action.
-    return by_key([s.action if tag and s.valid else tuple(s.completion.tokens[:tokens].tolist()) for s in steps])
+    return by_key([s.action if key == "tag" and s.valid else tuple(s.completion.tokens[:tokens].tolist()) for s in steps])
 
 
 @dataclass(frozen=True)
 class ActionPeers(CreditTerm):
-    """w · Aᵢ. `std` divides it by the cluster's deviation; Eqs. 4–7 do not. `form` and `key` also accept the paper's names."""
+    """w · Aᵢ. `std` divides it by the cluster's deviation; Eqs. 4–7 do not."""
 
     partition: Partition = field(default_factory=SameKey)
     form: Form = "q"
@@ -86,12 +84,6 @@ class ActionPeers(CreditTerm):
     gamma: float = 0.95
     std: Std = None
     delta: float = 1e-6
-
-    def __post_init__(self) -> None:
-        if self.key_tokens < 1:
-            raise TacitError(f"key_tokens = {self.key_tokens} must be at least 1.")
-        for name in ("form", "key"):  # equal terms compare equal
-            object.__setattr__(self, name, PAPER_NAMES.get(getattr(self, name), getattr(self, name)))
 
     @property
     def needs(self) -> frozenset[str]:

@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,10 +23,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import MethodPiece
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group
-from tacit.credit.embedders import Embedder, Key, key_texts
-
-if TYPE_CHECKING:
-    from tacit.credit.geometry import AdaptiveRadius
+from tacit.credit.embedders import Key, key_texts
 
 ROUNDING = 1e-6  # error of a single-precision cosine; equal features must be within radius 0
 
@@ -153,29 +149,5 @@ class SameKey(Partition):
 class SimilarObservation(Partition):
     threshold: float = 0.95
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.threshold <= 1.0:
-            raise TacitError(f"similarity = {self.threshold} must be above 0 and at most 1 (1: texts must be equal).")
-
     def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
         return [by_similarity([step.observation.text for step in group.steps], self.threshold) for group in groups]
-
-
-@dataclass(frozen=True)
-class Clusters(Partition):
-    """Steps whose features are within a cosine radius (Eq. 3)."""
-
-    embedder: Embedder
-    radius: float | AdaptiveRadius = 0.10
-
-    def __post_init__(self) -> None:
-        if isinstance(self.radius, int | float):
-            check_radius(self.radius)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.embedder.needs
-
-    def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[np.ndarray]:
-        epsilon = self.radius if isinstance(self.radius, int | float) else self.radius.value
-        return [by_cosine(features, epsilon) for features in self.embedder(groups, policy)]

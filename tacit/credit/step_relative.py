@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tacit.core.credit import Credit, Rewards
-from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, Groups, IterationInfo
@@ -147,10 +146,6 @@ class HistoryHierarchy(CreditTerm):
     std: Std = "population"
     delta: float = 1e-6
     key: Key = "observation"
-
-    def __post_init__(self) -> None:
-        if self.depth is not None and self.depth < 1:
-            raise TacitError(f"depth = {self.depth} must be at least 1.")
 
     def __call__(
         self, groups: Groups, rewards: Sequence[Rewards], policy: Encoder | None = None, info: IterationInfo | None = None

@@ -19,9 +19,9 @@ from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Pooling
 from tacit.credit.episode import EpisodeRelative
-from tacit.credit.geometry import search_radius
+from tacit.credit.geometry import Clusters, search_radius
 from tacit.credit.pace import ActionPeers
-from tacit.credit.partitions import Clusters, Partition, SameKey
+from tacit.credit.partitions import Partition, SameKey
 from tacit.credit.returns import StepReturns
 from tacit.credit.step_relative import HistoryHierarchy, StepRelative, partition_metrics
 from tacit.evaluation.credit_truth import Truth

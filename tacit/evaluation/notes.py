@@ -23,10 +23,9 @@ from typing import get_args
 import numpy as np
 
 from tacit.companions.hindsight import EMPTY, Analyzer, Hindsight, Notes, RoutedSkills, advise, load_handbook
-from tacit.core.actions import ActionFormat
 from tacit.core.errors import TacitError
 from tacit.core.hindsight import Lesson
-from tacit.core.method import Context, Pending, PromptReader
+from tacit.core.method import Pending, PromptReader, WrappedContext
 from tacit.core.types import Condition, Group, IterationInfo, Observation, Prompt, Task, Transition
 from tacit.credit.skill_shift import skill_shifts
 from tacit.evaluation.evaluate import RolloutSetup
@@ -42,22 +41,11 @@ Told = Callable[[Observation], Lesson]
 
 
 @dataclass(frozen=True)
-class NotedContext(Context):
+class NotedContext(WrappedContext):
     """Another context with a lesson in every prompt."""
 
-    inner: Context
     lesson: Callable[[Task], Told]  # called at the beginning of an episode; the result gives the lesson of each turn
     instructed: bool = False
-
-    @property
-    def format(self) -> ActionFormat:
-        return self.inner.format
-
-    style = property(lambda self: self.inner.style)
-    chat = property(lambda self: self.inner.chat)
-    thinking = property(lambda self: self.inner.thinking)
-    wording = property(lambda self: self.inner.wording)
-    tracker = property(lambda self: self.inner.tracker)
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
         return _NotedReader(self.inner.begin(task, condition), self.lesson(task), self.instructed)

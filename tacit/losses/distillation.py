@@ -84,8 +84,8 @@ class Divergence:
     needs: ClassVar[frozenset[str]] = frozenset({TEACHER, "taught"})
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        assert view.beside_teacher is not None
-        divergence_T = view.beside_teacher(self.between)
+        assert view.compare_with_teacher is not None
+        divergence_T = view.compare_with_teacher(self.between)
         return self.weight * mean_over(divergence_T, view), {"teacher_divergence": divergence_T.detach().sum()}
 
     def between(self, student_CV: torch.Tensor, teacher_CV: torch.Tensor) -> torch.Tensor:

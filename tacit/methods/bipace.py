@@ -28,9 +28,8 @@ from tacit.core.resources import Base, Resources
 from tacit.core.types import HiddenState
 from tacit.core.world import Environment
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Key, Pooling, SentenceEncoder
-from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, AdaptiveRadius, Geometry, choose_geometry
+from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, AdaptiveRadius, Clusters, Geometry, choose_geometry
 from tacit.credit.pace import ActionKey, ActionPeers, Form
-from tacit.credit.partitions import Clusters
 from tacit.credit.step_relative import StepRelative
 from tacit.methods.grpo import GRPO
 
@@ -71,12 +70,14 @@ class BiGPO(GRPO):
                 f"epsilon = {self.epsilon} and adaptive = true exclude each other: adaptive searches for epsilon. Remove one."
             )
         phi = self.build_embedder(resources)
-        adaptive = AdaptiveRadius(phi) if self.adaptive else None
-        radius = adaptive or (PUBLISHED_EPSILON[self.embedder] if self.epsilon is None else self.epsilon)
-        sampled = [HiddenState(phi.layer, phi.pooling)] if isinstance(phi, ActorHidden) else []  # computed by the prefill
+        # The prefill that samples a completion also computes its hidden state.
+        sampled = [HiddenState(phi.layer, phi.pooling)] if isinstance(phi, ActorHidden) else []
+        companions = [AdaptiveRadius(phi)] if self.adaptive else []
+        epsilon = PUBLISHED_EPSILON[self.embedder] if self.epsilon is None else self.epsilon
+        clusters = Clusters(phi, companions[0] if companions else epsilon)
         return (
-            adds("credits", "step credit", self.step_credit(Clusters(phi, radius))),  # Eqs. 3 and 8
-            adds("companions", "radius", *([adaptive] if adaptive else [])),
+            adds("credits", "step credit", self.step_credit(clusters)),  # Eqs. 3 and 8
+            adds("companions", "radius", *companions),
             adds("hidden_state", "hidden state", *sampled),
         )
 

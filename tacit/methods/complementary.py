@@ -112,19 +112,31 @@ class Complementary(GRPO):
         settings, notes = super().fit_to_model(base, said)
         if not base.small:
             return settings, notes
-        wanted: dict[str, Any] = {"style": "terse", "tokens": 64}
-        own = {name: value for name, value in wanted.items() if f"extractor.{name}" not in said}
-        changes: dict[str, Any] = {"extractor": replace(self.extractor, **own)}
-        changes |= {} if "search_and_ask" in said else {"search_and_ask": "none"}
-        told = [f"extractor.{name} = {value}" for name, value in own.items() if getattr(self.extractor, name) != value]
-        told += ["search_and_ask = none"] if self.search_and_ask != changes.get("search_and_ask", self.search_and_ask) else []
-        note = f"for an actor and an extractor of that size, {', '.join(told)}"
-        return replace(settings, **changes), (*notes, *([note] if told else ()))
+        changes: list[str] = []
+        extractor, search_and_ask = self.extractor, self.search_and_ask
+        if "extractor.style" not in said and extractor.style != "terse":
+            extractor = replace(extractor, style="terse")
+            changes.append("extractor.style = terse")
+        if "extractor.tokens" not in said and extractor.tokens != 64:
+            extractor = replace(extractor, tokens=64)
+            changes.append("extractor.tokens = 64")
+        if "search_and_ask" not in said and search_and_ask != "none":
+            search_and_ask = "none"
+            changes.append("search_and_ask = none")
+        if not changes:
+            return settings, notes
+        note = f"for an actor and an extractor of that size, {', '.join(changes)}"
+        return replace(settings, extractor=extractor, search_and_ask=search_and_ask), (*notes, note)
 
     def entry_warnings(self, policies: frozenset[str]) -> tuple[str, ...]:
-        style = "sft.entries demonstrates terse lines, but the extractor is asked for JSON; add --extractor.style terse"
-        other = "sft.entries trains the actor only; the extractor of [policies.extractor] starts untrained"
-        return (*([style] if self.extractor.style == "json" else ()), *([other] if "extractor" in policies else ()))
+        warnings = []
+        if self.extractor.style == "json":
+            warnings.append(
+                "sft.entries demonstrates terse lines, but the extractor is asked for JSON; add --extractor.style terse"
+            )
+        if "extractor" in policies:
+            warnings.append("sft.entries trains the actor only; the extractor of [policies.extractor] starts untrained")
+        return tuple(warnings)
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if self.actor == "fixed" and self.extraction != "trained":
@@ -142,19 +154,22 @@ class Complementary(GRPO):
         make = partial(Experience, self.manager(world, resources), self.merge_every, queries, writes, critic)
         experience = resources.shared("experience", self.shared(), make)
         brief = self.prompt.wording == "terse"
-        searching = partial(SearchAndAsk, ask=experience.ask, conditions=(GUIDED,), brief=brief, most=self.questions)
-        distillation = make_self_distillation(self.context(world), self.internalise, self.internalise_every)
-        no_actor_loss = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [
-            replaces("columns", "reference")
-        ]
-        return (
+        parts = [
             replaces("conditions", "episode conditions", GuidedHalf(experience, self.guided)),
             adds("companions", "experience", experience),
-            *([] if self.search_and_ask == "none" else [adds("context", "search and ask", searching)]),
-            *([adds("companions", "internalising", distillation)] if self.internalise else ()),
-            *([adds("comparison", "halves", within_conditions)] if self.advantage == "split" else ()),  # Eq. 5
-            *(no_actor_loss if self.actor == "fixed" else ()),
-        )
+        ]
+        if self.search_and_ask != "none":
+            asking = partial(SearchAndAsk, ask=experience.ask, conditions=(GUIDED,), brief=brief, most=self.questions)
+            parts.append(adds("context", "search and ask", asking))
+        if self.internalise:
+            distillation = make_self_distillation(self.context(world), self.internalise, self.internalise_every)
+            parts.append(adds("companions", "internalising", distillation))
+        if self.advantage == "split":
+            parts.append(adds("comparison", "halves", within_conditions))  # Eq. 5
+        if self.actor == "fixed":
+            parts += [replaces("losses", role) for role in ("surrogate", "KL", "entropy")]
+            parts.append(replaces("columns", "reference"))
+        return tuple(parts)
 
     def check_halves(self) -> None:
         """Refuse halves of one episode: its advantage would always be 0."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from tacit.companions.dictionary import Dictionary, SkillDictionary
-from tacit.core.bounds import NotNegative
+from tacit.core.bounds import AtLeastOne, Count, InnerShare, NotNegative
 from tacit.core.composition import Part, adds
 from tacit.core.method import Schedule
 from tacit.core.resources import Base, Resources
@@ -43,9 +43,9 @@ class RoundLength(GRPO):
 
     invalid_penalty: NotNegative = 0.01
     """penalty on a step whose completion does not parse into an action"""
-    efficiency: float = 10.0
+    efficiency: NotNegative = 10.0
     """λ: cost of a success with T segments; in round_length, with T steps"""
-    horizon: int | None = None
+    horizon: AtLeastOne | None = None
     """T of the cost; default: the world's step limit"""
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
 
@@ -69,11 +69,11 @@ class ReuseRL(RoundLength):
 
     name: ClassVar[str] = "reuserl"
 
-    max_phrase: int = 4
+    max_phrase: AtLeastOne = 4
     """L: most skills in a phrase"""
-    buffer: int = 256
+    buffer: Count = 256
     """past successes kept for extracting the dictionary; 0: only those of the batch"""
-    delta: float = 0.05
+    delta: InnerShare = 0.05
     """failure probability of the reported bound"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:

@@ -118,9 +118,8 @@ def make_base(
         if step % max(1, settings.steps // REPORTS) == 0:
             say(f"step {step}: loss {float(loss):.3f}, {time.monotonic() - began:.0f} s")
 
-    learner = PretrainingTrainer(policy)
-    pretrain(learner.step, corpus, settings, report)
-    learner.finish()
+    pretrain(PretrainingTrainer(policy.engine.model.hf, policy.engine.codec.pad).step, corpus, settings, report)
+    policy.engine.weights_changed(policy.name)
     say("asking it questions about episodes it has not read")
     reads = dict(measure_reading(policy, [get_environment(name) for name in episodes], settings.seed))
     about = {

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tacit.core.actions import ActionFormat, AfterThought, Calls, Tags
 from tacit.core.hindsight import ENV, ERROR, PROGRESS
-from tacit.core.method import Context, Pending, PromptReader
+from tacit.core.method import Pending, PromptReader, WrappedContext
 from tacit.core.types import Condition, Observation, Prompt, Task, Transition
 from tacit.prompts.conversation import frame_note
 
@@ -55,10 +55,9 @@ def parse_question(action: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class SearchAndAsk(Context):
+class SearchAndAsk(WrappedContext):
     """Another context, in which episodes with some conditions may ask."""
 
-    inner: Context
     ask: Callable[[str, Task], PendingAnswer] = field(repr=False, compare=False)
     conditions: tuple[str, ...] = ()
     brief: bool = False  # short invitation, for tiny policies
@@ -67,12 +66,6 @@ class SearchAndAsk(Context):
     @property
     def format(self) -> ActionFormat:
         return asking_format(self.inner.format)
-
-    style = property(lambda self: self.inner.style)
-    chat = property(lambda self: self.inner.chat)
-    thinking = property(lambda self: self.inner.thinking)
-    wording = property(lambda self: self.inner.wording)
-    tracker = property(lambda self: self.inner.tracker)
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
         inner = self.inner.begin(task, condition)

@@ -15,12 +15,12 @@ import numpy as np
 from tacit.companions.experience.companion import GUIDED
 from tacit.companions.experience.extractor import render_critic_prompt, render_distill_prompt
 from tacit.core.errors import TacitError, describe_error
-from tacit.core.hindsight import Lesson, Skills
+from tacit.core.hindsight import Lesson
 from tacit.core.method import Context
 from tacit.core.progress import pluralize
 from tacit.core.protocols import Sampling, SamplingPolicy, Tokenizer
 from tacit.core.seeds import derive
-from tacit.core.types import PLAIN, Condition, Observation, Step, Task, Trajectory
+from tacit.core.types import PLAIN, Condition, Observation, Skills, Step, Task, Trajectory
 from tacit.core.world import Adviser, Environment, Expert, World
 from tacit.prompts.conversation import insert_lesson
 from tacit.rollout.encoding import encode_action, fit_prompt

@@ -194,6 +194,7 @@ def test_a_missing_file_is_named(tmp_path):
         (["--evaluation.temperature", "-1"], "evaluation.temperature = -1.0 must not be negative"),
         (["--evaluation.tasks", "-1"], "evaluation.tasks = -1 must not be negative"),
         (["--iterations", "-1"], "iterations = -1 must not be negative"),
+        (["--minibatch-rows", "-1"], "minibatch_rows = -1 must not be negative"),
         (["--sft.steps", "-5"], "sft.steps = -5 must not be negative"),
         (["--sft.noise", "1"], "sft.noise = 1.0 must be at least 0 and below 1"),
         (["--keep", "0"], "keep = 0 must be at least 1"),
@@ -222,6 +223,23 @@ def test_a_missing_file_is_named(tmp_path):
 )
 def test_impossible_settings_are_refused_with_the_reason(argv, message):
     assert message in refusal(*argv)
+
+
+@pytest.mark.parametrize(
+    ("method", "flag", "value", "message"),
+    [
+        ("gigpo", "--similarity", "1.5", "similarity = 1.5 must be above 0 and at most 1"),
+        ("bipace", "--key-tokens", "0", "key_tokens = 0 must be at least 1"),
+        ("bipace", "--epsilon", "2.5", "epsilon = 2.5 must be between 0 and 2"),
+        ("reuserl", "--horizon", "0", "horizon = 0 must be at least 1"),
+        ("reuserl", "--efficiency", "-1", "efficiency = -1.0 must not be negative"),
+        ("reuserl", "--max-phrase", "0", "max_phrase = 0 must be at least 1"),
+        ("reuserl", "--buffer", "-1", "buffer = -1 must not be negative"),
+        ("reuserl", "--delta", "1", "delta = 1.0 must be above 0 and below 1"),
+    ],
+)
+def test_settings_of_a_method_have_bounds(method, flag, value, message):
+    assert message in refusal(flag, value, method=method)
 
 
 def test_groups_of_one_are_fine_where_nothing_is_compared_within_them():

@@ -19,7 +19,6 @@ from tacit.companions.dictionary import (
     proposition_4,
     theorem_3,
 )
-from tacit.core.errors import TacitError
 
 ABC = ("A", "B", "C")
 
@@ -130,22 +129,3 @@ def test_the_bounds_hold_in_simulation():
         failed_fixed += bits > proposition_4(sample, fixed, delta, most_segments=most)
     assert failed <= delta * trials and failed_fixed <= delta * trials
     assert hopeful > trials / 4
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda c: normalized_loss(1, c, 0, 5), "m = 0"),
-        (lambda c: normalized_loss(1, c, 5, 0), "T = 0"),
-        (lambda c: normalized_loss(0, c, 5, 5), "outside of 1 … T = 5"),
-        (lambda c: normalized_loss(6, c, 5, 5), "outside of 1 … T = 5"),
-        (lambda c: complexity(10.0, 5, 0.0), "delta = 0.0"),
-        (lambda c: complexity(10.0, 0, 0.5), "m = 0"),
-        (lambda c: proposition_4([], c), "at least one success"),
-        (lambda c: proposition_4([ABC], c, most_segments=2), "K\\* = 2, but a success of the corpus takes 3"),
-        (lambda c: proposition_4([ABC], c, dictionary_bits=1.0), "B\\* = 1 bits is below"),
-    ],
-)
-def test_what_has_no_bound_is_refused(call, reason):
-    with pytest.raises(TacitError, match=reason):
-        call(Dictionary(ABC))

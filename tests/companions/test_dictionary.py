@@ -120,20 +120,6 @@ def test_no_bound_where_successes_outlast_the_horizon():
     assert "mdl_bound" not in metrics and metrics["description_length"] > 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"horizon": 0}, "T = 0"),
-        ({"buffer": -1}, "buffer = -1"),
-        ({"max_phrase": 0}, "max_phrase = 0"),
-        ({"delta": 1.0}, "delta"),
-    ],
-)
-def test_settings_that_make_no_sense(settings, reason):
-    with pytest.raises(TacitError, match=reason):
-        make(**settings)
-
-
 def test_a_skill_outside_the_alphabet_is_refused_and_nothing_changes():
     companion = make()
     companion.observe([won(*REUSING * 4)])

@@ -29,8 +29,8 @@ from tacit.companions.hindsight import (
 from tacit.core.actions import CALLS
 from tacit.core.chat import Conversation, Exchange
 from tacit.core.errors import TacitError
-from tacit.core.hindsight import Lesson, Skills, tracker_signals
-from tacit.core.types import Completion, Group, IterationInfo, Prompt, Step, StopReason, Trajectory
+from tacit.core.hindsight import Lesson, tracker_signals
+from tacit.core.types import Completion, Group, IterationInfo, Prompt, Skills, Step, StopReason, Trajectory
 from tacit.engines.endpoint.client import ChatClient
 from tacit.engines.endpoint.policy import ChatPolicy
 from tacit.engines.local.tokenizer import TextCodec

@@ -131,7 +131,7 @@ def test_single_pieces_are_taken_from_whoever_has_one():
 
 
 def test_nothing_is_lost_without_a_word():
-    with pytest.raises(TacitError, match="would have 2 of what there is one of: selection"):
+    with pytest.raises(TacitError, match="would have 2 pieces selection; a method has at most one"):
         composed(a=[adds("selection", "one", 1)], b=[adds("selection", "other", 2)])
     with pytest.raises(TacitError, match="'a' adds a outcome to the rewards, which are there already"):
         composed(a=[adds("rewards", "outcome", Bonus())])

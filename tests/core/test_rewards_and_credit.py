@@ -86,10 +86,10 @@ def test_every_token_of_a_step_gets_the_value_of_the_step():
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=4), st.data())
-def test_steps_and_per_token_are_inverse(shape, data):
+def test_steps_splits_the_tokens(shape, data):
     group = make_group(shape)
     values = [np.array(data.draw(st.lists(unit, min_size=n, max_size=n)), dtype=float) for row in shape for n in row]
-    back = Credit.per_token(group, values).steps()
+    back = Credit(group, np.concatenate(values)).steps() if values else []
     assert len(back) == len(values)
     assert all(np.array_equal(a, b) for a, b in zip(back, values, strict=True))
 
@@ -97,7 +97,7 @@ def test_steps_and_per_token_are_inverse(shape, data):
 def test_credit_reads_like_its_paper():
     group = make_group([[1, 2]])
     episode = Credit.per_step(group, np.array([1.0, 2.0]))
-    step = Credit.per_token(group, [np.array([10.0]), np.array([20.0, 30.0])])
+    step = Credit(group, np.array([10.0, 20.0, 30.0]))
     assert (episode + 0.5 * step).tokens_T.tolist() == [6.0, 12.0, 17.0]
     assert (step * 0.5).tokens_T.tolist() == (0.5 * step).tokens_T.tolist() == (np.float64(0.5) * step).tokens_T.tolist()
     assert (episode + 0.0 * step).tokens_T.tolist() == episode.tokens_T.tolist()
@@ -117,7 +117,6 @@ def test_terms_of_two_groups_do_not_add_up(kind):
         (lambda g: Rewards.local(g, np.zeros((3, 1))), "one number per step"),
         (lambda g: Rewards.at_the_end(g, np.zeros(3)), "one number per trajectory"),
         (lambda g: Credit.per_step(g, np.zeros(4)), "one number per step"),
-        (lambda g: Credit.per_token(g, [np.zeros(2)] * 2), "one number per completion token"),
     ],
 )
 def test_arrays_of_the_wrong_size_are_refused(build, what):

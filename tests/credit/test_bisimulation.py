@@ -13,8 +13,9 @@ from stepwise import make_group, make_step
 
 from tacit.core.credit import Rewards
 from tacit.credit.embedders import ActorHidden
+from tacit.credit.geometry import Clusters
 from tacit.credit.pace import ActionPeers, action_peers
-from tacit.credit.partitions import Clusters, by_cosine
+from tacit.credit.partitions import by_cosine
 from tacit.credit.step_relative import cluster_relative
 
 GAMMA, GOOD = 0.9, 0.6

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scripted import make_group
 
 from tacit.companions.hindsight import route
-from tacit.core.hindsight import Skills
 from tacit.core.protocols import TokenView
+from tacit.core.types import Skills
 from tacit.credit.skill_shift import skill_shifts
 from tacit.losses.surrogates import ClippedSurrogate
 

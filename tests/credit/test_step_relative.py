@@ -20,16 +20,15 @@ from stepwise import (
 )
 
 from tacit.core.credit import Rewards
-from tacit.core.errors import TacitError
 from tacit.core.method import Explained
 from tacit.core.types import Prompt
 from tacit.credit.embedders import HashNgram, Identity
 from tacit.credit.episode import EpisodeRelative, standardize, step_scores
+from tacit.credit.geometry import Clusters
 from tacit.credit.pace import (
     BRANCHES,
     LEAVE_ONE_OUT,
     PACE,
-    PAPER_NAMES,
     ZERO,
     ActionPeers,
     action_keys,
@@ -37,7 +36,7 @@ from tacit.credit.pace import (
     action_values,
     pace_metrics,
 )
-from tacit.credit.partitions import Clusters, SameKey
+from tacit.credit.partitions import SameKey
 from tacit.credit.step_relative import HistoryHierarchy, StepRelative, cluster_relative, partition_metrics
 
 records = st.lists(
@@ -132,22 +131,6 @@ def test_action_keys():
     assert action_keys(steps, "tag").tolist() == [0, 0, 1, 2, 2], "what does not parse is known by its first tokens"
     assert action_keys(steps, "tokens", 3).tolist() == [0, 1, 0, 0, 0]
     assert action_keys(steps, "tokens", 8).tolist() == [0, 1, 2, 0, 0]
-    with pytest.raises(TacitError, match="key_tokens = 0"):
-        ActionPeers(key_tokens=0)
-
-
-def test_the_papers_names_are_understood():
-    """Table L.1 and Figure 4: first-token, action-tag, Q-style; section 3.5: diff-peer."""
-    assert ActionPeers(form="q-style", key="action-tag") == ActionPeers()
-    assert ActionPeers(form="diff-peer", key="first-token") == ActionPeers(form="difference", key="tokens")
-    group = make_group([[make_step("s", did, tokens=[1, 2, ord(did)])] for did in "aab"])
-    assert action_keys(group.steps, "first-token", 2).tolist() == [0, 0, 0]
-    assert action_keys(group.steps, "action-tag").tolist() == [0, 0, 1]
-    returns_N, cluster_N, key_N = np.array([10.0, 6.0, 1.0]), np.zeros(3, int), np.array([0, 0, 1])
-    for name, plain in PAPER_NAMES.items():
-        if plain in ("q", "difference"):
-            found, expected = (action_peers(returns_N, cluster_N, key_N, form)[0].tolist() for form in (name, plain))
-            assert found == expected
 
 
 def test_action_values_by_hand():
@@ -223,8 +206,6 @@ def test_hgpo_by_hand():
     np.testing.assert_allclose(values_of(credit)[1::2], [(2 * 0.5 + 3 * 0.5) / 5, (2 * -0.5 + 3 * -0.5) / 5, 0.0])
     (whole,) = HistoryHierarchy(None, std=None, gamma=0.0)([group], [rewards])
     np.testing.assert_array_equal(values_of(whole), values_of(credit), err_msg="no history here is longer than 2")
-    with pytest.raises(TacitError, match="depth = 0"):
-        HistoryHierarchy(0)
 
 
 def test_hgpo_with_one_level_is_gigpos_step_term_and_base_is_level_zero():

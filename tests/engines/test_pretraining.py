@@ -11,6 +11,10 @@ from tacit.engines.local.update import PARTS, PretrainingTrainer
 LR, DECAY = 3e-3, 0.05
 
 
+def trainer(policy, **settings) -> PretrainingTrainer:
+    return PretrainingTrainer(policy.engine.model.hf, policy.engine.codec.pad, **settings)
+
+
 @pytest.fixture
 def texts_as_rows() -> list[np.ndarray]:
     rng = np.random.default_rng(3)
@@ -37,7 +41,7 @@ def reference_step(model, rows, optimizer) -> float:
 
 def test_steps_are_those_of_a_plain_loop(make_policy, texts_as_rows):
     policy, plain = make_policy(seed=1), make_policy(seed=1).engine.model.hf
-    learner = PretrainingTrainer(policy, weight_decay=DECAY)
+    learner = trainer(policy, weight_decay=DECAY)
     groups = [
         {"params": [p for p in plain.parameters() if p.ndim > 1], "weight_decay": DECAY},
         {"params": [p for p in plain.parameters() if p.ndim <= 1], "weight_decay": 0.0},
@@ -52,15 +56,15 @@ def test_steps_are_those_of_a_plain_loop(make_policy, texts_as_rows):
 @pytest.mark.slow
 def test_neither_the_order_nor_the_company_of_documents_matters(make_policy, texts_as_rows):
     one, other = make_policy(seed=2), make_policy(seed=2)
-    first = PretrainingTrainer(one).step(texts_as_rows, LR)
-    second = PretrainingTrainer(other).step(texts_as_rows[::-1], LR)
+    first = trainer(one).step(texts_as_rows, LR)
+    second = trainer(other).step(texts_as_rows[::-1], LR)
     assert float(first) == pytest.approx(float(second), rel=1e-6)
-    alone = sum(float(PretrainingTrainer(make_policy(seed=2)).step([row], 0.0)) * (len(row) - 1) for row in texts_as_rows)
+    alone = sum(float(trainer(make_policy(seed=2)).step([row], 0.0)) * (len(row) - 1) for row in texts_as_rows)
     assert float(first) == pytest.approx(alone / sum(len(row) - 1 for row in texts_as_rows), rel=1e-5)
 
 
 def test_fewer_documents_than_parts(make_policy, texts_as_rows):
-    learner = PretrainingTrainer(make_policy())
+    learner = trainer(make_policy())
     assert len(texts_as_rows[:2]) < PARTS["cpu"] and float(learner.step(texts_as_rows[:2], LR)) > 0
 
 
@@ -69,12 +73,12 @@ def test_it_learns_and_what_is_sampled_afterwards_knows(make_policy):
     from tacit.core.protocols import Request, Sampling
 
     policy = make_policy(seed=5)
-    learner = PretrainingTrainer(policy)
+    learner = trainer(policy)
     prompt, answer = policy.encode_prompt("numbers: 3 4"), policy.encode_completion("op(*, 3, 4)")
     greedy, request = Sampling(temperature=0.0, max_tokens=len(answer)), [Request(prompt)]
     assert policy.sample(request, greedy)[0].text != "op(*, 3, 4)"
     document = np.concatenate([prompt, answer])
     losses = [float(learner.step([document] * 4, 1e-2)) for _ in range(40)]
-    learner.finish()
+    policy.engine.weights_changed(policy.name)
     assert losses[-1] < 0.1 * losses[0]
     assert policy.sample(request, greedy)[0].text == "op(*, 3, 4)"

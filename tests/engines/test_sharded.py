@@ -45,15 +45,15 @@ Open = Callable[..., ShardedPolicy]
 
 @dataclass(frozen=True)
 class Squashed:
-    """Something that reads whole logits, and nothing in parts where no advantage is above 1."""
+    """A term that is zero, without a gradient, in micro-batches where no advantage is above 1."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"logits"})
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         chosen_T = view.advantages_T > 1
         if not chosen_T.any():
             return torch.zeros(()), {"squashed": 0.0}
-        return 1e-3 * (view.logits_TV[chosen_T].logsumexp(-1) ** 2).sum() / view.total_tokens, {"squashed": chosen_T.sum()}
+        return 1e-3 * (view.logprobs_T[chosen_T] ** 2).sum() / view.total_tokens, {"squashed": chosen_T.sum()}
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def test_a_loss_that_wants_a_teacher_is_told_when_there_is_none(make_policy, row
         needs: ClassVar[frozenset[str]] = frozenset({"teacher"})
 
         def __call__(self, view):
-            return view.beside_teacher(lambda p, q: (p - q).sum(-1)).sum(), {}
+            return view.compare_with_teacher(lambda p, q: (p - q).sum(-1)).sum(), {}
 
     with pytest.raises(TacitError, match="no column 'taught'"):
         make_policy().update(Batch.imitation(*rows), [Wants()], 1e-3)

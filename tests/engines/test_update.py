@@ -28,12 +28,10 @@ class PolicyGradient:
 class Everything:
     """Uses every field a loss may ask for."""
 
-    needs: frozenset[str] = frozenset({"entropy", "values", "logits"})
+    needs: frozenset[str] = frozenset({"entropy", "values"})
 
     def __call__(self, view):
-        assert view.logits_TV.shape == (len(view.row_T), view.logits_TV.shape[1])
-        logps_TV = torch.log_softmax(view.logits_TV, -1)
-        loss = -0.1 * view.entropy_T.sum() / view.total_tokens + logps_TV[:, 3].sum() / view.total_tokens
+        loss = -0.1 * view.entropy_T.sum() / view.total_tokens
         loss = loss + ((view.values_R - view.rows["returns"]) ** 2).sum() / view.total_rows
         loss = loss + (view.tokens["weight"] * view.logprobs_T / view.lengths_R[view.row_T]).sum() / view.total_rows
         return loss, {"weight": view.tokens["weight"].sum()}

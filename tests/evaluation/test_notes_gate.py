@@ -10,8 +10,7 @@ from scripted import Words
 
 from tacit.cli.main import main
 from tacit.companions.hindsight import Hindsight, RoutedSkills, RuleAnalyzer
-from tacit.core.hindsight import Skills
-from tacit.core.types import Completion, Group, IterationInfo, Observation, Prompt, Step, StopReason, Task, Trajectory
+from tacit.core.types import Completion, Group, IterationInfo, Observation, Prompt, Skills, Step, StopReason, Task, Trajectory
 from tacit.evaluation.notes import KINDS, Gate, NoteResult, area_under_curve, score_notes
 from tacit.prompts.conversation import OPEN
 

@@ -124,16 +124,16 @@ BIPACE: Sourced = BIGPO | {
 }
 
 FIRST_TOKEN: Sourced = {
-    "method.estimator": ("diff-peer", "Table L.1"),
-    "method.action_key": ("first-token", "Table L.1"),
+    "method.estimator": ("difference", "Table L.1: diff-peer"),
+    "method.action_key": ("tokens", "Table L.1: first-token"),
 }
 ACTION_TAG: Sourced = {
-    "method.estimator": ("diff-peer", "Table L.1"),
-    "method.action_key": ("action-tag", "Table L.1"),
+    "method.estimator": ("difference", "Table L.1: diff-peer"),
+    "method.action_key": ("tag", "Table L.1: action-tag"),
 }
 Q_STYLE: Sourced = {
-    "method.estimator": ("q-style", "Table L.1"),
-    "method.action_key": ("action-tag", "Table L.1"),
+    "method.estimator": ("q", "Table L.1: Q-style"),
+    "method.action_key": ("tag", "Table L.1: action-tag"),
 }
 
 ON_7B: Sourced = {"model": ("Qwen/Qwen2.5-7B-Instruct", "§4.1")}

@@ -140,10 +140,10 @@ def test_bipace_table_l1():
     told = {row: (method.get("estimator"), method.get("action_key"), method["embedder"]) for row, method in rows.items()}
     assert told == {
         "state-only": (None, None, "actor"),
-        "first-token": ("diff-peer", "first-token", "actor"),
-        "action-tag": ("diff-peer", "action-tag", "actor"),
-        "q-style": ("q-style", "action-tag", "actor"),
-        "identity": ("q-style", "action-tag", "identity"),
+        "first-token": ("difference", "tokens", "actor"),
+        "action-tag": ("difference", "tag", "actor"),
+        "q-style": ("q", "tag", "actor"),
+        "identity": ("q", "tag", "identity"),
     }
     assert {method["epsilon"] for row, method in rows.items() if row != "identity"} == {0.10}
     assert rows["identity"]["epsilon"] is None or rows["identity"]["epsilon"] == 0.0

@@ -49,10 +49,6 @@ def test_terms_are_equal_where_their_settings_are():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(TacitError, match="horizon T = 0"):
-        SegmentationCost(ABC, CODE, horizon=0)
-    with pytest.raises(TacitError, match="efficiency = -1"):
-        SegmentationCost(ABC, CODE, 20, efficiency=-1.0)
     with pytest.raises(TacitError, match="projects to no skill"):
         SegmentationCost(ABC, CODE, 20)([won("--")])
     with pytest.raises(TacitError, match="unknown skill 'X'"):

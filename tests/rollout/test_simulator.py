@@ -87,7 +87,7 @@ def test_its_death_ends_its_episodes_with_a_reason_and_another_is_started(served
     assert [t.stop for t in played] == [StopReason.WORLD_ERROR] * 4
     assert played[1].detail == "SimulatorDied: the simulator died: EOFError: the server left with code 3"
     # the first had answered before the second's took it down; it hears of it when it acts next
-    gone = "SimulatorDied: the simulator it was played in is gone, and the episode with it"
+    gone = "SimulatorDied: the simulator of this episode is gone"
     assert [t.detail for t in (played[0], played[2], played[3])] == [gone] * 3
     assert [len(t) for t in played] == [2, 1, 1, 1]
     again = play(pool, 4)

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 
+import numpy as np
 import pytest
 from scripted import make_group
 
@@ -108,7 +109,7 @@ def test_other_ways_a_disk_refuses(tmp_path, monkeypatch, number, words):
 def test_records_come_back_as_they_went(tmp_path):
     group = make_group([[2, 1], [1]], success=[True, False], valid=[[True, False], [True]])
     rewards = Rewards.at_the_end(group, [10.0, 0.0]) + Rewards.local(group, [0.0, -0.1, 0.0])
-    credit = Credit.per_token(group, [[1.0, 2.0], [3.0], [-1.0]])
+    credit = Credit(group, np.array([1.0, 2.0, 3.0, -1.0]))
     records = group_records(group, rewards, credit)
     path = tmp_path / "trajectories" / "rl-000001.jsonl.gz"
     write_records(path, records)

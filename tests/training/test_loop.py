@@ -191,8 +191,6 @@ def test_minibatches_of_a_given_size_are_as_many_as_the_batch_is_long(rows, part
 
 
 def test_a_batch_is_parted_in_one_way():
-    with pytest.raises(TacitError, match="minibatch_rows = -1 must not be negative"):
-        Schedule(minibatch_rows=-1)
     with pytest.raises(TacitError, match="both divide the batch"):
         Schedule(minibatches=2, minibatch_rows=4)
 

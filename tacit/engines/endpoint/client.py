@@ -1,12 +1,12 @@
-"""One chat completion or batch of vectors over HTTP: the `openai` client, and what its errors mean here.
+"""Chat completions and embeddings over HTTP with the `openai` client, and how errors are handled.
 
-    BrokenAnswer  the server answered, but with nothing to read: not JSON, no choices, a prompt it refuses (400, 413, 422), or a
-                  failure of its own that outlasts every retry. One turn is lost; whoever asked goes on.
-    TacitError    it will never answer: a wrong key, a wrong address, a model it does not have, nobody listening. Work stops.
-    Passing       too many requests (429), 5xx, a timeout, a connection that breaks: asked again after a growing pause.
+    BrokenAnswer  an unusable answer: not JSON, no choices, a refused prompt (400, 413, 422), a server error after all retries.
+                  One turn is lost; the run continues.
+    TacitError    a permanent error: wrong key, address or model, or no server. The run stops.
+    Passing       429, 5xx, timeouts, broken connections: retried with growing pauses.
 
-An endpoint that has never answered is not trusted to: its first request is asked again for a few seconds, whatever Retry-After
-says, one that times out not at all, and then work stops. `trouble` says at any time what is being retried.
+The first request to an endpoint is retried for a few seconds only, whatever Retry-After says, and not at all after a timeout.
+`trouble` tells what is being retried.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ from tacit.core.bounds import AtLeastOne, Positive
 from tacit.core.chat import Call
 from tacit.core.errors import TacitError, install_command
 
-# What an endpoint answers, as one text.
-
 
 def text_of(message: Mapping[str, Any]) -> str | None:
-    """An answer's text, else its refusal, else its unreadable calls as they came; None without any of these."""
+    """The text of an answer, else its refusal, else its unreadable tool calls verbatim; None without any of these."""
     content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
@@ -49,7 +47,7 @@ def text_of(message: Mapping[str, Any]) -> str | None:
 
 
 def calls_of(message: Mapping[str, Any]) -> tuple[Call, ...]:
-    """The tool calls of an answer; one that cannot be read is none."""
+    """The readable tool calls of an answer."""
     found = []
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, Sequence) else ():
@@ -64,49 +62,49 @@ def calls_of(message: Mapping[str, Any]) -> tuple[Call, ...]:
 
 
 def thought_of(message: Mapping[str, Any]) -> str:
-    """The reasoning that a server keeps apart from what is said, under either of the names in use."""
+    """The reasoning, if the server returns it separately, under either of its two names."""
     found = (message.get(name) for name in ("reasoning_content", "reasoning"))
     return next((whole(text.strip()) for text in found if isinstance(text, str) and text.strip()), "")
 
 
 def whole(text: str) -> str:
-    """The text with a question mark for each half character: JSON can say one, and no file can hold it."""
+    """The text with a question mark for each half surrogate pair, which JSON allows and files do not."""
     return text.encode("utf-8", "replace").decode()
 
 
 def spoken(text: str, calls: Sequence[Call], thought: str) -> str:
-    """An answer as a local model would have written it: the thought, what is said, the calls."""
+    """An answer as a local model would write it: thought, text, tool calls."""
     before = f"<think>\n{thought}\n</think>\n\n" if thought else ""
     return before + "\n".join(part for part in (text.strip(), *(call.text() for call in calls)) if part)
 
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """How an OpenAI-compatible endpoint is asked."""
+    """Settings of an OpenAI-compatible endpoint."""
 
     url: str = "http://localhost:8000/v1"
     """its address, up to and including the version"""
     key_variable: str = "OPENAI_API_KEY"
     """environment variable that holds the key; a server that wants none is asked without one"""
     concurrency: AtLeastOne = 16
-    """requests under way at a time"""
+    """concurrent requests"""
     timeout_s: Positive = 120.0
-    """how long one answer may take"""
+    """seconds that one answer may take"""
 
 
 Read = TypeVar("Read")
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 PATIENCE = 20
-"""requests that may fail one after another, each after all its retries, before the endpoint is taken to be down"""
+"""consecutive failed requests, each after all its retries, after which the endpoint counts as down"""
 FIRST_RETRIES = 3
 """of a request to an endpoint that has never answered"""
 FIRST_WAIT_S = 10.0
-"""all the pauses of such a request together, however long the server asks to be left alone"""
+"""sum of the pauses of such a request, whatever Retry-After says"""
 PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
-"""after the first failure, and the longest; each is twice the one before"""
+"""the first and the longest pause; each is twice the one before"""
 NEVER = {401: "refuses the key", 403: "refuses the key", 404: "does not know this address or model", 405: "is no such endpoint"}
 OWN_FAULT = (400, 413, 422)
-"""statuses that say something about this one prompt, not about the endpoint"""
+"""statuses caused by this one prompt, not by the endpoint"""
 
 
 class BrokenAnswer(Exception):
@@ -114,7 +112,7 @@ class BrokenAnswer(Exception):
 
 
 class Passing(Exception):
-    """A failure that may pass. `wait_s` is how long the server asks to be left alone, 0 where it does not say."""
+    """A temporary failure. `wait_s`: the server's Retry-After, or 0."""
 
     def __init__(self, reason: str, wait_s: float = 0.0, timed_out: bool = False, nobody: bool = False) -> None:
         super().__init__(reason)
@@ -125,9 +123,9 @@ class Passing(Exception):
 class Answer:
     text: str
     finished: bool
-    """False where it was cut off at the longest completion"""
+    """False if it was cut off at the longest completion"""
     prompt_tokens: int
-    """as the server counts them; 0 where it does not say"""
+    """as counted by the server; 0 if it does not report them"""
     completion_tokens: int
     calls: tuple[Call, ...] = ()
     """of tools"""

@@ -1,4 +1,4 @@
-"""A model behind an endpoint as a policy that can only sample: what evaluation needs, and nothing that needs weights."""
+"""A model behind an endpoint as a policy that can only sample, for evaluation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TALK = 256
 
 
 class ByteTokens(PolicyHooks):
-    """The tokenizer of a player that is not spoken to in tokens: an endpoint, an expert, a person."""
+    """The tokenizer of a player without tokens (an endpoint, an expert, a person): one token per byte."""
 
     context_limit = 1 << 40
 
@@ -59,7 +59,7 @@ class ChatPolicy(ByteTokens):
         self._lock = threading.Lock()
 
     def digest(self) -> str:
-        """What names it, where there are no weights to hash."""
+        """A hash of its name: there are no weights."""
         return f"{self._client.model} at {self._client.url}"
 
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> EndpointScheduler:
@@ -69,12 +69,12 @@ class ChatPolicy(ByteTokens):
         return run_requests(self.open_scheduler(sampling), requests)
 
     def check_answers(self) -> None:
-        """Ask for one word: a wrong key, address or model is found out before there is anything to lose."""
+        """Ask for one word, so that a wrong key, address or model is found before the run starts."""
         with contextlib.suppress(BrokenAnswer):
             self._client.complete([{"role": "user", "content": "Answer with the word yes."}], max_tokens=1)
 
     def settle(self, trajectory: Trajectory) -> Trajectory:
-        """The episode with as many prompt tokens per turn as the server said it read, where it said."""
+        """The episode with the prompt tokens that the server counted, if it did."""
         steps = [
             replace(step, prompt_tokens=np.zeros(step.completion.read, np.int64)) if step.completion.read else step
             for step in trajectory.steps
@@ -135,7 +135,7 @@ class EndpointScheduler:
         return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
-        """An error is raised once all that was answered before it has been given out: it costs no answer."""
+        """Returns finished answers first; an error is raised by the next call, so it costs no answer."""
         answers: list[tuple[int, Completion]] = []
         while self._owed and (not answers or not self._answered.empty()):
             request_id, answer = self._answered.get()
@@ -150,7 +150,7 @@ class EndpointScheduler:
         return sorted(answers, key=lambda one: one[0])
 
     def close(self) -> None:
-        """Requests that were not sent yet need not be."""
+        """Drop requests that were not sent yet."""
         with self._lock:
             self._waiting.clear()
 
@@ -163,7 +163,7 @@ class EndpointScheduler:
                 request_id, request = self._waiting.popleft()
             try:
                 self._answered.put((request_id, self._answer(request)))
-            except BaseException as error:  # raised where it is waited for
+            except BaseException as error:  # raised in `wait`
                 self._answered.put((request_id, error))
 
 

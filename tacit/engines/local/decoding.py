@@ -150,7 +150,12 @@ class DecodeState:
     def fetch_tokens(self, slots: int, steps: int) -> PendingTokens:
         """The tokens sampled since `load_noise`, and their log-probabilities."""
         read = fetch_async(self._out_tokens_BK[:slots, :steps], self._out_logprobs_BK[:slots, :steps])
-        return lambda: (read()[0], read()[1])
+
+        def result() -> tuple[np.ndarray, np.ndarray]:
+            tokens_BK, logprobs_BK = read()
+            return tokens_BK, logprobs_BK
+
+        return result
 
     def compact(self, order: np.ndarray) -> None:
         """Slot i becomes what slot order[i] is."""
@@ -196,7 +201,10 @@ def sample_first_tokens(
 ) -> tuple[Tensor, PendingPrefill]:
     """Each request's first token from the prefill's logits: (tokens on the device, the result for the host)."""
     tokens_N, logprobs_N = sample_tokens(logits_NV, to_device(batch.uniform_N, logits_NV.device), sampling)
-    read = fetch_async(tokens_N, logprobs_N, *([] if hidden_ND is None else [hidden_ND.float()]))
+    wanted = [tokens_N, logprobs_N]
+    if hidden_ND is not None:
+        wanted.append(hidden_ND.float())
+    read = fetch_async(*wanted)
 
     def result() -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         tokens, logprobs, *hidden = read()
@@ -208,7 +216,9 @@ def sample_first_tokens(
 class GenericDecoder:
     """Decodes any causal LM through its own forward pass and a transformers cache; sequences are padded on the left."""
 
-    max_length, weights_version, has_prefix_cache = None, 0, False
+    max_length = None
+    weights_version = 0
+    has_prefix_cache = False
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self.model = model
@@ -310,9 +320,11 @@ class GenericDecodeBatch(DecodeBatch):
         columns = max(self._mask_BT.shape[1], mask_NT.shape[1])
         for here, there in zip(self._cache.layers, cache.layers, strict=True):
             for part in ("keys", "values"):
-                both = [pad(t, (0, 0, columns - t.shape[-2], 0)) for t in (getattr(here, part), getattr(there, part))]
-                setattr(here, part, torch.cat(both)[order_B])
-        self._mask_BT = torch.cat([pad(mask, (columns - mask.shape[1], 0)) for mask in (self._mask_BT, mask_NT)])[order_B]
+                both = [getattr(here, part), getattr(there, part)]
+                padded = [pad(t, (0, 0, columns - t.shape[-2], 0)) for t in both]
+                setattr(here, part, torch.cat(padded)[order_B])
+        masks = [pad(mask, (columns - mask.shape[1], 0)) for mask in (self._mask_BT, mask_NT)]
+        self._mask_BT = torch.cat(masks)[order_B]
         self._trim()
 
     def _trim(self) -> None:

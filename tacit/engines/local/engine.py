@@ -210,19 +210,22 @@ class LocalEngine:
     def digest(self, name: str | None = None, masters: bool = True) -> str:
         """sha256 over the trained tensors of one member, or of all, as float32, in name order. Cached until a tensor
         changes."""
-        members = {n: m for n, m in sorted(self.members.items()) if name in (None, n)}
-        tensors = {n: sorted(member.trained_tensors(masters).items()) for n, member in members.items()}
-        state = tuple(
-            (n, members[n].version, tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for _, t in own))
-            for n, own in tensors.items()
-        )
-        if self._digests.get((name, masters), (None, ""))[0] != state:
+        tensors: list[tuple[str, str, torch.Tensor]] = []
+        state: list[tuple[str, int, int]] = []
+        for member_name, member in sorted(self.members.items()):
+            if name not in (None, member_name):
+                continue
+            state.append((member_name, member.version, 0))
+            for tensor_name, tensor in sorted(member.trained_tensors(masters).items()):
+                tensors.append((member_name, tensor_name, tensor))
+                state.append((tensor_name, tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version))
+        cached = self._digests.get((name, masters))
+        if cached is None or cached[0] != state:
             total = hashlib.sha256()
-            for n, own in tensors.items():
-                for tensor_name, tensor in own:
-                    update_digest(total, n, tensor_name, tensor)
-            self._digests[name, masters] = state, total.hexdigest()
-        return self._digests[name, masters][1]
+            for member_name, tensor_name, tensor in tensors:
+                update_digest(total, member_name, tensor_name, tensor)
+            cached = self._digests[name, masters] = state, total.hexdigest()
+        return cached[1]
 
 
 class PolicyBase(TextCodec, PolicyHooks):

@@ -51,15 +51,19 @@ class LanguageModel:
         self.vocabulary = int(self.head.weight.shape[0])
         self.device: torch.device = self.head.weight.device
         # Cohere multiplies logits, Granite divides them, Gemma applies a soft cap.
-        scale = getattr(self.config, "logit_scale", None)
-        divisor = getattr(self.config, "logits_scaling", None)
-        self._scale = float(scale) if scale else 1.0 / float(divisor) if divisor else 1.0
+        scale = getattr(self.config, "logit_scale", None) or 1.0
+        divisor = getattr(self.config, "logits_scaling", None) or 1.0
+        self._scale = float(scale) / float(divisor)
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._check_head()
         self.packed_decoder: PackedDecoder | None = None
         if packed and is_fast_enabled() and PackedDecoder.supports(hf):
-            varlen = [VarlenDecoder(hf)] if VarlenDecoder.can_run(hf) else []
-            self.packed_decoder = next((d for d in (*varlen, PackedDecoder(hf)) if self._matches_transformers(d)), None)
+            kinds = [VarlenDecoder, PackedDecoder] if VarlenDecoder.can_run(hf) else [PackedDecoder]
+            for kind in kinds:
+                decoder = kind(hf)
+                if self._matches_transformers(decoder):
+                    self.packed_decoder = decoder
+                    break
 
     def plan_micro_batches(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int
@@ -83,7 +87,6 @@ class LanguageModel:
         if isinstance(packed, PackedBatch):
             assert self.packed_decoder is not None
             return self.packed_decoder(packed)
-        # [R, S, D] hidden states after the final norm.
         hidden_RSD = self.decoder(input_ids=to_device(packed.input_ids, self.device), use_cache=False).last_hidden_state
         return hidden_RSD.flatten(0, 1).index_select(0, to_device(packed.positions_T, self.device))
 

@@ -167,45 +167,54 @@ def make_packed_batch(prompts: Sequence[np.ndarray], completions: Sequence[np.nd
                                                           targets   . 7 8   of the first row
                                                           targets   . 9     of the second
     """
-    distinct: dict[bytes, int] = {}
-    of_R = np.array([distinct.setdefault(np.asarray(prompts[r], np.int64).tobytes(), len(distinct)) for r in rows])
-    firsts = np.unique(of_R, return_index=True)[1]
-    heads = [np.asarray(prompts[rows[i]], np.int64) for i in firsts]  # the U distinct prompts
-    tails = [np.asarray(completions[r], np.int64)[:-1] for r in rows]
+    heads: list[np.ndarray] = []  # the U distinct prompts
+    index: dict[bytes, int] = {}
+    head_R = np.zeros(len(rows), np.int64)  # the prompt of each row
+    for i, r in enumerate(rows):
+        prompt = np.asarray(prompts[r], np.int64)
+        key = prompt.tobytes()
+        if key not in index:
+            index[key] = len(heads)
+            heads.append(prompt)
+        head_R[i] = index[key]
+    tails = [np.asarray(completions[r], np.int64)[:-1] for r in rows]  # the last token is only predicted
     lengths_R = np.array([len(completions[r]) for r in rows], dtype=np.int64)
-    prompt_R = np.array([len(heads[u]) for u in of_R], dtype=np.int64)
+    prompt_R = np.array([len(heads[u]) for u in head_R], dtype=np.int64)
+    tails_R = lengths_R - 1
     if len(heads) == len(rows):
-        parts = [part for pair in zip(heads, tails, strict=True) for part in pair]
-        total_R = prompt_R + lengths_R - 1
+        # each row's prompt, then its completion: one causal attention per row
+        tokens_N = np.concatenate([part for pair in zip(heads, tails, strict=True) for part in pair])
+        total_R = prompt_R + tails_R
         starts_R = np.cumsum(total_R) - total_R
-        keys = _padded_ranges(starts_R, total_R)
-        positions_N = ragged_arange(total_R)
-        inner: tuple[AttentionPlan, ...] = (AttentionPlan(keys, keys, None, total_R, total_R),)
         tails_start_R = starts_R + prompt_R
+        positions_N = ragged_arange(total_R)
+        keys = _padded_ranges(starts_R, total_R)
+        lower = [AttentionPlan(keys, keys, None, total_R, total_R)]
     else:
-        parts = [*heads, *tails]
-        sizes_U = np.array([len(h) for h in heads], dtype=np.int64)
+        # all prompts, then all completions, which attend to their prompt and to themselves
+        tokens_N = np.concatenate([*heads, *tails])
+        sizes_U = np.array([len(head) for head in heads], dtype=np.int64)
         starts_U = np.cumsum(sizes_U) - sizes_U
-        tails_R = lengths_R - 1
+        starts_R = starts_U[head_R]
         tails_start_R = sizes_U.sum() + np.cumsum(tails_R) - tails_R
-        prompt_keys = _padded_ranges(starts_U, sizes_U)
-        keys = _concat_ranges(starts_U[of_R], prompt_R, tails_start_R, tails_R)
         positions_N = np.concatenate([ragged_arange(sizes_U), np.repeat(prompt_R, tails_R) + ragged_arange(tails_R)])
-        inner = (AttentionPlan(prompt_keys, prompt_keys, None, sizes_U, sizes_U),)
+        prompt_keys = _padded_ranges(starts_U, sizes_U)
+        lower = [AttentionPlan(prompt_keys, prompt_keys, None, sizes_U, sizes_U)]
+        keys = _concat_ranges(starts_R, prompt_R, tails_start_R, tails_R)
         if tails_R.any():
             tails_keys = _padded_ranges(tails_start_R, tails_R)
-            inner = (*inner, AttentionPlan(tails_keys, keys, prompt_R, tails_R, prompt_R + tails_R))
-        starts_R = starts_U[of_R]
+            lower.append(AttentionPlan(tails_keys, keys, prompt_R, tails_R, prompt_R + tails_R))
     first_R = np.cumsum(lengths_R) - lengths_R
-    top = AttentionPlan(_padded_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + lengths_R - 1)
-    sources = _concat_ranges(starts_R + prompt_R - 1, np.ones_like(lengths_R), tails_start_R, lengths_R - 1)
+    top = AttentionPlan(_padded_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + tails_R)
+    # a completion is predicted from the prompt's last token and its own tokens but the last
+    sources = _concat_ranges(starts_R + prompt_R - 1, np.ones_like(lengths_R), tails_start_R, tails_R)
     return PackedBatch(
         rows=rows,
         targets_T=concat_column([completions[r] for r in rows], np.int64),
         lengths_R=lengths_R,
-        tokens_N=np.concatenate(parts),
+        tokens_N=tokens_N,
         positions_N=positions_N,
-        lower_attention=inner,
+        lower_attention=tuple(lower),
         top_attention=top,
         source_T=sources.ravel()[top.outputs],
     )
@@ -233,10 +242,9 @@ def plan_packed_batches(
             cut.append([])
             size = tail + len(prompts[row])
         cut[-1].append(row)
+    batches = [np.array(part, dtype=np.int64) for part in cut]
     lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in alone]
-    return [np.array(part, dtype=np.int64) for part in cut] + [
-        alone[part] for part in plan_padded_batches(lengths, token_budget)
-    ]
+    return batches + [alone[part] for part in plan_padded_batches(lengths, token_budget)]
 
 
 def is_arange(index: np.ndarray) -> bool:
@@ -251,11 +259,13 @@ def _padded_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _concat_ranges(a: np.ndarray, a_lengths: np.ndarray, b: np.ndarray, b_lengths: np.ndarray) -> np.ndarray:
-    """[B, max of both]: each row's range a, then its range b, padded with the first index of a."""
+    """[B, max of both]: each row's range a, then its range b, padded with the first index of a. `a`, `b`: where they start."""
     offsets = np.arange(int((a_lengths + b_lengths).max()))[None]
-    in_a, in_b = offsets < a_lengths[:, None], offsets < (a_lengths + b_lengths)[:, None]
-    second = b[:, None] + offsets - a_lengths[:, None]
-    return np.where(in_a, a[:, None] + offsets, np.where(in_b, second, a[:, None]))
+    in_a = offsets < a_lengths[:, None]
+    in_b = ~in_a & (offsets < (a_lengths + b_lengths)[:, None])
+    of_a = a[:, None] + offsets
+    of_b = b[:, None] + offsets - a_lengths[:, None]
+    return np.select([in_a, in_b], [of_a, of_b], a[:, None])
 
 
 def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:

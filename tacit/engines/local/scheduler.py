@@ -81,14 +81,16 @@ class LocalScheduler:
         """launched prefills and decodes, in order; calling one waits for its results and records them"""
 
     def submit(self, request: Request) -> int:
-        request_id, self._submitted = self._submitted, self._submitted + 1
+        request_id = self._submitted
+        self._submitted += 1
         self.waiting.append(self._sampler.make_request(request_id, request, self._sampling))
         return request_id
 
     @torch.inference_mode()
     def wait(self) -> list[tuple[int, Completion]]:
         with self._sampler.lock:
-            if unfinished := len(self.waiting) + self._slots.num_active:
+            unfinished = len(self.waiting) + self._slots.num_active
+            if unfinished:
                 try:
                     with fast_paths(self._sampler.fast):
                         self._sampler.slot_budget.run(self._run_round, 1, "sampling with a max_batch of {}", most=unfinished)
@@ -162,14 +164,7 @@ class LocalScheduler:
         if not requests:
             return False
         if not occupied:
-            # Start with empty slots, on a decoder that can decode so many tokens.
-            max_length = max(request.max_length for request in requests)
-            decoder = self._sampler.select_decoder(max_length)
-            if self._batch is None or self._batch.decoder is not decoder:
-                if self._batch is not None:
-                    self._batch.decoder.recycle(self._batch)
-                self._batch = decoder.open_batch()
-            self._slots, self._weights_seen = Slots(self._batch.steps_per_sync), self._batch.decoder.weights_version
+            self._start_empty(max(request.max_length for request in requests))
             prefixes = {}
         for _ in requests:
             self.waiting.popleft()
@@ -184,12 +179,26 @@ class LocalScheduler:
             self._prefill(others, prefixes, occupied)
         return True
 
+    def _start_empty(self, max_length: int) -> None:
+        """Empty slots, in a batch whose decoder can decode that many tokens."""
+        decoder = self._sampler.select_decoder(max_length)
+        if self._batch is None or self._batch.decoder is not decoder:
+            if self._batch is not None:
+                self._batch.decoder.recycle(self._batch)
+            self._batch = decoder.open_batch()
+        self._slots = Slots(self._batch.steps_per_sync)
+        self._weights_seen = decoder.weights_version
+
     def _take_admissible(self, requests: list[EngineRequest]) -> list[EngineRequest]:
         """The first requests that the current batch can decode; the others wait until it is empty."""
         batch = self._batch
         assert batch is not None
+        if not batch.can_admit:
+            return []
         limit = batch.decoder.max_length
-        return list(takewhile(lambda request: batch.can_admit and (limit is None or request.max_length <= limit), requests))
+        if limit is None:
+            return requests
+        return list(takewhile(lambda request: request.max_length <= limit, requests))
 
     def _prefill(self, requests: list[EngineRequest], prefixes: Prefixes, occupied: int) -> None:
         """Prefill whole prompts, identical ones once; or, if all of these requests have cached prefixes, their suffixes."""
@@ -197,20 +206,22 @@ class LocalScheduler:
         assert batch is not None
         if requests[0].request_id in prefixes:
             requests = sorted(requests, key=lambda r: (len(r.prompt) - prefixes[r.request_id].tokens, r.request_id))
-            distinct, source_N = requests, np.arange(len(requests))
+            prompts = [request.prompt for request in requests]
+            source_N = np.arange(len(requests))
             cached_N = np.array([prefixes[request.request_id].tokens for request in requests])
         else:
             requests = sorted(requests, key=lambda r: (len(r.prompt), r.prompt.tobytes()))
-            # the first request of each prompt, and for every request the index of its own
             groups = [list(same) for _, same in groupby(requests, key=lambda r: r.prompt.tobytes())]
-            distinct, source_N = [same[0] for same in groups], np.repeat(np.arange(len(groups)), list(map(len, groups)))
+            prompts = [same[0].prompt for same in groups]
+            source_N = np.repeat(np.arange(len(groups)), [len(same) for same in groups])
             cached_N = None
-        prompts = [request.prompt for request in distinct]
         slots_N, uniform_N = self._slots.assign(requests, [prefixes.get(request.request_id) for request in requests])
         max_length = max(request.max_length for request in requests) + batch.steps_per_sync
         prefill_batch = PrefillBatch(slots_N, prompts, source_N, uniform_N, max_length, cached_N)
         result = batch.prefill(prefill_batch, occupied, self._sampling, self._hidden)
-        self._sampler.prefilled_tokens += sum(map(len, prompts)) - (0 if cached_N is None else int(cached_N.sum()))
+        self._sampler.prefilled_tokens += sum(len(prompt) for prompt in prompts)
+        if cached_N is not None:
+            self._sampler.prefilled_tokens -= int(cached_N.sum())
         self._pending.append(partial(self._record_prefill, slots_N, result))
 
     # Prefix cache.
@@ -263,10 +274,13 @@ class LocalScheduler:
         runs_ahead = batch.is_async and bool((slots.remaining_N > 0).any())
         if admitted and runs_ahead:
             self._launch_decode()
-        while len(self._pending) > runs_ahead:
+        left_pending = 1 if runs_ahead else 0
+        while len(self._pending) > left_pending:
             self._pending.popleft()()
-        num_finished, idle, waited = len(self._finished), 0, 0
-        num_started, steady = slots.num_active + num_finished, not num_finished
+        num_finished = len(self._finished)
+        num_started = slots.num_active + num_finished
+        steady = num_finished == 0
+        idle = waited = 0
         while slots.num_active and idle < ADMIT_COST * num_started and waited < MAX_WAIT_STEPS:
             sparse = slots.num_active <= batch.compact_below * len(slots)
             if sparse and not self._pending and not self._keeps_prefixes:
@@ -276,10 +290,12 @@ class LocalScheduler:
             if batch.is_async and steady and bool((slots.remaining_N > 0).all()):
                 self._launch_decode()
             self._pending.popleft()()
-            before, num_finished = num_finished, num_started - slots.num_active
+            before = num_finished
+            num_finished = num_started - slots.num_active
             steady = num_finished == before
             idle += num_finished * batch.steps_per_sync
-            waited += batch.steps_per_sync if num_finished else 0
+            if num_finished:
+                waited += batch.steps_per_sync
         if not slots.num_active:
             self._pending.clear()
         elif batch.is_async and not self._pending and (slots.remaining_N > 0).any():
@@ -290,7 +306,8 @@ class LocalScheduler:
         batch, slots = self._batch, self._slots
         assert batch is not None
         longest = slots.max_length
-        noise_SK, occupants = slots.launch(max(1, min(batch.steps_per_sync, int(slots.remaining_N.max()))))
+        steps = min(batch.steps_per_sync, int(slots.remaining_N.max()))
+        noise_SK, occupants = slots.launch(max(1, steps))
         tokens = batch.decode(noise_SK, longest, self._sampling)
         self._pending.append(partial(self._record_tokens, occupants, tokens))
 

@@ -21,12 +21,16 @@ class StopConditions:
     a token whose text contains its last character (or part of a character), and this is remembered per token."""
 
     def __init__(self, tokenizer: Any, end_tokens: Iterable[int], stop: Sequence[str], vocabulary: int) -> None:
-        # Without special tokens. The backend tokenizer is used directly where the wrapper would change nothing: half the time.
-        own: Any = getattr(tokenizer, "backend_tokenizer", None)
-        is_plain = own is not None and not getattr(tokenizer, "clean_up_tokenization_spaces", True)
-        decode = self._decode = partial((own if is_plain else tokenizer).decode, skip_special_tokens=True)
-        in_batch = partial(own.decode_batch, skip_special_tokens=True) if is_plain else lambda texts: list(map(decode, texts))
-        self._decode_all: Callable[[list[list[int]]], list[str]] = in_batch
+        self._decode: Callable[[list[int]], str]
+        self._decode_all: Callable[[list[list[int]]], list[str]]
+        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is not None and not getattr(tokenizer, "clean_up_tokenization_spaces", True):
+            # The wrapper would change nothing and take twice the time.
+            self._decode = partial(backend.decode, skip_special_tokens=True)
+            self._decode_all = partial(backend.decode_batch, skip_special_tokens=True)
+        else:
+            self._decode = partial(tokenizer.decode, skip_special_tokens=True)
+            self._decode_all = lambda completions: [self._decode(tokens) for tokens in completions]
         self._stop = tuple(stop)
         self._last_characters = {text[-1] for text in stop}
         self._is_end_V = np.zeros(vocabulary, dtype=bool)
@@ -43,9 +47,13 @@ class StopConditions:
 
     def is_finished(self, tokens_T: np.ndarray) -> bool:
         """Whether the completion ends with its last token."""
-        return bool(self._is_end_V[tokens_T[-1]]) or (
-            self._may_complete_stop(int(tokens_T[-1])) and any(stop in self.decode(tokens_T) for stop in self._stop)
-        )
+        last = int(tokens_T[-1])
+        if self._is_end_V[last]:
+            return True
+        if not self._may_complete_stop(last):
+            return False
+        text = self.decode(tokens_T)
+        return any(stop in text for stop in self._stop)
 
     def decode(self, tokens_T: np.ndarray) -> str:
         """The text of a completion, without its end token."""
@@ -60,12 +68,11 @@ class StopConditions:
         return tokens[:-1] if tokens and self._is_end_V[tokens[-1]] else tokens
 
     def _may_complete_stop(self, token: int) -> bool:
-        may = self._may_complete.get(token)
-        if may is None:
+        if token not in self._may_complete:
             # twice, because some tokenizers drop a space that begins the text
             text = self._decode([token, token])
-            may = self._may_complete[token] = any(c in self._last_characters or c == "\ufffd" for c in text)
-        return may
+            self._may_complete[token] = any(c in self._last_characters or c == "\ufffd" for c in text)
+        return self._may_complete[token]
 
 
 def find_end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
@@ -235,18 +242,22 @@ class Slots:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Give each request a slot: that of its cached prefix, else a finished sequence's, else a new one. Returns the slots
         and the noise of each first token."""
-        kept_N = np.array([-1 if prefix is None else prefix.slot for prefix in prefixes or [None] * len(requests)])
-        free_N = np.setdiff1d(np.flatnonzero(~self.active_S), kept_N)[: int((kept_N < 0).sum())]
-        more = int((kept_N < 0).sum()) - len(free_N)
-        slots_N = kept_N.copy()
-        slots_N[kept_N < 0] = np.append(free_N, np.arange(len(self), len(self) + more))
+        prefixes = prefixes or [None] * len(requests)
+        slots_N = np.array([-1 if prefix is None else prefix.slot for prefix in prefixes])
+        needs_slot_N = slots_N < 0
+        needed = int(needs_slot_N.sum())
+        free_N = np.setdiff1d(np.flatnonzero(~self.active_S), slots_N)[:needed]
+        more = needed - len(free_N)
+        slots_N[needs_slot_N] = np.append(free_N, np.arange(len(self), len(self) + more))
         self.requests += [requests[0]] * more
         self.hidden += [None] * more
         limits_N = np.array([request.max_new_tokens for request in requests])
         self._resize(len(self), int(limits_N.max()) + self._overshoot)
         for slot, request in zip(slots_N, requests, strict=True):
             self.requests[slot] = request
-        self.active_S[slots_N], self._lengths_S[slots_N], self._limits_S[slots_N] = True, 0, limits_N
+        self.active_S[slots_N] = True
+        self._lengths_S[slots_N] = 0
+        self._limits_S[slots_N] = limits_N
         self._request_ids_S[slots_N] = [request.request_id for request in requests]
         self._launched_S[slots_N] = 1
         self._prompt_lengths_S[slots_N] = [len(request.prompt) for request in requests]
@@ -286,17 +297,20 @@ class Slots:
         at_limit_N = ends_N == self._limits_S[slots_N]
         finished, ended = [], []
         for i in np.flatnonzero(may_stop_N | at_limit_N):
-            slot, start, length, stopped = int(slots_N[i]), int(starts_N[i]), int(ends_N[i]), False
-            if may_stop_N[i]:
-                for at in range(start, length):
-                    if candidate_NK[i, at - start] and stops.is_finished(self._tokens_SM[slot, : at + 1]):
-                        length, stopped = at + 1, True
-                        break
+            slot, length = int(slots_N[i]), int(ends_N[i])
+            stopped = False
+            for k in np.flatnonzero(candidate_NK[i, : length - starts_N[i]]):
+                end = int(starts_N[i]) + int(k) + 1
+                if stops.is_finished(self._tokens_SM[slot, :end]):
+                    length, stopped = end, True
+                    break
             if stopped or at_limit_N[i]:
-                tokens_T, logprobs_T = self._tokens_SM[slot, :length].copy(), self._logprobs_SM[slot, :length].copy()
+                tokens_T = self._tokens_SM[slot, :length].copy()
+                logprobs_T = self._logprobs_SM[slot, :length].copy()
                 finished.append(FinishedSequence(self.requests[slot], tokens_T, logprobs_T, stopped, self.hidden[slot]))
                 ended.append(slot)
-        self.active_S[ended], self._launched_S[ended] = False, 0
+        self.active_S[ended] = False
+        self._launched_S[ended] = 0
         return finished
 
     def compact(self, kept: Sequence[int] = ()) -> np.ndarray:
@@ -328,6 +342,6 @@ class Slots:
 
 
 _SLOT_ARRAYS = (
-    *("active_S", "_request_ids_S", "_lengths_S", "_launched_S", "_limits_S", "_prompt_lengths_S"),
-    *("episodes_S", "_noise_SM", "_tokens_SM", "_logprobs_SM"),
-)
+    "active_S", "_request_ids_S", "_lengths_S", "_launched_S", "_limits_S", "_prompt_lengths_S", "episodes_S",
+    "_noise_SM", "_tokens_SM", "_logprobs_SM",
+)  # fmt: skip

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, OutOfGPUMemory, TacitError
-from tacit.core.protocols import LOGITS, TEACHER, LossTerm, TokenView
+from tacit.core.protocols import TEACHER, LossTerm, TokenView
 from tacit.core.seeds import derive
 from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE
 from tacit.engines.local.memory import AdaptiveBudget, free_bytes, free_memory, is_out_of_memory, retry_on_oom
@@ -30,16 +30,12 @@ from tacit.engines.local.packing import PackedBatch, PaddedBatch, concat_column,
 from tacit.engines.local.scoring import (
     EntropyMode,
     compare_with_teacher,
-    logprobs_from_logits,
     longer_prompts,
     teacher_prompts,
     token_logprobs,
 )
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tokenizer import TextCodec
-
-if TYPE_CHECKING:
-    from tacit.engines.local.policy import LocalPolicy
 
 
 class MasterWeights:
@@ -91,9 +87,10 @@ class MasterWeights:
         if self.steps:
             return
         for name, weight in self.live.items():
-            if (master := self.master[name]) is weight:
-                continue
-            master.copy_(dither(weight.float(), dither_noise(name, weight.shape, weight.device), weight.dtype))
+            master = self.master[name]
+            if master is not weight:
+                noise = dither_noise(name, weight.shape, weight.device)
+                master.copy_(dither(weight.float(), noise, weight.dtype))
 
     def accumulate_gradients(self) -> None:
         """Add the gradients of one micro-batch to the masters'."""
@@ -185,7 +182,8 @@ class Updater:
         `lr`, only the gradient is computed. On out of memory it is computed again with half the token budget, which stays
         there."""
         sizes = [len(completion) for completion in batch.completions]
-        for name, column in {"behavior": batch.behavior, "advantages": batch.advantages, **batch.tokens}.items():
+        token_columns = {"behavior": batch.behavior, "advantages": batch.advantages, **batch.tokens}
+        for name, column in token_columns.items():
             if [len(numbers) for numbers in column] != sizes:
                 raise ValueError(f"token column {name!r} does not have one number per completion token of each row")
         for name, values in batch.rows.items():
@@ -235,10 +233,12 @@ class Updater:
     ) -> tuple[dict[str, float], int]:
         """Accumulate the batch gradient in the masters; returns (metrics, tokens in the forward passes)."""
         self.weights.zero_grad()  # of a failed attempt
-        loss_metrics, computed = LossMetrics(losses, batch.total_tokens), 0
+        loss_metrics = LossMetrics(losses, batch.total_tokens)
+        computed = 0
         sampled = batch.sampled
+        dropout = bool(self.settings.lora_dropout) and not sampled
         seed = derive(self.seed, "dropout", self.weights.steps)
-        with training_mode(self.model, self.settings, dropout=bool(self.settings.lora_dropout) and not sampled, seed=seed):
+        with training_mode(self.model, self.settings, dropout, seed):
             for part in self.model.plan_micro_batches(longer_prompts(batch, needs), batch.completions, rows, token_budget):
                 packed = self.model.make_micro_batch(batch.prompts, batch.completions, part, self.codec.pad)
                 computed += packed.num_tokens
@@ -257,11 +257,7 @@ class Updater:
         targets_T = to_device(packed.targets_T, device)
         hidden_TD = self.model.forward_hidden(packed)
         entropy: EntropyMode = "gradient" if "entropy" in needs else "value"
-        logits_TV = self.model.logits(hidden_TD) if "logits" in needs else None
-        if logits_TV is not None:
-            logprobs_T, entropy_T = logprobs_from_logits(logits_TV, targets_T, batch.temperature, entropy)
-        else:
-            logprobs_T, entropy_T = token_logprobs(self.model, hidden_TD, targets_T, batch.temperature, entropy)
+        logprobs_T, entropy_T = token_logprobs(self.model, hidden_TD, targets_T, batch.temperature, entropy)
         values_R = None
         if "values" in needs and self.value_head is not None:
             prompt_ends_RD = hidden_TD.index_select(0, to_device(packed.first_R, device))
@@ -273,7 +269,7 @@ class Updater:
                 teacher_TD = self.model.forward_hidden(taught)
             compare_teacher = partial(compare_with_teacher, self.model, hidden_TD, teacher_TD, batch.temperature)
 
-        computed = {"entropy_T": entropy_T, "values_R": values_R, "logits_TV": logits_TV, "beside_teacher": compare_teacher}
+        computed = {"entropy_T": entropy_T, "values_R": values_R, "compare_with_teacher": compare_teacher}
         return make_view(batch, packed.rows, packed.lengths_R, total_rows, logprobs_T, **computed)
 
 
@@ -344,14 +340,18 @@ class LossMetrics:
         return dict(zip(columns, numbers, strict=True))
 
     def metrics(self, read: Mapping[str, float]) -> dict[str, float]:
-        parts, sums, peaks = (
-            {key.removeprefix(kind): read[key] for key in self.totals if key.startswith(kind)}
-            for kind in ("part:", "sum:", "max:")
-        )
+        """The metrics of the update. `read`: what the method `read` returned, over all ranks."""
+
+        def of_kind(kind: str) -> dict[str, float]:
+            return {key.removeprefix(kind): read[key] for key in self.totals if key.startswith(kind)}
+
+        parts = of_kind("part:")
         metrics = {"loss": sum(parts.values()), "grad_norm": read["norm"]}
         if len(parts) > 1:
             metrics |= {f"loss/{name}": part for name, part in parts.items()}
-        return metrics | {key: total / self.total_tokens for key, total in sums.items()} | peaks
+        for key, total in of_kind("sum:").items():
+            metrics[key] = total / self.total_tokens
+        return metrics | of_kind("max:")
 
     def _count(self, key: str, number: Any) -> None:
         number = torch.as_tensor(number).detach()
@@ -359,8 +359,10 @@ class LossMetrics:
             key = f"max:{key}" if key.endswith("_max") else f"sum:{key}"
         if key not in self.totals:
             self.totals[key] = number
+        elif key.startswith("max:"):
+            self.totals[key] = torch.maximum(self.totals[key], number)
         else:
-            self.totals[key] = torch.maximum(self.totals[key], number) if key.startswith("max:") else self.totals[key] + number
+            self.totals[key] = self.totals[key] + number
 
 
 @contextmanager
@@ -442,8 +444,11 @@ def gradient_and_moment_bytes(weights: MasterWeights) -> int:
     needed = 0
     for name, master in weights.master.items():
         live = weights.live[name]
-        needed += master.numel() * 4 + (live.numel() * live.element_size() if live is not master else 0)
-        needed += 0 if weights.optimizer.state.get(master) else master.numel() * 8
+        needed += 4 * master.numel()
+        if live is not master:
+            needed += live.element_size() * live.numel()
+        if not weights.optimizer.state.get(master):
+            needed += 8 * master.numel()
     return needed
 
 
@@ -453,25 +458,25 @@ def measure_activation_bytes(
     """Bytes that autograd saves for the backward pass: (fixed, per token)."""
     model = updater.model
     needs: frozenset[str] = frozenset().union(*(loss.needs for loss in losses))
-    in_chunks = not needs & {LOGITS, TEACHER}
+    in_chunks = TEACHER not in needs
 
     def counts(tensor: Tensor) -> bool:
         """Logits of a single chunk are planned for separately."""
         shape = tuple(tensor.shape)
         return not (in_chunks and len(shape) == 2 and shape[0] <= model.chunk_tokens and shape[1] == model.vocabulary)
 
+    def forward(packed: PackedBatch | PaddedBatch) -> None:
+        """Returns nothing: a loss would keep these activations alive during the larger probe."""
+        view = updater._forward(batch, packed, needs, len(rows))
+        LossMetrics(losses, batch.total_tokens).add(view, batch.sampled)
+
+    parameters = (*updater.weights.live.values(), *model.hf.parameters())
     saved: dict[int, int] = {}
     for budget in (PROBE_TOKENS, 2 * PROBE_TOKENS):
         part = model.plan_micro_batches(batch.prompts, batch.completions, rows, budget)[0]
         packed = model.make_micro_batch(batch.prompts, batch.completions, part, updater.codec.pad)
         with training_mode(model, updater.settings, dropout=False, seed=0):
-            saved[packed.num_tokens] = count_saved_bytes(
-                lambda packed=packed: LossMetrics(losses, batch.total_tokens).add(  # type: ignore[misc]
-                    updater._forward(batch, packed, needs, len(rows)), batch.sampled
-                ),
-                (*updater.weights.live.values(), *model.hf.parameters()),
-                counts,
-            )[0]  # drop the result: it would keep these activations alive during the larger probe
+            saved[packed.num_tokens], _ = count_saved_bytes(partial(forward, packed), parameters, counts)
     fewer, more = min(saved), max(saved)
     if more == fewer:  # the whole batch fits into the smaller probe
         return 0.0, max(1.0, saved[more] / more)
@@ -508,11 +513,12 @@ PARTS = {"cpu": 4, "cuda": 2}
 
 
 class PretrainingTrainer:
-    """AdamW on all parameters of a policy held in float32."""
+    """AdamW on all parameters of a transformers model in float32. A policy that samples from this model must be told that its
+    weights changed (`LocalEngine.weights_changed`)."""
 
-    def __init__(self, policy: LocalPolicy, weight_decay: float = 0.05):
-        self.policy, self.model = policy, policy.engine.model.hf
-        self.device, self.pad = policy.engine.device, policy.engine.codec.pad
+    def __init__(self, model: Any, pad: int, weight_decay: float = 0.05):
+        self.model, self.pad = model, pad
+        self.device: torch.device = model.device
         self.optimizer = make_adamw(self.model.parameters(), (0.9, 0.98), weight_decay)
 
     def step(self, rows: Sequence[np.ndarray], lr: float) -> torch.Tensor:
@@ -529,17 +535,14 @@ class PretrainingTrainer:
         self.optimizer.zero_grad()
         return loss
 
-    def finish(self) -> None:
-        """Tell the sampler, which holds copies of some weights, that they changed."""
-        self.policy.engine.weights_changed(self.policy.name)
-
     def _backward(self, rows: Sequence[np.ndarray], total: int) -> torch.Tensor:
         width = max(len(row) for row in rows)
         tokens = np.full((len(rows), width), self.pad, np.int64)
         wanted = np.full((len(rows), width), -100, np.int64)
         for i, row in enumerate(rows):
-            tokens[i, : len(row)] = wanted[i, : len(row)] = row
-        ids, targets = (to_device(x, self.device) for x in (tokens, wanted))
+            tokens[i, : len(row)] = row
+            wanted[i, : len(row)] = row
+        ids, targets = to_device(tokens, self.device), to_device(wanted, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             # Right padding needs no mask under causal attention.
             logits = self.model(input_ids=ids[:, :-1], use_cache=False).logits

@@ -37,7 +37,7 @@ SMALL_VOCABULARY = 4096
 
 
 def base_path(name: str) -> Path:
-    """Where a packaged base lies, its files checked against their hashes."""
+    """The directory of a packaged base, after checking its files against their hashes."""
     place = FOLDER / name
     manifest = read_manifest(place)
     for file, expected in manifest["files"].items():
@@ -49,13 +49,13 @@ def base_path(name: str) -> Path:
 
 
 def base_named(model: str) -> str:
-    """The base that a model is, by its name or as a copy of its files wherever they lie; empty where it is none."""
+    """The name of the base that a model is, also if it is a copy of its files; empty if it is no base."""
     if model in BASES:
         return model
     place = Path(model).expanduser()
     for name in BASES:
         files, base = read_manifest(FOLDER / name)["files"], FOLDER / name
-        # Sizes first: nobody's gigabytes are read to find out that they are no tiny model.
+        # Sizes first, so that large files are not read.
         alike = all((place / f).is_file() and (place / f).stat().st_size == (base / f).stat().st_size for f in files)
         if alike and all(hash_file(place / f) == expected for f, expected in files.items()):
             return name
@@ -63,7 +63,7 @@ def base_named(model: str) -> str:
 
 
 def is_small(model: str) -> bool:
-    """Whether a model is a base, or a directory whose policy has no more words than ours (say, a tiny run's checkpoint)."""
+    """Whether a model is a base, or a directory whose vocabulary is no larger (such as a tiny run's checkpoint)."""
     if model in BASES:
         return True
     place = Path(model).expanduser()
@@ -184,7 +184,7 @@ def check_reachable(model: str) -> None:
 
 
 def checkpoint_directory(source: str) -> Path:
-    """Where a model's files lie: the directory itself, or where the library keeps what it took from the hub."""
+    """The directory of a model's files: itself, or its place in the hub cache."""
     source = take_from_cache_if_offline(source)
     if Path(source).is_dir():
         return Path(source)
@@ -222,7 +222,7 @@ def _weights(directory: Path) -> Iterator[str]:
 
 
 def _read_header(opened: Any) -> tuple[int, dict[str, Any]]:
-    """(where the bytes of a safetensors file start, its tensors by name)"""
+    """(offset of the data in a safetensors file, its tensors by name)"""
     start = 8 + int.from_bytes(opened.read(8), "little")
     if start > MAX_HEADER:
         raise ValueError(f"{opened.name} has a header of {start} bytes")
@@ -366,7 +366,7 @@ def find_pretrained(model: str) -> str:
 
 
 def codec_in(checkpoint: str) -> TextCodec:
-    """How a checkpoint is spoken to, without its weights: for whoever only counts tokens."""
+    """The tokenizer of a checkpoint without its weights, for counting tokens."""
     from transformers import AutoConfig, AutoTokenizer
 
     from tacit.engines.local.tokenizer import make_codec

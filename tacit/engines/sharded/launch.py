@@ -41,14 +41,14 @@ class Role:
     visible_gpus: tuple[str, ...] = ()  # what process n sees of this machine's GPUs, where it does not pick one itself
 
     def variables(self) -> dict[str, str]:
-        # What the user's losses are defined in must be found there as it is here; another interpreter has packages of its own.
+        # The user's losses must be importable there; another interpreter has its own packages.
         path = str(Path(tacit.__file__).parents[1]) if self.python else import_path()
         threads = {"OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false"}
         return {**threads, "PYTHONPATH": path, **self.environment}
 
 
 class LaunchedProcess(Protocol):
-    """Its `name` is how to speak of it (`process 4711`); `exit_reason` is None while it runs."""
+    """`name`: for messages (`process 4711`). `exit_reason`: None while it runs."""
 
     @property
     def name(self) -> str: ...
@@ -94,7 +94,7 @@ class ProcessLauncher:
                 )
         except OSError as error:
             raise TacitError(f"cannot start a {self.role.name} with {command[0]}: {error}.") from error
-        # The key goes where no other user can read it: neither in the arguments nor in the environment.
+        # By stdin: other users can read arguments and environments.
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as told:  # it may have ended already
             told.write(json.dumps({"number": number, "address": address, "key": key.hex()}).encode())
@@ -124,7 +124,7 @@ class _Process:
 
 
 class RayLauncher:
-    """Ray actors, spoken to as plain processes are; Ray only places them."""
+    """Ray actors with the same connections as processes; Ray only places them."""
 
     def __init__(self, role: Role, settings: ShardedSettings):
         address, needed = settings.address, settings.ranks + settings.servers
@@ -218,7 +218,7 @@ class Worker:
             raise self._broken(error) from error
 
     def receive(self) -> Any:
-        """Its next message. Call only if there is one."""
+        """Its next message. Call only if one has arrived."""
         try:
             return self.channel.receive()
         except ConnectionLost as error:

@@ -83,7 +83,7 @@ class Channel:
 
 
 def accept_channel(listener: socket.socket, key: bytes, limit_s: float) -> Channel | None:
-    """The driver's end of a connection that has been made; None if whoever made it lacks the key."""
+    """The driver's end of a new connection; None if the other end lacks the key."""
     taken = listener.accept()[0]
     taken.setblocking(True)
     channel = Channel(Connection(taken.detach()))

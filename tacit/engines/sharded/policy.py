@@ -227,7 +227,7 @@ class ShardedPolicy(PolicyBase):
         self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:
         if "attention" in poolings and "attention" not in self.poolings:
-            raise TacitError("pooling 'attention' cannot be had of a model gathered layer by layer; use --engine.gather whole.")
+            raise TacitError("pooling 'attention' needs the whole model; use --engine.gather whole.")
         return self.engine.hidden_scan(self.name, prompts, layers, poolings)
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:

@@ -169,7 +169,7 @@ MEMORY_HINT = "that it has memory for what it is given: --engine.server-memory"
 
 
 class Server(Worker):
-    """One sampling server. Whoever is gone, or late, is lost."""
+    """One sampling server. A server that is gone or late counts as lost."""
 
     def __init__(self, number: int, launcher: Launcher, opening: ServerConfig, start_timeout_s: float, timeout_s: float):
         super().__init__(number, launcher)
@@ -193,7 +193,7 @@ class Server(Worker):
             raise WorkerLost(self, str(error)) from error
 
     def load_weights(self, handed: TransferredWeights, probes: Sequence[np.ndarray]) -> None:
-        """Have it load weights, then check with the probes that they are the ranks'."""
+        """Load weights on the server, then compare its answers to the probes with the ranks'."""
         if handed.path:
             try:
                 self.ask("load", handed.member, handed.version, handed.path)
@@ -240,7 +240,7 @@ class Server(Worker):
             raise TacitError(f"{self} failed in {what!r}: {answer[1]}") from answer[0]
 
     def check_under_way(self) -> None:
-        """Whether it is alive, and writes what it was asked for in time."""
+        """Raise if it is dead or late."""
         self.check_alive()
         if self.under_way and time.monotonic() > self._heard + self.timeout_s:
             raise WorkerLost(self, f"{len(self.under_way)} completions were waited for, until the limit of --engine.timeout_s")
@@ -251,7 +251,7 @@ class Server(Worker):
         super().stop()
 
     def handle_next(self) -> Any:
-        """Handle its next message, which is there: None for completions, else its answer."""
+        """Handle a message that has arrived: None for completions, else its answer."""
         kind, told = self.receive()
         if kind == "answer":
             return told

@@ -20,7 +20,7 @@ from tacit.engines.sharded.messages import (
 )
 
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: whoever ends it ends all of it
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process, so that ending it ends everything
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -56,7 +56,7 @@ def serve(number: int, address: tuple[str, int], key: bytes) -> None:
     except ConnectionLost:
         pass  # the driver has closed, or is gone
     except BaseException:
-        channel.close()  # the driver need not wait to hear of it
+        channel.close()  # the driver learns of it at once
         raise
     sys.stdout.flush()
     os._exit(0)

@@ -39,7 +39,7 @@ class ShardedSettings(EngineSettings):
     start_timeout_s: Positive = 300.0
     """how long ranks and servers may take to start"""
     timeout_s: Positive = 1800.0
-    """how long a rank or a server may take for one piece of work; whoever has not answered by then is named, and is lost"""
+    """seconds that a rank or a server may take for one request; after that it counts as lost, and the error names it"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

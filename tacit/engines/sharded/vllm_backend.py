@@ -1,7 +1,7 @@
-"""Our own draw inside vLLM: the n-th token of a request is a function of its logits, its seed and n, as it is everywhere else.
+"""Our sampling inside vLLM: the n-th token of a request is a function of its logits, its seed and n, as in the local engine.
 
-A logits processor draws as the local engine does, and leaves one token to choose: its logit becomes the log-probability that
-the draw says it has, and all others −∞. vLLM is then asked for the greedy token and for its processed logit.
+A logits processor samples the token, sets its logit to its log-probability and all others to −∞. vLLM then returns the greedy
+token and its processed logit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SeededLogitsProcessor(LogitsProcessor):
         for place, row in self._rows.items():
             together.setdefault(row.sampling, []).append(place)
         for sampling, places in together.items():
-            # A prompt that is read in parts gives logits before its end; what is drawn from those is thrown away.
+            # A prompt in chunks gives logits before its end; tokens sampled from them are discarded.
             noise = [self._rows[p].uniform_T[min(len(self._rows[p].written), len(self._rows[p].uniform_T) - 1)] for p in places]
             rows_B = torch.tensor(places, device=logits.device)
             tokens_B, logprobs_B = sample_tokens(logits[rows_B], torch.tensor(np.array(noise), device=logits.device), sampling)
@@ -72,15 +72,15 @@ class SeededLogitsProcessor(LogitsProcessor):
 
 
 class WeightReceiver:
-    """What a vLLM worker can do besides (`worker_extension_cls`)."""
+    """Methods added to vLLM's workers (`worker_extension_cls`)."""
 
     model_runner: Any
 
     def take_over(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Named as transformers names them; a tied head is not among them."""
         self.model_runner.reload_weights(weights_iterator=iter(weights))
-        # On a CPU each linear layer multiplies by a packed copy of its weight. What is loaded is packed again; a tied head
-        # loads nothing, and would go on answering with the old weights.
+        # On a CPU linear layers use packed copies of their weights. Loading packs them again, except for a tied head, which
+        # loads nothing and would keep the old weights.
         model = self.model_runner.model
         head = getattr(getattr(model, "runnable", model), "lm_head", None)
         if head is not None and hasattr(head, "cpu_linear"):
@@ -89,7 +89,7 @@ class WeightReceiver:
             dispatch_cpu_unquantized_gemm(head, remove_weight=False)
 
 
-# A server's vLLM: requests are added while others are under way, and each step gives every one of them another token.
+# A server's vLLM engine: requests can be added at any time; each step samples one more token of each.
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM keeps room for
 MAIN = "default"
@@ -150,7 +150,7 @@ class VllmServer:
             # A name and a number of its own for every version: vLLM takes a number it knows for the adapter it knows.
             self._made += 1
             self._adapters[member] = LoRARequest(f"{member}-{version}-{self._made}", self._made, path)
-            # Now: what cannot be read must not end the process at its first token.
+            # Load now: an unreadable file must not end the process at its first token.
             self._engine.add_lora(self._adapters[member])
             if old is not None:
                 self._engine.remove_lora(old.lora_int_id)

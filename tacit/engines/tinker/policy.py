@@ -40,7 +40,7 @@ from tacit.engines.tinker.service import (
 
 
 class TinkerScheduler:
-    """Requests that are drawn alike, from the weights as they are when each is handed in."""
+    """Requests with one sampling setting; each is sampled from the weights at its submission."""
 
     def __init__(
         self, client: Callable[[], tuple[Any, int]], codec: TextCodec, sampling: Sampling, settings: TinkerSettings
@@ -120,7 +120,6 @@ class TinkerScheduler:
 WORDS = {
     "values": "a value head",
     "entropy": "the entropy of the distribution",
-    "logits": "all logits",
     "teacher": "distributions under another prompt",
 }
 
@@ -201,7 +200,7 @@ class TinkerScorer:
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        raise TacitError("whole distributions cannot be had of the Tinker API; use --engine local.")
+        raise TacitError("the Tinker API gives no whole distributions; use --engine local.")
 
 
 MANIFEST = "policy.json"
@@ -292,14 +291,14 @@ class TinkerPolicy(PolicyBase):
 
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> TinkerScheduler:
         if hidden is not None:
-            raise TacitError("hidden states cannot be had of the Tinker API; use --engine local, or a method without them.")
+            raise TacitError("the Tinker API gives no hidden states; use --engine local, or a method without them.")
         return TinkerScheduler(self._newest, self, sampling, self.connection.settings)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
         return run_requests(self.open_scheduler(sampling, hidden), requests)
 
     def _newest(self) -> tuple[Any, int]:
-        """Who samples from the weights as they are now."""
+        """A sampling client for the current weights."""
         member = self._member
         if member.sampled_version != member.version:
             member.sampler = self._frozen()[0]
@@ -347,7 +346,7 @@ class TinkerPolicy(PolicyBase):
         self._member.reference, self._member.reference_path = self._frozen()
 
     def _reference_client(self) -> Any:
-        """Who scores as the reference: the frozen weights, or the base alone."""
+        """The scoring client of the reference: the frozen weights, or the base."""
         if self._member.reference is not None:
             return self._member.reference
         connection = self.connection
@@ -356,7 +355,7 @@ class TinkerPolicy(PolicyBase):
         return connection.base
 
     def begin_stage(self) -> None:
-        """Another adapter takes over the weights, and none of what the optimizer remembers."""
+        """Load the weights into a new adapter, which resets the optimizer."""
         member, settings = self._member, self.connection.settings
         if not member.version:
             return
@@ -369,10 +368,10 @@ class TinkerPolicy(PolicyBase):
         return self if name == self.name else TinkerPolicy(self.connection, self.tokenizer, self.context_limit, name)
 
     def check_layer(self, layer: int) -> None:
-        raise TacitError(f"layer {layer}: hidden states cannot be had of the Tinker API; use --engine local.")
+        raise TacitError(f"layer {layer}: the Tinker API gives no hidden states; use --engine local.")
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
-        raise TacitError(f"layer {layer}: hidden states cannot be had of the Tinker API; use --engine local.")
+        raise TacitError(f"layer {layer}: the Tinker API gives no hidden states; use --engine local.")
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         raise TacitError("the Tinker API has no value head; use --engine local, or a method without a critic.")

@@ -1,4 +1,4 @@
-"""The service at the other end: how it is reached, waited for, and tried out before anything is trusted to it.
+"""The Tinker service: connecting, waiting for results, and checking it before training.
 
 All that is used of the client are `ServiceClient.create_lora_training_client`, `create_sampling_client` and
 `get_server_capabilities`; `TrainingClient.forward`, `forward_backward`, `optim_step`, `save_state`, `load_state`,
@@ -102,7 +102,7 @@ def open_service(settings: TinkerSettings) -> Any:
 
 
 def answer(future: Any, settings: TinkerSettings, what: str) -> Any:
-    """What a future holds once it is there; never waited for longer than the limit, and refused in words."""
+    """The result of a future; raises after the time limit or on an error of the service."""
     try:
         return future.result(timeout=settings.timeout_s)
     except (TimeoutError, concurrent.futures.TimeoutError) as error:
@@ -117,7 +117,7 @@ def answer(future: Any, settings: TinkerSettings, what: str) -> Any:
 
 
 def gradient_norm(metrics: Mapping[str, float] | None) -> float | None:
-    """Of a step, before it is clipped; None where the service does not say."""
+    """Norm of a step's gradient before clipping; None if the service does not report it."""
     return next((float(metrics[name]) for name in NORMS if name in metrics), None) if metrics else None
 
 
@@ -157,7 +157,7 @@ def new_adapter(service: Any, base_model: str, settings: TinkerSettings, seed: i
 
 
 def find_context_limit(service: Any, base_model: str, tokenizer: Any, settings: TinkerSettings) -> int:
-    """The least of what service, tokenizer and settings say."""
+    """The smallest limit of service, tokenizer and settings."""
     own = int(tokenizer.model_max_length)
     there = [getattr(model, "max_context_length", None) for model in _models(service) if model.model_name == base_model]
     return min([settings.context, *([own] if 0 < own < 10**9 else []), *(int(most) for most in there if most)])

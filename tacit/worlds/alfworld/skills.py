@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tacit.core.hindsight import Skills, critical_steps, most_repeated, stop_label
-from tacit.core.types import Trajectory
+from tacit.core.hindsight import critical_steps, most_repeated, stop_label
+from tacit.core.types import Skills, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.alfworld.expert import Explorer
 from tacit.worlds.alfworld.tracker import AlfworldTracker, kind_of

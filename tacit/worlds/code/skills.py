@@ -25,8 +25,8 @@ from functools import lru_cache
 from random import Random
 
 from tacit.core.chat import Call
-from tacit.core.hindsight import RuleTracker, Skills, critical_steps, most_repeated
-from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
+from tacit.core.hindsight import RuleTracker, critical_steps, most_repeated
+from tacit.core.types import Observation, Skills, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet, ByReading
 from tacit.worlds.code.tasks import Mutation, Record, TaskFolder, broken_files, find_mutations, read_source, record_of
 from tacit.worlds.code.tools import BASH, EDITOR, SUBMIT, check_action, shown_lines, write_line

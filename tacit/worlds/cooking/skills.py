@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 from tacit.core.errors import TacitError
-from tacit.core.hindsight import Skills, critical_steps, most_repeated, stop_label, tracker_states
-from tacit.core.types import Observation, Task, Trajectory
+from tacit.core.hindsight import critical_steps, most_repeated, stop_label, tracker_states
+from tacit.core.types import Observation, Skills, Task, Trajectory
 from tacit.core.world import Alphabet, ByReading
 from tacit.worlds.cooking.tracker import NOT_SEEN, CookingTracker, Explored, Recipe, Scene, read_recipe, read_scene
 from tacit.worlds.cooking.world import BURNED_LABEL, COOKED, CUTS, HEAT_FOR, UNCUT, WRONG_LABEL, skill

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from random import Random
 
-from tacit.core.hindsight import RuleTracker, Skills, critical_steps, most_repeated, stop_label
-from tacit.core.types import Observation, Task, Trajectory, Transition
+from tacit.core.hindsight import RuleTracker, critical_steps, most_repeated, stop_label
+from tacit.core.types import Observation, Skills, Task, Trajectory, Transition
 from tacit.core.world import Alphabet, ByReading
 from tacit.worlds.countdown.world import STUCK, Operation, evaluate, operations, parse_action, parse_observation, replace_pair
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from tacit.core.hindsight import RuleTracker, Skills, critical_steps
-from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
+from tacit.core.hindsight import RuleTracker, critical_steps
+from tacit.core.types import Observation, Skills, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet, ByReading
 from tacit.worlds.errands.world import DOORS, THINGS, door_of, parse_observation
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from random import Random
 
-from tacit.core.hindsight import RuleTracker, Skills, critical_steps, most_repeated
-from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
+from tacit.core.hindsight import RuleTracker, critical_steps, most_repeated
+from tacit.core.types import Observation, Skills, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet
 from tacit.worlds.minihack import world as game
 from tacit.worlds.minihack.world import COMPASS, LEVELS, Place, Scene, find_path, parse_action, parse_scene, shift

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tacit.core.hindsight import Skills, critical_steps, tracker_signals, tracker_states
-from tacit.core.types import Observation, StopReason, Trajectory
+from tacit.core.hindsight import critical_steps, tracker_signals, tracker_states
+from tacit.core.types import Observation, Skills, StopReason, Trajectory
 from tacit.core.world import Alphabet, ByReading
 from tacit.worlds.scienceworld.tasks import TABLES
 from tacit.worlds.scienceworld.tracker import MILESTONES, PROCEDURES, Progress, ScienceTracker

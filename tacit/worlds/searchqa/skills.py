@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tacit.core.hindsight import RuleTracker, Skills, critical_steps
-from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
+from tacit.core.hindsight import RuleTracker, critical_steps
+from tacit.core.types import Observation, Skills, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet, ByReading
 from tacit.worlds.searchqa.retrieval import content_words, f1, normalize_answer, parse_passages, sanitize, sanitize_passage
 from tacit.worlds.searchqa.world import MAX_STEPS, WRONG, brief, parse_action

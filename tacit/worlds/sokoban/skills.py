@@ -17,8 +17,8 @@ from math import inf
 from random import Random
 from typing import Any
 
-from tacit.core.hindsight import RuleTracker, Skills, critical_steps, stop_label
-from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
+from tacit.core.hindsight import RuleTracker, critical_steps, stop_label
+from tacit.core.types import Observation, Skills, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet, ByReading
 from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Position, bits, parse_direction, parse_observation, read_position
 

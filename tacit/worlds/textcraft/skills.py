@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 
-from tacit.core.hindsight import RuleTracker, Skills, critical_steps, tracker_signals, tracker_states
-from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
+from tacit.core.hindsight import RuleTracker, critical_steps, tracker_signals, tracker_states
+from tacit.core.types import Observation, Skills, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet, ByReading
 from tacit.worlds.textcraft.recipes import Book, Recipe, display_name
 from tacit.worlds.textcraft.world import Craft, Get, Refused, format_amounts, open_task, parse_command, parse_observation

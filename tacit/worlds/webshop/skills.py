@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from tacit.core.errors import TacitError
-from tacit.core.hindsight import Skills, critical_steps, tracker_states
-from tacit.core.types import Observation, StopReason, Task, Trajectory
+from tacit.core.hindsight import critical_steps, tracker_states
+from tacit.core.types import Observation, Skills, StopReason, Task, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.webshop import world as shop
 from tacit.worlds.webshop.catalogue import NO_LIMIT, Goal

@@ -99,7 +99,9 @@ class LlamaLayer:
         if self._qk_norms is not None and self._qk_weight is not None:
             weight = self._qk_weight[self._heads - queries :]
             qk = rms_norm(qk, qk.shape[-1:], None, self._qk_norms[0].variance_epsilon) * weight
-        q, k = (qk if rope is None else ops.apply_rope(qk, rope)).split((queries, self._kv_heads), dim=-2)
+        if rope is not None:
+            qk = ops.apply_rope(qk, rope)
+        q, k = qk.split((queries, self._kv_heads), dim=-2)
         return q, k, v
 
     def finish(self, h: Tensor, attended: Tensor, ops: type[SamplerOps] = SamplerOps) -> Tensor:
@@ -187,17 +189,19 @@ class PackedPrompts:
         """`prefixes`: what the KV cache holds of each prompt; `prompts` are then the suffixes."""
         lengths_U = np.array([len(prompt) for prompt in prompts])
         positions_N = ragged_arange(lengths_U) + (0 if prefixes is None else np.repeat(prefixes.cached_U, lengths_U))
-        tokens_N, positions, ends_U = (
-            to_device(array, device) for array in (np.concatenate(prompts), positions_N, np.cumsum(lengths_U) - 1)
-        )
-        layouts = []
-        for queries_U in (lengths_U, np.ones_like(lengths_U)):
+
+        def make_layout(queries_U: np.ndarray) -> SequenceLayout:
             if prefixes is None:
-                layouts.append(SequenceLayout.of(queries_U, lengths_U, device))
-            else:
-                keys_U = prefixes.cached_U + lengths_U
-                layouts.append(SequenceLayout.in_cache(queries_U, keys_U, prefixes.kv_start_U, device))
-        return PackedPrompts(tokens_N, positions, ends_U, layouts[0], layouts[1])
+                return SequenceLayout.of(queries_U, lengths_U, device)
+            return SequenceLayout.in_cache(queries_U, prefixes.cached_U + lengths_U, prefixes.kv_start_U, device)
+
+        return PackedPrompts(
+            tokens_N=to_device(np.concatenate(prompts), device),
+            positions_N=to_device(positions_N, device),
+            ends_U=to_device(np.cumsum(lengths_U) - 1, device),
+            layout=make_layout(lengths_U),
+            last_layout=make_layout(np.ones_like(lengths_U)),
+        )
 
 
 class LlamaForward:
@@ -382,9 +386,8 @@ class LlamaForward:
     ) -> tuple[Tensor, Tensor | None]:
         """All layers. `last` indexes the last tokens of the prompts, for which alone the top layer's queries and MLP are
         computed: nothing else reads them, unless the pooled state of that layer is requested."""
-        layer, pooled = (None if hidden is None else hidden.layer), None
-        if layer == 0:
-            pooled = pool(h, h, h)
+        layer = None if hidden is None else hidden.layer
+        pooled = pool(h, h, h) if layer == 0 else None
         for depth, block in enumerate(self._layers[:-1]):
             q, k, v = compute_qkv(depth, h, True)
             h = block.finish(h, attend(q, k, v), ops)
@@ -397,7 +400,9 @@ class LlamaForward:
             pooled = pool(self.final_norm(top.finish(h, attend(q, k, v), ops)), q, k)
         q, _, _ = top.compute_qkv(h_last, self._rope[last_positions, None])
         h_last = self.final_norm(top.finish(h_last, attend_last(q, k, v)))
-        return self.head.to_float32(h_last), h_last if layer == len(self) and not needs_all else pooled
+        if layer == len(self) and not needs_all:
+            pooled = h_last
+        return self.head.to_float32(h_last), pooled
 
     def decode_step(self, tokens_B: Tensor, positions_B: Tensor, cache: KeyValueCache, window: int) -> Tensor:
         """One more token per slot at its own position; reads the cache's first `window` positions. Returns logits [B, V]."""

@@ -106,9 +106,8 @@ class _PaddedAttention:
         device = like.device
         self._query_shape, self._key_shape = attention.queries.shape, attention.keys.shape
         # Where a rectangle is the tokens in order, nothing is gathered.
-        self._queries, self._keys = (
-            None if is_arange(index) else to_device(index.ravel(), device) for index in (attention.queries, attention.keys)
-        )
+        self._queries = None if is_arange(attention.queries) else to_device(attention.queries.ravel(), device)
+        self._keys = None if is_arange(attention.keys) else to_device(attention.keys.ravel(), device)
         outputs = attention.outputs
         self._outputs = None if len(outputs) == attention.queries.size else to_device(outputs, device)
         self._mask: Tensor | None = None
@@ -239,7 +238,9 @@ class VarlenDecoder(PackedDecoder):
         """[N, D] hidden states of every token after these layers: 0 is the embeddings, the last is after the final norm."""
         states: dict[int, Tensor] = {}
         _, normed_ND, _ = self._lower_layers(batch, max(layers), states)
-        return states | ({len(self.layers): normed_ND} if len(self.layers) in layers else {})
+        if len(self.layers) in layers:
+            states[len(self.layers)] = normed_ND
+        return states
 
     def _lower_layers(
         self, batch: PackedBatch, depth: int, states: dict[int, Tensor] | None = None
@@ -277,12 +278,13 @@ class VarlenDecoder(PackedDecoder):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """A layer's queries, keys and values, with RoPE."""
         modules = [getattr(layer.self_attn, name) for name in ("q_proj", "k_proj", "v_proj")]
-        if not self.has_qk_norm:
-            (cos, sin), sizes = rotation, [module.out_features // self.head_dim for module in modules]
-            q, k, v = ops.split_qkv_rope(fused_linear(normed, *modules), cos, sin, sizes[0], sizes[1])
-            return q, k, v
-        q, k, v = self._project(normed, *modules)
-        q, k = (self._norm_and_rope(ops, layer, n, x, rotation) for n, x in (("q_norm", q), ("k_norm", k)))
+        if self.has_qk_norm:
+            q, k, v = self._project(normed, *modules)
+            q = self._norm_and_rope(ops, layer, "q_norm", q, rotation)
+            k = self._norm_and_rope(ops, layer, "k_norm", k, rotation)
+        else:
+            cos, sin = rotation
+            q, k, v = ops.split_qkv_rope(fused_linear(normed, *modules), cos, sin, self.heads, self.kv_heads)
         return q, k, v
 
     def _project(self, x: Tensor, *modules: Any) -> list[Tensor]:

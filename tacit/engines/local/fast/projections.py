@@ -139,32 +139,42 @@ class FusedLinear:
         self._sources = None, []
         parts, order = [parts_of(module) for module in self._modules], self._order
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
-        input_major = _wants_input_major(weights)
-        if input_major:  # W + s·B·A
+        on_gpu, input_major = _is_launch_bound(weights[0].device), _wants_input_major(weights)
+        lora_A: Tensor | None = None
+        lora_B: Tensor | None = None
+        if input_major:  # merge the adapters: W + s·B·A
             for i, (_, _, adapters) in enumerate(parts):
                 for a, b, scale in adapters:
                     weights[i] = torch.addmm(weights[i], b.to(weights[i].dtype), a.to(weights[i].dtype), alpha=scale)
-        lora_A, lora_B = (None, None) if input_major else _fuse_adapters(parts, order)
-        single, on_gpu = len(parts) == 1 and order is None and not input_major, _is_launch_bound(weights[0].device)
+        else:
+            lora_A, lora_B = _fuse_adapters(parts, order)
         if on_gpu and lora_A is not None and lora_B is not None:
             missing = -len(lora_A) % RANK_STEP
             lora_A, lora_B = pad(lora_A, (0, 0, 0, missing)), pad(lora_B, (0, missing))
-        stacks = on_gpu and (not single or weights[0].numel() < STACK_LORA_LIMIT)
-        below = [lora_A] if stacks and lora_A is not None else []
-        if single and not below:
+
+        needs_copy = len(parts) > 1 or order is not None or input_major
+        below: list[Tensor] = []  # A, where it is stacked below the weights
+        if on_gpu and lora_A is not None and (needs_copy or weights[0].numel() < STACK_LORA_LIMIT):
+            below = [lora_A]
+        if not needs_copy and not below:
             self._stacked, self._stacked_bias = weights[0], biases[0]
         else:
             rows = weights if order is None else [torch.cat(weights)[order]]
             self._stacked = _copy_into(self._stacked, torch.cat([*rows, *below]), input_major)
-            if any(b is not None for b in biases):
-                filled = torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
-                zeros = [a.new_zeros(len(a)) for a in below]
-                bias = torch.cat([filled if order is None else filled[order], *zeros])
-                self._stacked_bias = _copy_into(self._stacked_bias, bias)
-        features = sum(map(len, weights))
-        self.weight, self.bias = self._stacked[:features], None if self._stacked_bias is None else self._stacked_bias[:features]
+            if any(bias is not None for bias in biases):
+                filled = _fill_biases(weights, biases)
+                ordered = filled if order is None else filled[order]
+                stacked = torch.cat([ordered, *(a.new_zeros(len(a)) for a in below)])
+                self._stacked_bias = _copy_into(self._stacked_bias, stacked)
+
+        features = sum(len(weight) for weight in weights)
+        self.weight = self._stacked[:features]
         self.transposed = self.weight.t()
-        self._lora_A = self._stacked[features:] if below else None if lora_A is None else _copy_into(self._lora_A, lora_A)
+        self.bias = None if self._stacked_bias is None else self._stacked_bias[:features]
+        if below:
+            self._lora_A = self._stacked[features:]
+        else:
+            self._lora_A = None if lora_A is None else _copy_into(self._lora_A, lora_A)
         self._lora_B = None if lora_B is None else _copy_into(self._lora_B, lora_B, input_major=on_gpu)
 
 
@@ -241,8 +251,12 @@ def _source_modules(module: Any) -> list[nn.Module]:
     _, _, adapters = parts_of(module)
     if type(module) is nn.Linear:
         return [module]
-    names = [name for name in module.active_adapters if name in module.lora_A]
-    return [module.base_layer, *(part[name] for name in names if adapters for part in (module.lora_A, module.lora_B))]
+    found = [module.base_layer]
+    if adapters:
+        for name in module.active_adapters:
+            if name in module.lora_A:
+                found += [module.lora_A[name], module.lora_B[name]]
+    return found
 
 
 @cache
@@ -264,14 +278,21 @@ def fused_linear(x_ND: Tensor, *modules: Any) -> Tensor:
     parts = find_parts(modules)
     if parts is None:
         return torch.cat([module(x_ND) for module in modules], dim=-1)
-    if not any(adapters for _, _, adapters in parts):
+    all_A: list[Tensor] = []
+    all_B: list[Tensor | None] = []
+    ranks: list[int] = []
+    scales: list[float] = []
+    for _, _, adapters in parts:  # at most one each
+        lora_A, lora_B, scale = adapters[0] if adapters else (None, None, 0.0)
+        if lora_A is not None:
+            all_A.append(lora_A)
+        all_B.append(lora_B)
+        ranks.append(0 if lora_A is None else len(lora_A))
+        scales.append(scale)
+    if not all_A:
         return linear(x_ND, *_fuse_weights(parts))
-    lora_A = _concat([lora_A for _, _, adapters in parts for lora_A, _, _ in adapters])
-    loras = [adapters[0] if adapters else None for _, _, adapters in parts]
-    ranks = [0 if lora is None else len(lora[0]) for lora in loras]
-    layout = [len(weight) for weight, _, _ in parts], ranks, [0.0 if lora is None else lora[2] for lora in loras]
-    lora_B = [None if lora is None else lora[1] for lora in loras]
-    return _FusedLoRALinear.apply(x_ND, *_fuse_weights(parts), lora_A, layout, *lora_B)
+    layout = [len(weight) for weight, _, _ in parts], ranks, scales
+    return _FusedLoRALinear.apply(x_ND, *_fuse_weights(parts), _concat(all_A), layout, *all_B)
 
 
 def find_parts(modules: Sequence[Any]) -> list[Parts] | None:
@@ -280,9 +301,12 @@ def find_parts(modules: Sequence[Any]) -> list[Parts] | None:
         parts = [parts_of(module) for module in modules]
     except UnsupportedModule:
         return None
-    adapted = [module for module in modules if type(module) is not nn.Linear]
-    dropout = any(drop.training and getattr(drop, "p", 0.0) for module in adapted for drop in module.lora_dropout.values())
-    return None if dropout or any(len(adapters) > 1 for _, _, adapters in parts) else parts
+    if any(len(adapters) > 1 for _, _, adapters in parts):
+        return None
+    for module in modules:
+        if type(module) is not nn.Linear and any(d.training and getattr(d, "p", 0.0) for d in module.lora_dropout.values()):
+            return None
+    return parts
 
 
 class _FusedLoRALinear(torch.autograd.Function):
@@ -308,12 +332,14 @@ class _FusedLoRALinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        gradient, (x, weight, lora_A, read, *lora_B) = gradients[0], ctx.saved_tensors
+        gradient = gradients[0]
+        x, weight, lora_A, read, *lora_B = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, needs_A, _, *needs_B = ctx.needs_input_grad
         features, ranks, scales = ctx.layout
-        back, for_B = torch.empty_like(read), []
-        of_y, of_a = gradient.split_with_sizes(features, 1), back.split_with_sizes(ranks, 1)
-        a = read.split_with_sizes(ranks, 1)
+        a, of_y = read.split_with_sizes(ranks, 1), gradient.split_with_sizes(features, 1)
+        back = torch.empty_like(read)  # e
+        of_a = back.split_with_sizes(ranks, 1)
+        for_B: list[Tensor | None] = []
         for i, (B, scale, needed) in enumerate(zip(lora_B, scales, needs_B, strict=True)):
             if B is not None:
                 of_a[i].addmm_(of_y[i], B, beta=0, alpha=scale)
@@ -390,8 +416,12 @@ def _fuse_weights(parts: Sequence[Parts]) -> tuple[Tensor, Tensor | None]:
     weights, biases = [weight for weight, _, _ in parts], [bias for _, bias, _ in parts]
     if all(bias is None for bias in biases):
         return _concat(weights), None
-    filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
-    return _concat(weights), _concat(filled)
+    return _concat(weights), _fill_biases(weights, biases)
+
+
+def _fill_biases(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor:
+    """[b₁; b₂; …] with zeros for layers without a bias."""
+    return _concat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
 
 
 def _concat(tensors: list[Tensor]) -> Tensor:
