@@ -21,8 +21,8 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
-import inspect
 import importlib.metadata
+import inspect
 import json
 import os
 import re
