@@ -95,7 +95,7 @@ READS = {
     "parent directory by ..": "ls ../../../root ../../../../root",
     "symlink out": "ln -s /etc/shadow s && cat s",
     "hard link out": "ln /etc/passwd h && grep root h",
-    "mounts of the host": "awk '$4 != \"/\"' /proc/self/mountinfo | grep -vE ' /(usr|bin|sbin|lib|lib64|etc|dev|opt|testbed)[/ ]'",
+    "mounts of the host": "cut -d' ' -f5 /proc/self/mountinfo | grep -vE '^/($|usr|s?bin|lib|etc|dev|opt|proc|tmp|testbed)'",
     "docker socket": "ls /var/run/docker.sock /run",
     "sys": "ls /sys/kernel",
     "cgroups": "ls /sys/fs/cgroup",
