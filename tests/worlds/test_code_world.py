@@ -258,7 +258,8 @@ def test_the_searcher_acts_on_what_it_reads(world):
     adviser.happened("view .")
     shown = Observation("/testbed/tillbook/accounts.py, lines 82 to 82 of 83:\n    82\t        debtor[creditor] -= cents")
     assert adviser.act(shown) == f"str_replace {path}:82 debtor ==> left", "others make their own mistakes"
-    assert adviser.act(Observation("[killed: time limit]")) == f"undo_edit {path}"
+    for said in ("[killed: time limit]", "1 error in 0.00s\n[exit status 2]", "7 passed, 3 errors in 0.00s\n[exit status 1]"):
+        assert adviser.act(Observation(said)) == f"undo_edit {path}"
 
 
 def test_every_packaged_task_has_line_edits_that_restore_it():

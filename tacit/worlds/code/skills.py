@@ -209,7 +209,7 @@ class Search(ByReading):
     def act(self, observation: Observation) -> str:
         text = observation.text
         counts = _COUNTS.search(text) if "[exit status" in text else None
-        if text.endswith(" limit]") or (counts and counts[1]):
+        if text.endswith(" limit]") or (counts and "[exit status 0]" not in text):
             return f"undo_edit {self._repairs[0][0]}"
         if counts and counts[2]:
             return "submit"
