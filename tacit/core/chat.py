@@ -40,7 +40,7 @@ class Tool:
 @dataclass(frozen=True, slots=True)
 class Call:
     name: str
-    arguments: Mapping[str, str]
+    arguments: Mapping[str, Any]  # as in JSON
 
     def text(self) -> str:
         """As the Hermes and Qwen templates write it, and most models read it."""

@@ -72,7 +72,7 @@ def check_chat_support(context: Context, tokenizer: Tokenizer) -> None:
     if chat.tools:
         action = "look" if len(chat.tools) == 1 else f"{chat.tools[0].name} look"
         written = tokenizer.decode(encode_action(prompt, action, form, tokenizer))
-        if form.parse(written).action != action:
+        if form.parse(written).action != form.parse(form.write(action)).action:
             raise TacitError(
                 f"this model's chat template writes a tool call as {written!r}, which does not parse back; use --style tags."
             )

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tacit.core.errors import TacitError, unknown
+from tacit.sandbox.server import remove_tree
 
 AT = "/testbed"  # where commands see their workspace
 PYTHON = "/opt/python"  # where they see the Python installation
@@ -59,11 +60,7 @@ class Workspace:
         return self.sandbox.start(self, arguments, **more).result()
 
     def close(self) -> None:
-        for folder, inner, _ in os.walk(self.folder):  # a command may have locked its own directories
-            for name in inner:
-                if not os.path.islink(path := os.path.join(folder, name)) and not os.access(path, os.W_OK | os.X_OK):
-                    os.chmod(path, 0o700)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_tree(self.folder)
 
 
 def remove_stale(base: Path) -> None:
@@ -78,7 +75,7 @@ def remove_stale(base: Path) -> None:
             continue
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
         except OSError:
             pass
         finally:
@@ -204,7 +201,7 @@ class Sandbox:
         self._line.close()
         self._process.terminate()
         self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_tree(self.folder)
         if self._held >= 0:
             os.close(self._held)
             self._held = -1

@@ -1,4 +1,6 @@
-"""A seccomp filter that refuses system calls no test or shell command needs: namespaces, mounts, tracing, kernel modules, keys.
+"""A seccomp filter that refuses system calls no test or shell command needs: namespaces, mounts, tracing, kernel modules, keys,
+memory that belongs to no process (memfd, System V), and sockets other than Unix and Internet ones (a virtual machine's vsock
+reaches its host).
 
 `install()` applies it to the calling process and everything it starts. Refused calls fail with EPERM, `clone3` with ENOSYS, so
 that libc falls back to `clone`, whose flags can be checked.
@@ -21,15 +23,18 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "fsconfig": (431, 431), "fsmount": (432, 432), "fsopen": (430, 430), "fspick": (433, 433), "init_module": (175, 105),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioperm": (173, None),
     "iopl": (172, None), "kcmp": (312, 272), "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219),
-    "lookup_dcookie": (212, 18), "mbind": (237, 235), "mknod": (133, None), "mknodat": (259, 33), "mount": (165, 40),
-    "mount_setattr": (442, 442), "move_mount": (429, 429), "move_pages": (279, 239), "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265), "open_tree": (428, 428), "perf_event_open": (298, 241), "personality": (135, 92),
-    "pidfd_getfd": (438, 438), "pivot_root": (155, 41), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "ptrace": (101, 117), "quotactl": (179, 60), "reboot": (169, 142), "request_key": (249, 218), "setdomainname": (171, 162),
-    "sethostname": (170, 161), "setns": (308, 268), "settimeofday": (164, 170), "swapoff": (168, 225), "swapon": (167, 224),
-    "syslog": (103, 116), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282), "vhangup": (153, 58),
+    "lookup_dcookie": (212, 18), "mbind": (237, 235), "memfd_create": (319, 279), "memfd_secret": (447, 447),
+    "mknod": (133, None), "mknodat": (259, 33), "mount": (165, 40), "mount_setattr": (442, 442), "move_mount": (429, 429),
+    "move_pages": (279, 239), "msgget": (68, 186), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428), "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": (438, 438),
+    "pivot_root": (155, 41), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117),
+    "quotactl": (179, 60), "reboot": (169, 142), "request_key": (249, 218), "setdomainname": (171, 162),
+    "sethostname": (170, 161), "setns": (308, 268), "settimeofday": (164, 170), "shmget": (29, 194), "swapoff": (168, 225),
+    "swapon": (167, 224), "syslog": (103, 116), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
+    "vhangup": (153, 58),
 }  # fmt: skip
-CLONE, CLONE3 = (56, 220), (435, 435)
+CLONE, CLONE3, SOCKET = (56, 220), (435, 435), (41, 198)
+SOCKETS = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 # Classic BPF opcodes.
 LOAD, JUMP_EQUAL, JUMP_BITS, RETURN = 0x20, 0x15, 0x45, 0x06
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
@@ -51,7 +56,7 @@ def install() -> None:
 
 
 def make_program() -> bytes:
-    """[load the number; compare with each refused call; check clone's flags; allow]"""
+    """[load the number; compare with each refused call; check socket's family and clone's flags; allow]"""
     machine = platform.machine()
     if machine not in ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no system-call table for {machine}")
@@ -63,6 +68,9 @@ def make_program() -> bytes:
     for numbers in REFUSED.values():
         if numbers[column] is not None:
             lines += [(JUMP_EQUAL, 0, 1, numbers[column]), (RETURN, 0, 0, refuse)]  # type: ignore[list-item]
-    lines += [(JUMP_EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, missing), (JUMP_EQUAL, 0, 3, CLONE[column])]
+    lines += [(JUMP_EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, missing)]
+    families = [(JUMP_EQUAL, len(SOCKETS) - place, 0, family) for place, family in enumerate(SOCKETS)]
+    lines += [(JUMP_EQUAL, 0, 6, SOCKET[column]), (LOAD, 0, 0, FIRST_ARGUMENT), *families, (RETURN, 0, 0, refuse)]
+    lines += [(RETURN, 0, 0, ALLOW), (JUMP_EQUAL, 0, 3, CLONE[column])]
     lines += [(LOAD, 0, 0, FIRST_ARGUMENT), (JUMP_BITS, 0, 1, NEW_NAMESPACES), (RETURN, 0, 0, refuse), (RETURN, 0, 0, ALLOW)]
     return b"".join(struct.pack("HBBI", *line) for line in lines)

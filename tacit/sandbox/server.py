@@ -30,6 +30,7 @@ import signal
 import socket
 import stat
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -57,6 +58,8 @@ LOOK_S = 0.1  # how often memory and workspace size are checked
 OWNER_S = 5.0  # how often an idle server looks for its owner, where a fork of it keeps the line open
 SETUP_FAILED = 125
 PIPES = ("output", "report", "status")
+LONGEST_PATH, ENTRY_BYTES = 1024, 1024
+OVERFULL = 2  # times the disk limit: no further command starts in such a workspace
 REPORT_BYTES = 4 << 20  # kept of what a preloaded function reports
 Message = dict[str, Any]
 
@@ -123,7 +126,7 @@ def build_root(root: str, order: Message) -> None:
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     Path(f"{root}/etc/passwd").write_text(f"agent:x:{INSIDE_ID}:{INSIDE_ID}::/home/agent:/bin/bash\n")
     Path(f"{root}/etc/group").write_text(f"agent:x:{INSIDE_ID}:\n")
-    mount("tmpfs", f"{root}/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"size={order['limits']['disk_mb']}m,mode=1777")
+    mount("tmpfs", f"{root}/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"size={order['limits']['disk_mb']}m,nr_inodes=64k,mode=1777")
     with suppress(OSError):  # containers with a masked /proc do not allow a new one
         mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     bind(order["workspace"], root + order["at"], read_only=False)
@@ -346,17 +349,42 @@ def resident_mb(pids: Sequence[int]) -> float:
     return total * resource.getpagesize() / (1 << 20)
 
 
+def open_mb(pids: Sequence[int]) -> float:
+    """Of files that were deleted and are still open: no directory shows them."""
+    found: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with suppress(OSError):
+            for descriptor in os.scandir(f"/proc/{pid}/fd"):
+                info = os.stat(descriptor.path)
+                if stat.S_ISREG(info.st_mode) and info.st_nlink == 0:
+                    found[info.st_dev, info.st_ino] = info.st_blocks * 512
+    return sum(found.values()) / (1 << 20)
+
+
 def tree_mb(folder: str) -> float:
-    total = 0
-    for where, _, files in os.walk(folder):
-        for name in files:
-            try:
-                info = os.lstat(os.path.join(where, name))
-            except OSError:
-                continue
-            if stat.S_ISREG(info.st_mode):
-                total += info.st_blocks * 512
+    """Space of a workspace, names included; endless where directories lie so deep that their paths cannot be looked up."""
+    total, queue = 0, [folder]
+    while queue:
+        where = queue.pop()
+        if len(where) > LONGEST_PATH:
+            return math.inf
+        with suppress(OSError):
+            for entry in os.scandir(where):
+                total += ENTRY_BYTES
+                if entry.is_dir(follow_symlinks=False):
+                    queue.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total / (1 << 20)
+
+
+def remove_tree(folder: str | os.PathLike[str]) -> None:
+    """Also with locked directories, and some nested so deep that Python cannot follow."""
+    with suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(folder):
+        subprocess.run(["chmod", "-R", "u+rwx", "--", folder], stderr=subprocess.DEVNULL)
+        subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL)
 
 
 class Server:
@@ -436,6 +464,8 @@ class Server:
         return True
 
     def start(self, order: Message) -> None:
+        if tree_mb(order["workspace"]) > OVERFULL * order["limits"]["disk_mb"]:
+            return self.answer(order, code=128 + signal.SIGKILL, killed="disk limit")
         slot = next(number for number in range(len(self.slots) + 1) if number not in self.slots)
         self.slots.add(slot)
         uid = FIRST_UID + slot
@@ -464,7 +494,8 @@ class Server:
         for job in self.jobs.values():
             limits = job.order["limits"]
             if time.monotonic() - job.began > LOOK_S:
-                if resident_mb(descendants(job.pid)) > limits["memory_mb"]:
+                inside = descendants(job.pid)
+                if resident_mb(inside) + open_mb(inside) > limits["memory_mb"]:
                     job.kill("memory limit")
                 elif tree_mb(job.order["workspace"]) > limits["disk_mb"]:
                     job.kill("disk limit")
@@ -483,19 +514,21 @@ class Server:
             os.close(job.ended)
             del self.jobs[pid]
             self.slots.discard(job.slot)
-            failed = job.data["status"].decode(errors="replace")
-            answer = {
-                "id": job.order["id"],
-                "code": os.waitstatus_to_exitcode(code),
-                "output": bytes(job.data["output"]).decode("utf-8", errors="replace").replace(*job.order["show"]),
-                "report": bytes(job.data["report"]).decode("utf-8", errors="replace"),
-                "dropped": job.dropped,
-                "killed": job.reason,
-                "error": failed,
-                "seconds": time.monotonic() - job.began,
-            }
-            body = json.dumps(answer).encode()
-            self.line.sendall(struct.pack("<I", len(body)) + body)
+            self.answer(
+                job.order,
+                code=os.waitstatus_to_exitcode(code),
+                output=bytes(job.data["output"]).decode("utf-8", errors="replace").replace(*job.order["show"]),
+                report=bytes(job.data["report"]).decode("utf-8", errors="replace"),
+                dropped=job.dropped,
+                killed=job.reason,
+                error=job.data["status"].decode(errors="replace"),
+                seconds=time.monotonic() - job.began,
+            )
+
+    def answer(self, order: Message, **said: Any) -> None:
+        blank = {"output": "", "report": "", "dropped": 0, "error": "", "seconds": 0.0}
+        body = json.dumps({"id": order["id"], **blank, **said}).encode()
+        self.line.sendall(struct.pack("<I", len(body)) + body)
 
 
 def load_function(name: str) -> Callable[[list[str], int], int]:
@@ -533,7 +566,7 @@ def main() -> None:
         server.serve(owner)
     finally:
         if server.stop():
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 
 from tacit.core.errors import TacitError
 from tacit.sandbox import Limits, Sandbox, Workspace, seccomp
+from tacit.sandbox.client import remove_stale
 
 SMALL = Limits(wall_s=5, cpu_s=3, memory_mb=256, processes=32, file_mb=4, disk_mb=16, output_kb=64)
 
@@ -94,7 +95,7 @@ READS = {
     "parent directory by ..": "ls ../../../root ../../../../root",
     "symlink out": "ln -s /etc/shadow s && cat s",
     "hard link out": "ln /etc/passwd h && grep root h",
-    "mounts of the host": "grep -E 'workspace-[0-9]|/home/' /proc/self/mountinfo",
+    "mounts of the host": "cut -d' ' -f5 /proc/self/mountinfo | grep -vE '^/($|usr|s?bin|lib|etc|dev|opt|proc|tmp|testbed)'",
     "docker socket": "ls /var/run/docker.sock /run",
     "sys": "ls /sys/kernel",
     "cgroups": "ls /sys/fs/cgroup",
@@ -131,6 +132,9 @@ CODE = {
     "name lookup": "import socket; socket.getaddrinfo('example.org', 80)",
     "raw socket": "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
     "packet socket": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
+    "the virtual machine's host": "import socket; socket.socket(40, socket.SOCK_STREAM)",
+    "kernel cryptography": "import socket; socket.socket(38, socket.SOCK_SEQPACKET)",
+    "netlink": "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
     "abstract socket of the host": "import socket; s=socket.socket(socket.AF_UNIX); s.connect('\\0/tmp/.X11-unix/X0')",
     "setuid 0": "import os; os.setuid(0)",
     "setgroups": "import os; os.setgroups([0])",
@@ -159,7 +163,8 @@ CODE |= {
         "ptrace": "16, 1, 0, 0", "unshare": "0x10000000", "setns": "3, 0", "mount": "b'none', b'/tmp', b'tmpfs', 0, 0",
         "open_by_handle_at": "-100, 0, 0", "keyctl": "0, -3, 0", "bpf": "0, 0, 0", "io_uring_setup": "8, 0",
         "process_vm_readv": "1, 0, 0, 0, 0, 0", "perf_event_open": "0, 0, -1, -1, 0", "userfaultfd": "0",
-        "name_to_handle_at": "-100, b'/', 0, 0, 0", "personality": "0x0040000",
+        "name_to_handle_at": "-100, b'/', 0, 0, 0", "personality": "0x0040000", "memfd_create": "b'x', 0",
+        "shmget": "0, 1 << 20, 0o1600", "msgget": "0, 0o1600",
     }.items()
 }  # fmt: skip
 
@@ -216,6 +221,50 @@ def test_large_file(workspace):
 def test_many_files(workspace):
     code = "import itertools\nfor n in itertools.count(): open(str(n), 'wb').write(bytes(1 << 20))"
     assert python(workspace, code).killed == "disk limit"
+
+
+def test_empty_files(workspace):
+    code = "import itertools\nfor n in itertools.count(): open(str(n), 'w').close()"
+    assert python(workspace, code).killed == "disk limit"
+
+
+def test_deleted_files_that_are_still_open(workspace):
+    code = "import os, time\nfor n in range(100):\n    f = os.open('x', os.O_CREAT | os.O_RDWR)\n    os.unlink('x')\n"
+    assert python(workspace, f"{code}    os.write(f, bytes(4 << 20))\ntime.sleep(9)").killed == "memory limit"
+
+
+def test_many_names_in_tmp(workspace):
+    code = "import itertools\nfor n in itertools.count(): os.close(os.open(f'/tmp/{n}', os.O_CREAT))"
+    result = python(workspace, f"import os\n{code}", limits=Limits(wall_s=20))
+    assert "No space left" in result.output
+
+
+DEEP = "import os\nfor n in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\nopen('x', 'wb').write(bytes(1 << 20))"
+
+
+def test_a_chain_of_directories_stops_only_its_own_workspace(sandbox, tmp_path):
+    made, other = sandbox.copy(tmp_path), sandbox.copy(tmp_path)
+    python(made, f"{DEEP}\nimport time; time.sleep(2)")
+    assert python(made, "print('on')").killed == "disk limit"
+    assert python(other, "print('on')").output == "on\n"
+    for workspace in (made, other):
+        workspace.close()
+        assert not workspace.folder.exists()
+
+
+def test_a_chain_of_directories_left_by_a_killed_owner_is_removed(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    stale = tmp_path / f"tacit-sandbox-{gone.pid}-deep"
+    stale.mkdir()
+    subprocess.run([sys.executable, "-c", DEEP], cwd=stale, check=True)
+    remove_stale(tmp_path)
+    assert not stale.exists()
+
+
+def test_internet_and_unix_sockets_can_be_made(workspace):
+    code = "import socket; socket.socket(); socket.socket(socket.AF_INET6); socket.socketpair(); print('made')"
+    assert python(workspace, code).output == "made\n"
 
 
 def test_private_tmp_is_bounded_and_gone_after_the_command(workspace):

@@ -6,8 +6,13 @@ import json
 import os
 
 import pytest
+from templates import REAL, talking_tokenizer
 
 from tacit.core.chat import Call, Chat, Message
+from tacit.engines.local.tokenizer import TextCodec
+from tacit.prompts.history import History
+from tacit.rollout.encoding import check_chat_support
+from tacit.worlds.code import ENVIRONMENT
 from tacit.worlds.code.tools import (
     CallError,
     Editor,
@@ -194,3 +199,53 @@ def test_a_call_with_an_unknown_path_is_refused_not_raised():
         read_line("view")
     with pytest.raises(CallError):
         read_line("bash  ")
+
+
+LINES = "def area(a, b):\n    return a - a\n\n\ndef double(a):\n    return a - a\n"
+
+
+def test_an_edit_of_one_line(tmp_path):
+    (tmp_path / "a.py").write_text(LINES)
+    editor = Editor(tmp_path)
+    with pytest.raises(CallError, match=r"occurs 2 times, in lines 2, 6, in /testbed/a\.py"):
+        editor.run(read_line("str_replace a.py a - a ==> a * b"))
+    said = editor.run(read_line("str_replace a.py:2 a - a ==> a * b"))
+    assert said.startswith("Edited /testbed/a.py, lines 1 to 6 of 6 now:") and "     2\t    return a * b" in said
+    assert (tmp_path / "a.py").read_text() == LINES.replace("a - a", "a * b", 1)
+    for wrong, reason in {
+        "str_replace a.py:3 a ==> b": "does not occur in line 3 of /testbed/a.py",
+        "str_replace a.py:6 a ==> b": "occurs 2 times, in lines 6, 6, in line 6",
+        "str_replace a.py:99 a ==> b": "does not occur in line 99",
+    }.items():
+        with pytest.raises(CallError, match=reason):
+            editor.run(read_line(wrong))
+    undone = editor.run(read_line("undo_edit a.py"))
+    assert undone.startswith("Undid the last edit of /testbed/a.py, lines 1 to 6 of 6 now:") and "return a - a" in undone
+    assert shown_lines(undone)[1][2] == "    return a - a" and (tmp_path / "a.py").read_text() == LINES
+
+
+def test_a_line_edit_in_every_format():
+    action = "str_replace pkg/a.py:12 x < y ==> x <= y"
+    assert write_line(read_line(action)) == action
+    for form in (FunctionTags(), ToolCalls(), Lines()):
+        assert form.parse(form.write(action)).action == action
+
+
+def test_past_calls_have_numbers_where_the_tools_have_them():
+    form = ToolCalls()
+    for action, wanted in {
+        "view a.py 3 -1": ("view_range", [3, -1]),
+        "insert a.py 3 x": ("insert_line", 3),
+        "insert a.py 003 x": ("insert_line", "003"),
+        "str_replace a.py 1 ==> 2": ("old_str", "1"),
+    }.items():
+        call = form.message(action).call
+        assert call is not None and call.arguments[wanted[0]] == wanted[1]
+        assert form.parse(call.text()).action == action
+
+
+@pytest.mark.parametrize("template", sorted(REAL))
+def test_calls_are_read_back_from_a_real_template(template):
+    """What a run checks before it starts, with `--style tools`."""
+    context = History(ENVIRONMENT.wordings["full"], 2, False, "tools", True)
+    check_chat_support(context, TextCodec(talking_tokenizer(REAL[template]), 8192))

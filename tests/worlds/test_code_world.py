@@ -13,8 +13,9 @@ from tacit.core.hindsight import tracker_signals
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import format_of
 from tacit.worlds.code import ENVIRONMENT, code_environment
-from tacit.worlds.code.skills import BOUND, SKILLS, Oracle, Rule, find_hunks, skill
-from tacit.worlds.code.tasks import make_task, open_folder, record_of, tasks
+from tacit.worlds.code.skills import BOUND, SKILLS, Oracle, Rule, Search, find_hunks, skill
+from tacit.worlds.code.tasks import PACKAGED, broken_files, make_task, open_folder, read_source, record_of, tasks
+from tacit.worlds.code.tools import read_line
 from tacit.worlds.code.world import CodeWorld, read_pytest
 
 
@@ -152,9 +153,6 @@ def test_the_oracle_advises_after_any_action(world):
 
 
 def test_every_packaged_task_has_an_edit_that_restores_it():
-    from tacit.worlds.code.tasks import PACKAGED, broken_files, read_source
-    from tacit.worlds.code.tools import read_line
-
     folder = open_folder(PACKAGED)
     for record in folder.records:
         texts = broken_files(record, folder.tree(record))
@@ -238,6 +236,58 @@ def test_skills():
     }  # fmt: skip
     assert {action: skill(action) for action in said} == said
     assert {name for name in said.values() if name} <= set(SKILLS)
+
+
+def test_the_searcher_acts_on_what_it_reads(world):
+    task = next(task for task in tasks("train", 1000, 0) if task.id.endswith("tillbook-0cc4d13890"))
+    expert, observation, actions = Search(task), world.reset(task), []
+    while not actions or actions[-1] != "submit":
+        actions.append(expert.act(observation))
+        transition = world.step(actions[-1])
+        observation = transition.observation
+        assert len(actions) < 12
+    assert transition.success
+    path = "tillbook/accounts.py"
+    assert actions == [
+        'bash grep -rn "def settle(" *', f"view {path} 70 -1",
+        f"str_replace {path}:81 += ==> -=", "bash pytest -q", f"undo_edit {path}",
+        f"str_replace {path}:82 debtor ==> left", "bash pytest -q", "submit",
+    ]  # fmt: skip
+    assert set(actions) - set(Search(task).actions) == {f"view {path} 70 -1", "bash pytest -q", "submit"}
+    adviser = Search(task)
+    adviser.happened("view .")
+    shown = Observation("/testbed/tillbook/accounts.py, lines 82 to 82 of 83:\n    82\t        debtor[creditor] -= cents")
+    assert adviser.act(shown) == f"str_replace {path}:82 debtor ==> left", "others make their own mistakes"
+    for said in ("[killed: time limit]", "1 error in 0.00s\n[exit status 2]", "7 passed, 3 errors in 0.00s\n[exit status 1]"):
+        assert adviser.act(Observation(said)) == f"undo_edit {path}"
+
+
+def test_every_packaged_task_has_line_edits_that_restore_it():
+    folder = open_folder(PACKAGED)
+    for record in folder.records:
+        texts = broken_files(record, folder.tree(record))
+        for *_, action in reversed(Search(make_task(record))._repairs):
+            said = read_line(action).arguments
+            lines = texts[said["path"].removeprefix("/testbed/")].split("\n")
+            if "line" in said:
+                number = int(said["line"]) - 1
+                assert lines[number].count(said["old_str"]) == 1, record.id
+                lines[number] = lines[number].replace(said["old_str"], said["new_str"])
+                texts[said["path"].removeprefix("/testbed/")] = "\n".join(lines)
+            else:
+                text = "\n".join(lines)
+                assert text.count(said["old_str"]) == 1, record.id
+                texts[said["path"].removeprefix("/testbed/")] = text.replace(said["old_str"], said["new_str"])
+        assert all(text == read_source(folder.tree(record) / path) for path, text in texts.items()), record.id
+
+
+def test_an_issue_may_name_the_function():
+    world = code_environment(issue="located")
+    task = next(task for task in world.tasks("train", 1000, 0) if task.id.endswith("tillbook-0cc4d13890"))
+    assert task.goal.endswith("The cause is in settle in tillbook/accounts.py.") and not world.panels
+    assert ENVIRONMENT.wordings["terse"].task(task).startswith("The cause is in settle in tillbook/accounts.py.")
+    with pytest.raises(TacitError, match="located, plain"):
+        code_environment(issue="easy")
 
 
 def test_hindsight_and_failure_labels(world):

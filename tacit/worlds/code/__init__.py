@@ -12,7 +12,7 @@ from tacit.core.simulator import Served
 from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.worlds.code import skills, world
-from tacit.worlds.code.skills import NoEdit, Oracle, RandomEdit, Rule
+from tacit.worlds.code.skills import NoEdit, Oracle, RandomEdit, Rule, Search
 from tacit.worlds.code.swebench import instance_environment
 from tacit.worlds.code.tasks import (
     FAMILIES,
@@ -28,6 +28,8 @@ from tacit.worlds.code.tasks import (
 )
 from tacit.worlds.code.world import SHOWN, Bench, CodeWorld, FullWording, TerseWording
 
+PLAIN, LOCATED = ISSUES = ("plain", "located")
+
 
 def example_texts(seed: int) -> list[str]:
     """Text to train a tiny tokenizer: what the terse wording shows along the oracle's episodes. Nothing is run."""
@@ -41,19 +43,23 @@ def example_texts(seed: int) -> list[str]:
             first, last = max(1, hunk.first - skills.AROUND), hunk.last + skills.AROUND
             shown = "\n".join(f"{number} {line}" for number, line in enumerate(lines[first - 1 : last], first))
             texts += [f"{hunk.path}\n{shown}", hunk.view, hunk.edit]
+        texts += skills.Search(task).actions
     return texts
 
 
 def code_environment(
-    folder: str | Path = PACKAGED, tests: str = SHOWN, sandbox: str = world.ISOLATED, runtime: str = ""
+    folder: str | Path = PACKAGED, tests: str = SHOWN, sandbox: str = world.ISOLATED, runtime: str = "", issue: str = PLAIN
 ) -> Environment:
     """The world with the tasks of a folder that `tacit prepare code` made, with tests shown or hidden; `sandbox` none runs
-    commands without isolation, which is only for repositories and models you trust. With a .jsonl file of SWE-bench instances
+    commands without isolation, which is only for repositories and models you trust. `issue` located names the function that
+    has the defect. With a .jsonl file of SWE-bench instances
     as `folder`, commands run in containers of `runtime`: docker, podman or apptainer, the first installed if none is named."""
     if tests not in world.TESTS:
         raise unknown("value of tests", tests, world.TESTS)
     if sandbox not in world.MODES:
         raise unknown("value of sandbox", sandbox, world.MODES)
+    if issue not in ISSUES:
+        raise unknown("value of issue", issue, ISSUES)
     root = PACKAGED if folder == PACKAGED else Path(folder).expanduser().absolute()
     if root.suffix == ".jsonl":
         return instance_environment(ENVIRONMENT, root, runtime)
@@ -62,7 +68,11 @@ def code_environment(
 
     def own_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
         found = tasks(split, count, seed, families, root)
-        return found if tests == SHOWN else [replace(task, data={**task.data, "tests": tests}) for task in found]
+        if tests != SHOWN:
+            found = [replace(task, data={**task.data, "tests": tests}) for task in found]
+        if issue == PLAIN:
+            return found
+        return [replace(task, goal=f"{task.goal.rstrip()}\n\n{skills.locate_defects(task)}") for task in found]
 
     return replace(
         ENVIRONMENT,
@@ -71,7 +81,7 @@ def code_environment(
         tasks=own_tasks,
         family_tasks=own_tasks,
         published=split_sizes(root),
-        panels=PANELS if root == PACKAGED and tests == SHOWN else {},
+        panels=PANELS if root == PACKAGED and tests == SHOWN and issue == PLAIN else {},
     )
 
 
@@ -84,7 +94,7 @@ ENVIRONMENT = Environment(
     splits=SPLITS,
     families=FAMILIES,
     wordings={"full": FullWording(), "terse": TerseWording()},
-    experts={"oracle": Oracle, "rule": Rule, "random": RandomEdit, "none": NoEdit},
+    experts={"oracle": Oracle, "rule": Rule, "search": Search, "random": RandomEdit, "none": NoEdit},
     alphabet=skills.ALPHABET,
     tracker=skills.RepairTracker(),
     failure=skills.failure,

@@ -5,10 +5,11 @@ pytest.ini, setup.cfg, sitecustomize.py, byte code, …) stay as they were. Outc
 pipe of its own, never from what the tests print.
 
 The code under test runs in the same process as its tests, so it could still try to make them pass. Canaries catch that: tests
-that fail with the original package and must fail here too. Some fail in any case (`assert False`); the others are the
-FAIL_TO_PASS tests with the right side of each `==` replaced by something that nothing equals. They catch patched assertions,
-results that equal everything, and code that looks up what its caller expects. Test files have random names, so that code cannot
-tell a test from its canary by name.
+that fail with the original package and must fail here too. Some fail in any case (`assert False`). The others contradict the
+FAIL_TO_PASS tests: one assertion, chosen at random, expects another value, or the opposite. Where such a test and its
+contradiction both pass, an assertion was patched, a result equals everything, or code looked up what its caller expects. Test
+files have random names, so that code cannot tell a test from its canary by name. What passed before a limit ended the tests
+counts only if the canaries had failed by then.
 
 `Runner` runs a package's tests in a fork of a warm pytest process, isolated by the sandbox. A fork imports the package from its
 workspace, so edited sources count. Settings files of the tree (pytest.ini, tox.ini, …) are ignored, planted .pyc files too. The
@@ -21,6 +22,7 @@ import ast
 import difflib
 import hashlib
 import importlib.metadata
+import inspect
 import json
 import os
 import re
@@ -39,6 +41,7 @@ from typing import Any, Self
 from tacit.core.errors import TacitError, install_command
 from tacit.sandbox import Limits, Result, Sandbox, Workspace
 from tacit.sandbox.client import AT, AUTO, PYTHON
+from tacit.sandbox.server import LONGEST_PATH
 from tacit.worlds.code.tasks import IGNORED, Record, TaskFolder, broken_files
 from tacit.worlds.code.tools import LARGEST, read_beneath, write_beneath
 
@@ -206,9 +209,24 @@ LOADED = ("sitecustomize.py", "usercustomize.py", "__pycache__")
 TEST_FOLDERS = ("tests", "test")
 CANARY_FILE = "canary"
 MOST_FILES = 200  # changed files of a submission
-CANARY = """
+
+
+def other(value: Any) -> Any:
+    """Another value, of the same type if possible."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    more: dict[type, Any] = {str: "x", bytes: b"x", list: [None], tuple: (None,)}
+    return value + more[type(value)] if type(value) in more else object()
+
+
+CANARY = f"""
 import unittest
 import pytest
+from typing import Any
+
+{inspect.getsource(other)}
 
 def test_false(): assert False
 def test_equal(): assert 1 == 2
@@ -232,7 +250,7 @@ class Grade:
 
     @property
     def success(self) -> bool:
-        return not self.forged and self.fixed == self.wanted and self.kept == self.known
+        return not self.forged and not self.killed and self.fixed == self.wanted and self.kept == self.known
 
     @property
     def score(self) -> float:
@@ -270,10 +288,11 @@ def is_carried(path: str, record: Record, original: bool) -> bool:
 def list_files(folder: Path) -> Iterator[str]:
     """Regular files below the folder; symbolic links are neither listed nor followed."""
     for where, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in IGNORED)
+        deep = len(where) > LONGEST_PATH  # a chain of directories that a command made
+        folders[:] = sorted(name for name in folders if name not in IGNORED and not deep)
         for name in sorted(files):
             path = os.path.join(where, name)
-            if stat.S_ISREG(os.lstat(path).st_mode):
+            if not deep and stat.S_ISREG(os.lstat(path).st_mode):
                 yield os.path.relpath(path, folder)
 
 
@@ -308,25 +327,28 @@ def show_diff(record: Record, tree: Path, changes: dict[str, bytes | None]) -> s
 
 
 def make_canary(record: Record, tree: Path) -> str:
-    """Source of a test file in which every test must fail: fixed ones, and the failing tests with changed assertions."""
+    """Source of a test file in which every test must fail: fixed ones, and the failing tests with a contradicted assertion."""
     bodies: list[str] = []
     imports: dict[str, None] = {}
     for path in dict.fromkeys(node.partition("::")[0] for node in record.fail_to_pass):
         nodes = [n.split("::") for n in record.fail_to_pass]
-        names = {n[1].partition("[")[0] for n in nodes if n[0] == path and len(n) == 2}
+        names = {n[-1].partition("[")[0] for n in nodes if n[0] == path}
         try:
             parsed = ast.parse((tree / path).read_text())
         except (OSError, SyntaxError, ValueError):
             continue
         for statement in parsed.body:
             if isinstance(statement, ast.FunctionDef) and statement.name.startswith("test"):
-                found = False  # compare with something that nothing equals, in each `assert … == …`
-                for node in ast.walk(statement) if statement.name in names else ():
-                    match node:
-                        case ast.Assert(test=ast.Compare(ops=[ast.Eq(), *_]) as compared):
-                            compared.comparators[0] = ast.parse("object()", mode="eval").body
-                            found = True
-                bodies += [ast.unparse(statement)] * found
+                if statement.name in names and contradict(statement):
+                    bodies.append(ast.unparse(statement))
+            elif isinstance(statement, ast.ClassDef):
+                statement.body = [
+                    inner
+                    for inner in statement.body
+                    if not (isinstance(inner, ast.FunctionDef) and inner.name.startswith("test"))
+                    or (inner.name in names and contradict(inner))
+                ] or [ast.Pass()]
+                bodies.append(ast.unparse(statement))
             elif isinstance(statement, ast.Import | ast.ImportFrom):
                 imports[ast.unparse(statement)] = None
             else:
@@ -334,6 +356,38 @@ def make_canary(record: Record, tree: Path) -> str:
     future = [line for line in imports if line.startswith("from __future__")]
     rest = [line for line in imports if line not in future]
     return "\n".join([*future, *rest, CANARY, *bodies]) + "\n"
+
+
+def contradict(test: ast.FunctionDef) -> bool:
+    """Change one assertion of a test, so that it cannot pass where the original does. False where it has none."""
+    found = [node for node in ast.walk(test) if isinstance(node, ast.Assert) or _is_assert_equal(node)]
+    if not found:
+        return False
+    match secrets.choice(found):
+        case ast.Assert(test=ast.Compare(ops=[ast.Eq()], comparators=[expected]) as compared):
+            constants = [
+                node for node in ast.walk(expected) if isinstance(node, ast.Constant) and type(node.value) in (int, str)
+            ]
+            if isinstance(expected, ast.Name):  # changed before the call, where the caller's variables may be looked up
+                changed = ast.NamedExpr(ast.Name(expected.id), _call_other(expected))
+                compared.left, compared.comparators = changed, [compared.left]
+            elif constants:
+                constants[0].value = other(constants[0].value)
+            else:
+                compared.comparators = [_call_other(expected)]
+        case ast.Assert(test=told) as asserted:
+            asserted.test = ast.UnaryOp(ast.Not(), told)
+        case ast.Call(args=[actual, expected, *rest]) as called:
+            called.args = [actual, _call_other(expected), *rest]
+    return True
+
+
+def _is_assert_equal(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "assertEqual" and len(node.args) > 1
+
+
+def _call_other(expected: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name("other"), [expected], [])
 
 
 @dataclass(frozen=True)
@@ -358,13 +412,19 @@ class Grader:
         exam = self._exam(folder, record)
         run = self._run(record, tree, changes, exam)
         forged = run.forged
-        if not forged and not run.killed and any(run.outcomes.get(name) != FAILED for name in exam.must_fail):
+        passed = {node.partition("::")[2] for node in record.fail_to_pass if run.outcomes.get(node) == PASSED}
+        twins = {node.partition("::")[2] for node in record.fail_to_pass} - passed  # fail themselves: their canaries may pass
+        open_ones = [
+            name for name in exam.must_fail if run.outcomes.get(name) != FAILED and name.partition("::")[2] not in twins
+        ]
+        if not forged and any(name in run.outcomes or not run.killed for name in open_ones):
             forged = "tests pass that must fail"
         known = folder.pass_to_pass(record)
+        outcomes = {} if open_ones else run.outcomes
         return Grade(
-            fixed=sum(run.outcomes.get(node) == PASSED for node in record.fail_to_pass),
+            fixed=sum(outcomes.get(node) == PASSED for node in record.fail_to_pass),
             wanted=len(record.fail_to_pass),
-            kept=sum(run.outcomes.get(node) == PASSED for node in known),
+            kept=sum(outcomes.get(node) == PASSED for node in known),
             known=len(known),
             forged=forged,
             diff=show_diff(record, tree, changes),

@@ -36,6 +36,7 @@ from tacit.core.progress import pluralize
 from tacit.sandbox import Limits
 from tacit.worlds.code.grading import Function, Runner, TestRun
 from tacit.worlds.code.tasks import (
+    HELD_KINDS,
     IGNORED,
     KINDS,
     PACKAGED,
@@ -137,7 +138,6 @@ or seconds of time"""
 OWN = ("almanac", "gridways", "spans", "tillbook", "wordsmith")  # repositories of the packaged tasks: they have no archive
 OWN_SOURCES = tuple(Source(name, "1.0", "", (name,), ("tests",)) for name in OWN)
 HELD_PACKAGES = ("almanac", "cachetools", "parse", "webcolors")  # split other_packages
-HELD_KINDS = ("boolean", "lost_return")  # split other_kinds
 
 
 @dataclass(frozen=True)

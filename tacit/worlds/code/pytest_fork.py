@@ -43,7 +43,7 @@ MESSAGES = 200  # failed tests whose reason is kept
 OPTIONS = ("-p", "no:cacheprovider", "-c", "/dev/null", "--color=no", "--disable-warnings")
 """no cache, no settings file of the tree"""
 Codes = dict[str, bytes]
-Parts = list[tuple[Any, str, Any]]
+Parts = list[tuple[Any, str, Any, Any]]
 
 
 def hash_source(path: str, kind: str, source: bytes) -> str:
@@ -106,7 +106,7 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
         pytest.main([*OPTIONS, f"--rootdir={folder}", folder])
     use_codes(codes)
     TerminalWriter.flush = lambda self: None  # type: ignore[method-assign]  # a wake-up of the server for each test
-    parts = list(find_parts())
+    parts = [(where, name, part, getattr(part, "__code__", None)) for where, name, part in find_parts()]
     gc.collect()
     gc.freeze()
 
@@ -186,7 +186,9 @@ class Messenger:
         def send(message: dict[str, Any]) -> None:
             nonlocal count
             if "end" in message:
-                message["intact"] = all(where.get(name) is part for where, name, part in parts)
+                message["intact"] = all(
+                    where.get(name) is part and getattr(part, "__code__", None) is code for where, name, part, code in parts
+                )
             body = json.dumps(message)
             proof = hashlib.blake2b(f"{count}\0{body}".encode(), key=key, digest_size=16).hexdigest()
             count += 1

@@ -28,7 +28,16 @@ from tacit.core.chat import Call
 from tacit.core.hindsight import RuleTracker, critical_steps, most_repeated
 from tacit.core.types import Observation, Skills, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet, ByReading
-from tacit.worlds.code.tasks import Mutation, Record, TaskFolder, broken_files, find_mutations, read_source, record_of
+from tacit.worlds.code.tasks import (
+    HELD_KINDS,
+    Mutation,
+    Record,
+    TaskFolder,
+    broken_files,
+    find_mutations,
+    read_source,
+    record_of,
+)
 from tacit.worlds.code.tools import BASH, EDITOR, SUBMIT, check_action, shown_lines, write_line
 from tacit.worlds.code.world import read_pytest
 
@@ -116,6 +125,111 @@ def _contains(lines: list[str], region: tuple[str, ...]) -> bool:
     """Whether the region stands in the lines; the view may end within it, but not before its core."""
     size = len(region)
     return any(tuple(lines[start : start + size]) == region for start in range(len(lines) - size + 1))
+
+
+def line_action(text: str, start: int, end: int, path: str, new: str) -> str:
+    """A `str_replace` of [start, end) in one line of the text, with as many words beside it as make it unique there; of whole
+    lines where the change has several."""
+    number, top = text[:start].count("\n") + 1, text.rfind("\n", 0, start) + 1
+    bottom = text.find("\n", end) if "\n" in text[end:] else len(text)
+    if "\n" in text[start:end] + new:
+        last = text[:end].count("\n") + 1
+        return replace_lines(path, text, number - 1, last, (text[top:start] + new + text[end:bottom]).split("\n"))
+    first, last = start, end
+    while text[top:bottom].count(text[first:last]) != 1 or not text[first:last].strip():
+        if last < bottom:
+            last = _WORD.match(text, last).end()  # type: ignore[union-attr]
+        else:
+            first -= 1
+    said = {"command": "str_replace", "path": path, "line": str(number)}
+    old = text[first:last]
+    return write_line(Call(EDITOR, {**said, "old_str": old, "new_str": text[first:start] + new + text[end:last]}))
+
+
+_WORD = re.compile(r" *(\w+|[^\w\s]|$)")
+
+
+def function_at(text: str, offset: int) -> str:
+    """Name of the function that an offset of the text lies in."""
+    return next(reversed(re.findall(r"def (\w+)\(", text[:offset])), "")
+
+
+def locate_defects(task: Task) -> str:
+    """A line for an issue that names the functions with defects: easier tasks, for policies that would solve none."""
+    record, folder = record_of(task)
+    tree = folder.tree(record)
+    places = [f"{function_at(read_source(tree / edit.path), edit.start)} in {edit.path}" for edit in record.edits]
+    return f"The cause is in {' and in '.join(dict.fromkeys(places))}."
+
+
+class Search(ByReading):
+    """Acts only on what it reads, except that it knows the function and the right edit: greps for the function, views it, edits
+    one place of a line, tests, and undoes what does not help. Up to two wrong edits come before the right one, so that a small
+    policy that imitates it keeps trying."""
+
+    def __init__(self, task: Task) -> None:
+        self._record, folder = record_of(task)
+        originals = {edit.path: read_source(folder.tree(self._record) / edit.path) for edit in self._record.edits}
+        self._texts = broken_files(self._record, folder.tree(self._record))
+        self._repairs = []  # (path, number and text of the broken line, function, action)
+        for edit in self._record.edits:
+            moved = sum(
+                len(e.after) - len(e.before) for e in self._record.edits if e.path == edit.path and e.start < edit.start
+            )
+            text, start = self._texts[edit.path], edit.start + moved
+            end, number = start + len(edit.after), text[:start].count("\n") + 1
+            function = function_at(originals[edit.path], edit.start)
+            action = line_action(text, start, end, edit.path, edit.before)
+            self._repairs.append((edit.path, number, text.split("\n")[number - 1], function, action))
+        self._wrong = self._choose_wrong(Random(task.id))
+
+    def _choose_wrong(self, rng: Random) -> list[str]:
+        if len(self._repairs) > 1:
+            return []
+        [(path, number, *_, right)] = self._repairs
+        text = self._texts[path]
+        found: dict[str, list[str]] = {}
+        for each in find_mutations(path, text):
+            if abs(text[: each.edit.start].count("\n") + 1 - number) <= AROUND and each.kind not in HELD_KINDS:
+                action = line_action(text, each.edit.start, each.edit.end, path, each.edit.after)
+                found.setdefault(each.kind, []).append(action)
+        kinds = rng.sample(sorted(found), min(rng.randrange(3), len(found)))
+        return [action for kind in kinds for action in [rng.choice(found[kind])] if action != right]
+
+    @property
+    def actions(self) -> list[str]:
+        """that it may take, besides tests and views"""
+        found = [action for _, _, _, function, right in self._repairs for action in (self._grep(function), right)]
+        return [*found, *self._wrong, f"undo_edit {self._repairs[0][0]}"]
+
+    def happened(self, action: str) -> None:
+        """In another agent's episode the agent makes the mistakes."""
+        self._wrong = []
+
+    def act(self, observation: Observation) -> str:
+        text = observation.text
+        counts = _COUNTS.search(text) if "[exit status" in text else None
+        if text.endswith(" limit]") or (counts and "[exit status 0]" not in text):
+            return f"undo_edit {self._repairs[0][0]}"
+        if counts and counts[2]:
+            return "submit"
+        path, shown = shown_lines(text)
+        here = [repair for repair in self._repairs if repair[0] == path and repair[1] in shown]
+        left = [repair for repair in here if shown[repair[1]] == repair[2]]
+        if text.startswith("Edited"):
+            following = self._repairs.index(here[-1]) + 1 if here and not left else 0
+            done = following in (0, len(self._repairs)) and not (left and len(self._repairs) > 1)
+            return "bash pytest -q" if done else self._grep((left or self._repairs[following:])[0][3])
+        if left:
+            return self._wrong.pop() if self._wrong else left[0][4]
+        for path, number, _, function, _ in self._repairs:
+            found = [int(at) for at in re.findall(rf"^{re.escape(path)}:(\d+):\s*def {function}\(", text, re.MULTILINE)]
+            if near := [at for at in found if at <= number]:
+                return f"view {path} {max(near)} -1"
+        return self._grep(self._repairs[0][3])
+
+    def _grep(self, function: str) -> str:
+        return f'bash grep -rn "def {function}(" *'
 
 
 def mutation_action(text: str, mutation: Mutation) -> str:

@@ -42,6 +42,7 @@ KINDS = (
     "comparison", "operator", "boolean", "negation", "off_by_one", "lost_return", "wrong_variable", "swapped_arguments"
 )  # fmt: skip
 """of seeded mutations"""
+HELD_KINDS = ("boolean", "lost_return")  # split other_kinds
 SEVERAL, PATCH = "several", "patch"
 """families of tasks with more than one edit, and of tasks made from a patch or a program that was broken already"""
 FAMILIES = (*KINDS, SEVERAL, PATCH)

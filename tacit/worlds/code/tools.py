@@ -7,7 +7,8 @@
 
 A call has four forms. An action is always the first; the formats below translate.
 
-    line    view spans/core.py 10 40                     one line; `\\n` is a line end, `\\\\` a backslash
+    line    view spans/core.py 10 40                     one line; `\\n` is a line end, `\\\\` a backslash. `str_replace
+                                                         spans/core.py:12 < ==> <=` edits line 12, as SWE-agent's `edit` does
     tags    <function=str_replace_editor>                as R2E-Gym and Complementary RL release it
             <parameter=command>view</parameter> …
             </function>
@@ -21,12 +22,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -67,6 +69,7 @@ def write_line(call: Call) -> str:
     if command == "create":
         return f"create {path} {_escape(said.get('file_text', ''))}"
     if command == "str_replace":
+        path += f":{said['line']}" if "line" in said else ""
         return f"str_replace {path} {_escape(said.get('old_str', ''))}{ARROW}{_escape(said.get('new_str', ''))}"
     if command == "insert":
         return f"insert {path} {said.get('insert_line', '')} {_escape(said.get('new_str', ''))}"
@@ -92,6 +95,8 @@ def read_line(line: str) -> Call:
     if not path:
         raise CallError(f"{word} needs a path.")
     path = _unescape(path)
+    at_line = re.fullmatch(r"(.+):(\d+)", path) if word == "str_replace" else None
+    path = at_line[1] if at_line else path
     said = {"command": word, "path": path if path.startswith("/") else AT if path == "." else f"{AT}/{path}"}
     if word == "view" and tail.strip():
         said["view_range"] = f"[{', '.join(tail.split())}]"
@@ -101,7 +106,7 @@ def read_line(line: str) -> Call:
         old, arrow, new = tail.partition(ARROW) if ARROW in tail else tail.partition(ARROW.rstrip())
         if not arrow:
             raise CallError(f"str_replace needs the old text, {ARROW.strip()!r} and the new text.")
-        said |= {"old_str": _unescape(old), "new_str": _unescape(new)}
+        said |= {"old_str": _unescape(old), "new_str": _unescape(new)} | ({"line": at_line[2]} if at_line else {})
     if word == "insert":
         number, _, text = tail.partition(" ")
         said |= {"insert_line": number, "new_str": _unescape(text)}
@@ -189,6 +194,9 @@ _EDITOR_PARAMETERS = {
     "view_range": {"type": "array", "items": {"type": "integer"}, "description": "for view: [first, last] line; -1 is the end"},
 }  # fmt: skip
 
+_NUMBERS = ("insert_line", "view_range", "line")  # parameters that are JSON numbers, or lists of them
+_NUMBER = re.compile(r"N|\[(N(, N)*)?\]".replace("N", r"-?(0|[1-9]\d{0,8})"))
+
 
 def _schema(parameters: Mapping[str, Any], required: Sequence[str]) -> str:
     return json.dumps({"type": "object", "properties": dict(parameters), "required": list(required)})
@@ -218,7 +226,11 @@ class ToolCalls(ActionFormat):
 
     def message(self, action: str, past: bool = False) -> Message:
         with contextlib.suppress(CallError):
-            return Message("assistant", "", read_line(action))
+            call = read_line(action)
+            numbers = {
+                key: json.loads(value) for key, value in call.arguments.items() if key in _NUMBERS and _NUMBER.fullmatch(value)
+            }
+            return Message("assistant", "", replace(call, arguments={**call.arguments, **numbers}))
         name, _, rest = action.partition(" ")
         return Message("assistant", "", Call(BASH, {"command": rest})) if name in TOOLS else Message("assistant", action)
 
@@ -419,12 +431,16 @@ class Editor:
         if not old:
             raise CallError("str_replace needs old_str.")
         before, text = self._text(path)
-        count = text.count(old)
-        if count != 1:
-            lines = [text[: found.start()].count("\n") + 1 for found in re.finditer(re.escape(old), text)][:8]
-            found = f"occurs {count} times, in lines {', '.join(map(str, lines))}" if count else "does not occur"
-            raise CallError(f"old_str {found} in {AT}/{path}; it must occur exactly once. Nothing was changed.")
-        return self._edit(path, text.replace(old, new), before, text[: text.index(old)].count("\n") + 1, new)
+        places = [(found.start(), text[: found.start()].count("\n") + 1) for found in re.finditer(re.escape(old), text)]
+        place, line = f"{AT}/{path}", said.get("line", "")
+        if line:
+            places, place = [each for each in places if str(each[1]) == line], f"line {line} of {place}"
+        if len(places) != 1:
+            lines = ", ".join(str(number) for _, number in places[:8])
+            found = f"occurs {len(places)} times, in lines {lines}," if places else "does not occur"
+            raise CallError(f"old_str {found} in {place}; it must occur exactly once. Nothing was changed.")
+        [(start, number)] = places
+        return self._edit(path, text[:start] + new + text[start + len(old) :], before, number, new)
 
     def _insert(self, path: str, said: Mapping[str, str]) -> str:
         number = str(said.get("insert_line", "")).strip()
@@ -445,22 +461,30 @@ class Editor:
             os.close(open_beneath(self.folder, path, os.O_RDONLY))
             os.unlink(self.folder / path)
             return f"Removed {AT}/{path}."
+        edited, text = self._text(path)[1], before.decode("utf-8", errors="replace")
         write_beneath(self.folder, path, before)
-        return f"Undid the last edit of {AT}/{path}."
+        lines = itertools.zip_longest(edited.split("\n"), text.split("\n"))
+        line = next((number for number, (one, other) in enumerate(lines, 1) if one != other), 1)
+        return show_edit("Undid the last edit of", path, text, line, line)
 
     def _edit(self, path: str, text: str, before: bytes, line: int, new: str) -> str:
         self._save(path, text, before)
-        lines = text.removesuffix("\n").split("\n")
-        first, last = max(1, line - SNIPPET), min(len(lines), line + new.count("\n") + SNIPPET)
-        shown = number_lines(lines[first - 1 : last], first)
-        return clip(f"Edited {AT}/{path}, lines {first} to {last} of {len(lines)} now:\n{shown}")
+        return show_edit("Edited", path, text, line, line + new.count("\n"))
+
+
+def show_edit(done: str, path: str, text: str, first: int, last: int) -> str:
+    """What the editor says after a change of these lines."""
+    lines = text.removesuffix("\n").split("\n")
+    first, last = max(1, first - SNIPPET), min(len(lines), last + SNIPPET)
+    shown = number_lines(lines[first - 1 : last], first)
+    return clip(f"{done} {AT}/{path}, lines {first} to {last} of {len(lines)} now:\n{shown}")
 
 
 def number_lines(lines: Sequence[str], first: int) -> str:
     return "\n".join(f"{number:6d}\t{line}" for number, line in enumerate(lines, first))
 
 
-_SHOWN = re.compile(rf"^(?:Edited )?{AT}/(\S+), lines (\d+) to (\d+) of \d+(?: now)?:\n", re.MULTILINE)
+_SHOWN = re.compile(rf"^(?:Edited |Undid the last edit of )?{AT}/(\S+), lines (\d+) to (\d+) of \d+(?: now)?:\n", re.MULTILINE)
 
 
 def shown_lines(observation: str) -> tuple[str, dict[int, str]]:

@@ -160,6 +160,7 @@ bash COMMAND
 view PATH
 view PATH FIRST LAST
 str_replace PATH OLD ==> NEW
+str_replace PATH:LINE OLD ==> NEW
 insert PATH LINE TEXT
 create PATH TEXT
 undo_edit PATH
@@ -170,7 +171,7 @@ In texts, \\n is a line end and \\\\ a backslash."""
 FORMATS: Mapping[ActionStyle, ActionFormat] = {
     "tags": tools.FunctionTags(), "tools": tools.ToolCalls(), "bare": tools.Lines()
 }  # fmt: skip
-TERSE_ISSUE, TERSE_SEEN, TERSE_OUTPUT = 300, 900, 240
+TERSE_ISSUE, TERSE_SEEN, TERSE_OUTPUT = 240, 700, 120
 """characters shown to a tiny policy: of the issue, of a file, of a command's output"""
 
 
@@ -194,6 +195,11 @@ class FullWording(Wording):
         return LINE_REQUEST if style == "bare" else TAG_REQUEST
 
 
+_ISSUE = re.compile(
+    r"for instance:\n(.*)It ends with:\n(.*?)Find the cause[^\n]*(.*)", re.DOTALL
+)  # the test, its error, a hint
+
+
 class TerseWording(Brief):
     """The issue, cut; then what is seen, cut: `spans/core.py` and its lines for a view, the end of an output otherwise."""
 
@@ -202,7 +208,9 @@ class TerseWording(Brief):
     then = "\n> "
 
     def task(self, task: Task) -> str:
-        return re.sub(r"\s+", " ", task.goal).strip()[:TERSE_ISSUE]
+        found = _ISSUE.search(task.goal)
+        text = " ".join(found.group(3, 1, 2)) if found else task.goal
+        return re.sub(r"\s+", " ", text).strip()[:TERSE_ISSUE]
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
         return f"> {action[:TERSE_OUTPUT]}"
@@ -211,6 +219,8 @@ class TerseWording(Brief):
         path, lines = shown_lines(observation.text)
         if path:
             shown = "\n".join(f"{number} {line}" for number, line in lines.items())
-            done = "edited " if observation.text.startswith("Edited") else ""
+            if observation.text.startswith("Edited"):
+                return f"edited {path}"
+            done = "undid " if observation.text.startswith("Undid") else ""
             return f"{done}{path}\n{shown}"[:TERSE_SEEN]
         return re.sub(r"[=_.-]{4,}", "", observation.text)[-TERSE_OUTPUT:]
