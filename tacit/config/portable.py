@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import platform
 import shutil
 import tarfile
@@ -26,6 +25,7 @@ from typing import Any
 from tacit.config.checks import AGENTS
 from tacit.config.recipe import method_name
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.engines.models.bases import BASES, checkpoint_directory, fingerprint, hash_file
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings, resume_command
@@ -124,7 +124,7 @@ def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Pa
             write_json(directory / SETTINGS, {**settings, "model": model})
 
     write_directory(out, fill)
-    uses = json.loads((pack / USES).read_text()) if (pack / USES).is_file() else []
+    uses = read_json(pack / USES) if (pack / USES).is_file() else []
     write_json(pack / USES, [*uses, f"{time.strftime('%Y-%m-%d %H:%M:%S')} on {platform.node()} to {out}"])
     return out, uses[-1] if uses else ""
 
@@ -133,7 +133,7 @@ def read_manifest(pack: Path) -> dict[str, Any]:
     """Raises if the pack is incomplete or damaged."""
     file = pack / MANIFEST
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest = read_json(file)
         if manifest["format"] != FORMAT:
             raise TacitError(f"{file} has format {manifest['format']}; this version of Tacit reads format {FORMAT}.")
         for key in ("run", "model", "fingerprint", "checkpoint", "compact", "parts"):

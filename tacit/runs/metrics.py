@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError, install_command
-from tacit.runs.files import check_readable, explain_disk_errors, write_text
+from tacit.runs.files import explain_disk_errors, read_objects, write_text
 
 
 class Metrics:
@@ -65,15 +65,9 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All complete records; a partial line of a killed write is skipped."""
-    records = []
-    if path.exists():
-        for line in check_readable(path).read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-    return records
+    """All complete records of steps."""
+    found = read_objects(path)
+    return [record for record in found if isinstance(record.get("stage"), str) and isinstance(record.get("step"), int)]
 
 
 def _plain(value: float) -> float | None:

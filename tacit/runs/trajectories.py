@@ -217,11 +217,12 @@ def read_trajectories(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
     known = {task.id: task for task in tasks}
     try:
         records = read_records(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise TacitError(f"cannot read the recorded episodes {file}: {error}.") from error
-    strange = next((r["task"] for r in records if r["task"] not in known), None)
-    if strange is not None:
-        raise TacitError(
-            f"{file} has an episode of {strange!r}, which is not among the run's tasks: its world has changed since the run."
-        )
-    return [trajectory_from_record(record, known[record["task"]]) for record in records]
+        strange = next((r["task"] for r in records if r["task"] not in known), None)
+        if strange is not None:
+            raise TacitError(
+                f"{file} has an episode of {strange!r}, which is not among the run's tasks: its world has changed since the "
+                "run."
+            )
+        return [trajectory_from_record(record, known[record["task"]]) for record in records]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TacitError(f"cannot read the recorded episodes {file}: {type(error).__name__}: {error}.") from error
