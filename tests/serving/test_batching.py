@@ -8,8 +8,8 @@ import threading
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 from starlette.testclient import TestClient
+from tokenizers import Tokenizer
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, HiddenState
@@ -144,7 +144,7 @@ def test_stopping_does_not_wait_for_a_pass_without_end() -> None:
 
 
 def test_what_is_no_exception_ends_no_thread_either() -> None:
-    """A regular expression of a module's tokenizer that backtracks for too long panics, which `except Exception` lets through."""
+    """A regular expression of a tokenizer that backtracks for too long panics, which `except Exception` lets through."""
     split = {"type": "Split", "pattern": {"Regex": "a?" * 30 + "a" * 30}, "behavior": "Isolated", "invert": False}
     model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
     tokenizer = Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model}))
@@ -157,7 +157,7 @@ def test_what_is_no_exception_ends_no_thread_either() -> None:
             batching.call(lambda: next(iter(()))),
             batching.sample(breaking, Sampling(), request(0)),
         ):
-            with pytest.raises(RuntimeError, match="retry-limit|StopIteration|SystemExit"):
+            with pytest.raises(RuntimeError, match=r"retry-limit|StopIteration|SystemExit"):
                 await asyncio.wait_for(asked, 60)
         assert batching.alive and (await batching.sample(Echo(), Sampling(), request(1))).text == "1"
 

@@ -268,6 +268,8 @@ def restore_file(file: Path) -> None:
             full[f"exp_avg/{rest}"] = values[: int(torch.tensor(shape).prod())].view(shape)
         elif kind == "exp_avg_sq.rows":
             columns = tensors[f"exp_avg_sq.columns/{rest}"].float()
+            if [len(tensor), len(columns)] != tensors[f"exp_avg.shape/{rest}"].tolist():  # their product could be enormous
+                raise ValueError(f"the moments of {rest} are of different shapes")
             full[f"exp_avg_sq/{rest}"] = torch.outer(tensor.float(), columns) / columns.mean().clamp_min(
                 torch.finfo(torch.float32).tiny
             )
