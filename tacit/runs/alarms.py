@@ -276,4 +276,6 @@ class AlarmMonitor:
 
 
 def read_alarms(run: Path) -> list[Alarm]:
-    return [Alarm(**record) for record in read_objects(run / ALARMS) if {"name", "step", "message"} <= set(record) <= KEYS]
+    found = [record for record in read_objects(run / ALARMS) if set(record) <= KEYS]
+    kinds = {"name": str, "step": int, "message": str}
+    return [Alarm(**record) for record in found if all(isinstance(record.get(key), kind) for key, kind in kinds.items())]

@@ -311,13 +311,10 @@ def check_templates(directory: Path) -> None:
                 require_trust(f"the chat template in {file} would compute with {value[:40]!r}, which may never end")
 
 
-MAX_PATTERN = 2000  # characters of a tokenizer's regular expression
-
-
 def _may_backtrack(pattern: str) -> bool:
     """Whether it repeats a group without limit, or has more than two unlimited repeats in one alternative. The patterns of
     GPT-2, Llama, Qwen and DeepSeek do neither."""
-    if len(pattern) > MAX_PATTERN:
+    if len(pattern) > 2000:
         return True
     plain = re.sub(r"\\[pP]\{[^}]*\}|\\.", "x", pattern, flags=re.DOTALL)
     while plain != (plain := re.sub(r"\[[^\[\]]*\]", "x", plain)):
