@@ -1,8 +1,9 @@
-"""Reading files that anybody may have made: of runs, modules and models."""
+"""Reading and writing beside files that anybody may have made: of runs, modules and models."""
 
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,11 @@ def check_readable(path: Path) -> Path:
     if not stat.S_ISREG(state.st_mode) or (path.suffix not in (".gz", ".safetensors") and state.st_size > MAX_BYTES):
         raise OSError(f"{path.name} is not a file, or has more than {MAX_BYTES:,} bytes")
     return path
+
+
+def refuse_links(path: str, flags: int) -> int:
+    """An `opener` for writing. A link in a stranger's run could lead to any file of the user's."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def read_text(path: Path) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.errors import TacitError
+from tacit.core.files import refuse_links
 from tacit.core.progress import pluralize
 from tacit.core.protocols import ChatTokenizer, PolicyHooks, Request, Sampling, SamplingPolicy, Scheduler
 from tacit.core.types import PLAIN, Completion, HiddenState, Trajectory
@@ -70,7 +71,7 @@ class TurnCache:
                 record |= {"finish": c.finish, **({"read": c.read} if c.read else {})}
                 text += f"\n{json.dumps(record, ensure_ascii=False)}"  # newline first: the last write may have been truncated
         if text:
-            with explain_disk_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+            with explain_disk_errors(self._path), open(self._path, "a", encoding="utf-8", opener=refuse_links) as file:
                 file.write(text)
 
     def drop(self) -> None:
@@ -276,5 +277,5 @@ class Journal:
 
     def _append(self, records: Any, newline: bool = False) -> None:
         text = ("\n" if newline else "") + "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        with explain_disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
+        with explain_disk_errors(self.path), open(self.path, "a", encoding="utf-8", opener=refuse_links) as file:
             file.write(text)

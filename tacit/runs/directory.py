@@ -138,7 +138,7 @@ def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
 def _lock(path: Path):
     """Lock the run for this process."""
     path.mkdir(parents=True, exist_ok=True)
-    file = (path / ".lock").open("w")
+    file = (path / ".lock").open("a")  # not "w", which would empty what a link leads to
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

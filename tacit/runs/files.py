@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.core.files import MAX_BYTES, check_readable
+from tacit.core.files import MAX_BYTES, check_readable, refuse_links
 
 REFUSALS = {
     errno.ENOSPC: ("the disk is full", "free space"),
@@ -79,7 +79,7 @@ def write_text(path: Path, text: str) -> None:
     with explain_disk_errors(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            with temporary.open("w", encoding="utf-8") as file:
+            with open(temporary, "w", encoding="utf-8", opener=refuse_links) as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

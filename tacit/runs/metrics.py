@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError, install_command
+from tacit.core.files import refuse_links
 from tacit.runs.files import explain_disk_errors, read_objects, write_text
 
 
@@ -40,7 +41,7 @@ class Metrics:
     def write(self, stage: str, step: int, values: dict[str, float]) -> None:
         record = {"stage": stage, "step": step, **{k: _plain(v) for k, v in values.items()}, "at": round(time.time(), 1)}
         with explain_disk_errors(self._path):
-            with self._path.open("a", encoding="utf-8") as file:
+            with open(self._path, "a", encoding="utf-8", opener=refuse_links) as file:
                 file.write(json.dumps(record) + "\n")
             if stage not in self._tensorboard:
                 self._tensorboard[stage] = self._writer(stage, step)

@@ -14,6 +14,7 @@ import numpy as np
 
 from tacit.core.credit import Batch, Credit, Iteration, Rewards
 from tacit.core.errors import TacitError
+from tacit.core.files import refuse_links
 from tacit.core.types import PLAIN, Completion, Condition, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.runs.files import explain_disk_errors, read_lines
 
@@ -171,7 +172,7 @@ def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             # mtime=0: the same trajectories give the same bytes.
-            with temporary.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as file:
+            with open(temporary, "wb", opener=refuse_links) as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
                 for record in records:
                     file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
             temporary.replace(path)

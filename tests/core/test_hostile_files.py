@@ -13,12 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tacit.cli.main import main
+from tacit.companions.answers import Answer, AnswerCache
 from tacit.config.portable import read_manifest
 from tacit.core.errors import TacitError
-from tacit.core.types import Task
+from tacit.core.types import Completion, Task
 from tacit.engines.models.bases import (
     _may_backtrack,
     check_adapter,
@@ -28,14 +30,17 @@ from tacit.engines.models.bases import (
     fingerprint,
 )
 from tacit.engines.models.tiny import TinySettings
+from tacit.evaluation.journal import TurnCache
 from tacit.modules.drafting.sandbox_process import findings
 from tacit.modules.module import find_modules
 from tacit.report.run_files import read_episodes
 from tacit.runs import files
 from tacit.runs.alarms import read_alarms
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.metrics import read_metrics
-from tacit.runs.trajectories import list_recordings, read_trajectories
+from tacit.runs.directory import Run
+from tacit.runs.files import write_text
+from tacit.runs.metrics import Metrics, read_metrics
+from tacit.runs.trajectories import list_recordings, read_trajectories, write_records
 
 SETTINGS = {"world": "countdown", "method": {"name": "grpo"}, "model": "tiny", "seed": 0}
 
@@ -149,6 +154,26 @@ def test_records_of_any_shape_end_in_one_line(run: Path, line: str) -> None:
     (run / "metrics.jsonl").write_text(f'{line}\n{{"stage": "rl", "step": 1}}\n{{"stage"')
     (run / "alarms.jsonl").write_text(f'{line}\n{{"name": "valid", "step": 1, "message": "m"}}\n')
     assert len(read_metrics(run / "metrics.jsonl")) == len(read_alarms(run)) == 1
+
+
+WRITES: dict[str, Callable[[Path], object]] = {
+    "a.turns": lambda run: TurnCache(run / "a.turns").keep({"k": Completion(np.zeros(1), np.zeros(1), "$(evil)", "stop")}),
+    "answers.jsonl": lambda run: AnswerCache(run).add("k", Answer("$(evil)", 1, 1)),
+    f".x.json.{os.getpid()}.tmp": lambda run: write_text(run / "x.json", "{}"),
+    ".rl-000001.jsonl.gz.tmp": lambda run: write_records(run / "rl-000001.jsonl.gz", [{}]),
+    "metrics.jsonl": lambda run: Metrics(run).write("rl", 1, {}),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_nothing_is_written_through_a_link_in_a_run(run: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "own").write_text("precious\n")
+    (run / name).symlink_to(tmp_path / "own")
+    with pytest.raises(TacitError, match=r"cannot (write|keep)"):
+        WRITES[name](run)
+    (run / ".lock").symlink_to(tmp_path / "own")
+    Run(run).close()
+    assert (tmp_path / "own").read_text() == "precious\n"
 
 
 def test_nesting_ends_in_one_line(run: Path, tmp_path: Path, capsys) -> None:
