@@ -18,6 +18,7 @@ from typing import Any
 from tacit.calibration.audit import Audit
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, Slice, choose, layers_to_scan, scan
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.core.types import Group
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram
 from tacit.credit.geometry import TARGET, search_radius
@@ -108,7 +109,7 @@ def read_calibration(place: Path) -> dict[str, dict[str, Any]]:
     if not place.exists():
         return {}
     try:
-        found = json.loads(place.read_text(encoding="utf-8"))
+        found = read_json(place)
         return {
             embedder: {name: kind(own[name]) for name, kind in GEOMETRY.items() if own.get(name) is not None}
             for embedder, own in found["embedders"].items()

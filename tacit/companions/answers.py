@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tacit.core.errors import TacitError
+from tacit.core.files import refuse_links
 
 FILE = "answers.jsonl"
 
@@ -47,7 +48,7 @@ class AnswerCache(dict[str, Answer]):
             return
         line = json.dumps({"key": key, **asdict(answer)}, ensure_ascii=False) + "\n"
         try:
-            with self._file.open("a", encoding="utf-8") as file:
+            with open(self._file, "a", encoding="utf-8", opener=refuse_links) as file:
                 file.write(line if self._whole else f"\n{line}")
         except OSError as error:
             raise TacitError(f"cannot keep answers in {self._file}: {error.strerror}.") from error

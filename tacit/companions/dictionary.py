@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from tacit.core.errors import TacitError, unknown
+from tacit.core.files import read_json
 from tacit.core.method import Companion
 from tacit.core.protocols import Policy
 from tacit.core.types import Group, IterationInfo
@@ -351,7 +352,7 @@ class SkillDictionary(Companion):
         (directory / FILE).write_text(json.dumps(self.state(), ensure_ascii=False), encoding="utf-8")
 
     def load(self, directory: Path) -> None:
-        state = json.loads((directory / FILE).read_text(encoding="utf-8"))
+        state = read_json(directory / FILE)
         if tuple(state["skills"]) != self.alphabet.skills:
             raise TacitError("the saved skill dictionary has another alphabet: the world's skills have changed since.")
         self.dictionary = Dictionary(self.alphabet.skills, tuple(map(tuple, state["phrases"])), self.max_phrase)

@@ -22,6 +22,7 @@ import numpy as np
 
 from tacit.companions.answers import Answer, AnswerCache, answer_key, drop_middle_turns, quote_record, to_json_line
 from tacit.core.errors import TacitError, unknown
+from tacit.core.files import read_json
 from tacit.core.hindsight import Lesson
 from tacit.core.method import Companion, Conditions
 from tacit.core.progress import is_unicode
@@ -546,7 +547,7 @@ def read_skill_directory(path: Path, world: Environment) -> Handbook:
         raise TacitError(
             f"the handbook {path} is a directory without {MAPPING}; name a TOML file, or one of SDAR's directories."
         )
-    mapping = json.loads((path / MAPPING).read_text(encoding="utf-8"))
+    mapping = read_json(path / MAPPING)
     tables = [mapping.get(key, {}) for key in MAPPING_TABLES] if isinstance(mapping, dict) else []
     if not tables or not tables[0] or not all(isinstance(table, dict) for table in tables):
         raise TacitError(f"{path / MAPPING} must have the tables {', '.join(MAPPING_TABLES[:2])}, as in SDAR's release.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from tacit.comparison.pages import csv_text, draw, markdown
 from tacit.comparison.plan import START, Plan, PlannedRun
 from tacit.comparison.run import LOG, Processes, RunEvent, failure_of, run_cells, status_of
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.evaluation.statistics import (
     area,
     bounded_interval,
@@ -65,7 +65,7 @@ def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Found | No
     records = [r for r in read_metrics(path / "metrics.jsonl") if r["stage"] == "rl"] if finished and plan.metrics else []
     outcomes = [digit == "1" for repeat in (final or {}).get("outcomes", ()) for digit in repeat]
     try:
-        made_by = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+        made_by = read_json(path / "versions.json")
     except (OSError, ValueError):
         made_by = None
     return {

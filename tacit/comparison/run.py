@@ -181,7 +181,7 @@ def run_cells(
     # Two commands in one directory would each take the other's runs for abandoned.
     with explain_disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / ".lock").open("w")
+        lock = (directory / ".lock").open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -11,9 +11,10 @@ uninterrupted one, bit for bit on a CPU.
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import hashlib
 import io
-import json
 import platform
 import shutil
 import tarfile
@@ -21,11 +22,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tacit.config.checks import AGENTS
 from tacit.config.recipe import method_name
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, describe_error
+from tacit.core.files import read_json
 from tacit.engines.models.bases import BASES, checkpoint_directory, fingerprint, hash_file
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings, resume_command
@@ -33,7 +35,7 @@ from tacit.runs.files import explain_disk_errors, write_directory, write_json
 
 MANIFEST, FORMAT, USES = "pack.json", 1, "unpacked.json"
 PART_BYTES = 16_000_000
-MAX_BYTES = 1 << 36  # most bytes that an unpacked run may have
+MAX_RATIO, MIN_ROOM = 64, 1 << 26  # a run may have so many times the bytes of its parts, and always so many
 SKIPPED = ("checkpoints", "trajectories", "tensorboard", ".lock")
 
 
@@ -107,37 +109,54 @@ def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Pa
                 for part in manifest["parts"]:
                     with (pack / Path(part["name"]).name).open("rb") as one:
                         shutil.copyfileobj(one, whole)
+                limit = MAX_RATIO * whole.tell() + MIN_ROOM
                 whole.seek(0)
-                total = 0
-                with tarfile.open(fileobj=whole, mode="r|gz") as tar:
+                with _Expanding(whole, limit) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
                     for member in tar:
-                        total += member.size
-                        if not member.isfile() or total > MAX_BYTES:
+                        if not member.isfile() or member.size > limit:
                             raise TacitError(f"{pack} is not a packed run: {member.name!r} is not a file, or too large.")
                         tar.extract(member, directory, filter="data")
-        except (tarfile.TarError, OSError, EOFError) as error:
-            raise TacitError(f"{pack} is damaged: {error}. Copy it again.") from error
-        for file in sorted(directory.rglob("training/*.safetensors")):
-            restore_file(file)
+            for file in sorted(directory.rglob("training/*.safetensors")):
+                restore_file(file)
+        except (TacitError, MemoryError):
+            raise
+        except Exception as error:  # the parts may come from anybody
+            raise TacitError(f"{pack} is damaged: {describe_error(error)}. Copy it again.") from error
         settings = read_settings(directory)
         if model:
             write_json(directory / SETTINGS, {**settings, "model": model})
 
     write_directory(out, fill)
-    uses = json.loads((pack / USES).read_text()) if (pack / USES).is_file() else []
+    uses: list[str] = []
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        uses += [str(use) for use in read_json(pack / USES) if str(use).isprintable()]
     write_json(pack / USES, [*uses, f"{time.strftime('%Y-%m-%d %H:%M:%S')} on {platform.node()} to {out}"])
     return out, uses[-1] if uses else ""
+
+
+class _Expanding(gzip.GzipFile):
+    """Stops a small file that expands without end, also inside a header, which tarfile reads whole into memory."""
+
+    def __init__(self, packed: IO[bytes], limit: int) -> None:
+        super().__init__(fileobj=packed)
+        self._limit = limit
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() > self._limit:
+            raise OSError(f"it expands to more than {self._limit:,} bytes")
+        return super().read(size)
 
 
 def read_manifest(pack: Path) -> dict[str, Any]:
     """Raises if the pack is incomplete or damaged."""
     file = pack / MANIFEST
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest = read_json(file)
         if manifest["format"] != FORMAT:
             raise TacitError(f"{file} has format {manifest['format']}; this version of Tacit reads format {FORMAT}.")
-        for key in ("run", "model", "fingerprint", "checkpoint", "compact", "parts"):
-            manifest[key]
+        for key in ("run", "model", "fingerprint", "checkpoint"):
+            if not isinstance(manifest[key], str) or not manifest[key].isprintable():
+                raise ValueError(f"{key} is {str(manifest[key])[:80]!r}")
         if Path(manifest["run"]).name != manifest["run"] or manifest["run"] in ("", ".", ".."):
             raise ValueError(f"the run's name {manifest['run']!r} is no directory name")
         for part in manifest["parts"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from tacit.companions.experience.retrieval import SERVED
 from tacit.config.recipe import PolicyRecipe, Recipe, describe_base
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.core.method import Context
 from tacit.core.protocols import LEARNING, ModelSource, Policy, check_hooks
 from tacit.core.resources import Base, Encode, Resources, Thing
@@ -60,7 +60,7 @@ def _digest(path: Path) -> str:
     for file in (path / "policy.json", path.parent / "policy.json"):
         if file.is_file():
             try:
-                return str(json.loads(file.read_text(encoding="utf-8")).get("digest", ""))
+                return str(read_json(file).get("digest", ""))
             except (OSError, ValueError, AttributeError):
                 return ""
     # Names, sizes, first and last bytes of the weight files; reading them whole would take too long.
@@ -88,7 +88,7 @@ def _config(path: Path) -> dict[str, Any] | None:
     for file in (path / "config.json", path / "model" / "config.json"):
         if file.is_file():
             try:
-                return json.loads(file.read_text(encoding="utf-8"))
+                return read_json(file)
             except (OSError, ValueError):
                 return None
     return None

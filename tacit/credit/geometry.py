@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.core.method import Companion
 from tacit.core.protocols import Encoder
 from tacit.core.resources import Base
@@ -142,7 +143,7 @@ class AdaptiveRadius(Companion):
         (directory / FILE).write_text(json.dumps({"value": self._value}), encoding="utf-8")
 
     def load(self, directory: Path) -> None:
-        self._value = json.loads((directory / FILE).read_text(encoding="utf-8"))["value"]
+        self._value = read_json(directory / FILE)["value"]
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,20 @@ from typing import Any
 import numpy as np
 
 from tacit.core.errors import TacitError
+from tacit.core.files import refuse_links
 from tacit.core.progress import pluralize
 from tacit.core.protocols import ChatTokenizer, PolicyHooks, Request, Sampling, SamplingPolicy, Scheduler
 from tacit.core.types import PLAIN, Completion, HiddenState, Trajectory
 from tacit.evaluation.panels import Panel, Rules
 from tacit.rollout.encoding import open_scheduler
-from tacit.runs.files import explain_disk_errors
+from tacit.runs.files import explain_disk_errors, read_objects
 from tacit.runs.trajectories import trajectory_from_record, trajectory_record
 
 # Completions of unfinished episodes. A resumed evaluation replays an episode from its start; its requests have the same seeds
 # and prompts, so their completions are read from the file. The file is deleted when the panel is done.
+
+
+MAX_TOKENS = 1 << 20  # of a completion
 
 
 class TurnCache:
@@ -43,11 +47,11 @@ class TurnCache:
     def read(self) -> None:
         """Read the file. A truncated last line is ignored."""
         self._known = {}
-        lines = self._path.read_text(encoding="utf-8").split("\n") if self._path.exists() else []
-        for line in lines:
+        for record in read_objects(self._path):
             try:
                 # Only the number of tokens and their summed log-probability are stored, not the tokens.
-                record = json.loads(line)
+                if record["tokens"] > MAX_TOKENS:
+                    continue
                 tokens, text, finish = np.zeros(count := record["tokens"], np.int64), record["wrote"], record["finish"]
                 each = np.full(count, record["logprob"] / max(1, count), np.float32)
                 self._known[record["request"]] = Completion(tokens, each, text, finish, read=record.get("read", 0))
@@ -67,7 +71,7 @@ class TurnCache:
                 record |= {"finish": c.finish, **({"read": c.read} if c.read else {})}
                 text += f"\n{json.dumps(record, ensure_ascii=False)}"  # newline first: the last write may have been truncated
         if text:
-            with explain_disk_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+            with explain_disk_errors(self._path), open(self._path, "a", encoding="utf-8", opener=refuse_links) as file:
                 file.write(text)
 
     def drop(self) -> None:
@@ -273,5 +277,5 @@ class Journal:
 
     def _append(self, records: Any, newline: bool = False) -> None:
         text = ("\n" if newline else "") + "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        with explain_disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
+        with explain_disk_errors(self.path), open(self.path, "a", encoding="utf-8", opener=refuse_links) as file:
             file.write(text)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.core.errors import TacitError
+from tacit.core.files import read_text
 
 if TYPE_CHECKING:
     from tacit.core.world import Environment
@@ -57,7 +58,7 @@ def read_packaged_draft(path: Path, data: Mapping[str, Any]) -> PackagedDraft:
     if list(data["files"]) != [f"{name}{SUFFIX}"] or Path(name).name != name:
         raise TacitError(f"the draft {name!r} of module {path} has unexpected file names: {', '.join(data['files'])}.")
     try:
-        text = (path / f"{name}{SUFFIX}").read_text(encoding="utf-8")
+        text = read_text(path / f"{name}{SUFFIX}")
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"cannot read the draft of module {path}: {error}. It is damaged or incomplete.") from error
     return PackagedDraft(kind, name, world, block, text)

@@ -18,6 +18,7 @@ from typing import Any
 from tacit.config.checks import open_world
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.engines.models.tiny import hash_file
 from tacit.evaluation.scores import in_world
 from tacit.modules.carrying import package_draft, register_draft
@@ -119,7 +120,7 @@ def _write_files(directory: Path, weights: Path, module: Module) -> None:
         shutil.copyfile(weights / name, directory / name)
     if module.adapter:  # peft writes the local path of the base, and the target modules as a set
         file = directory / ADAPTER_CONFIG
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(file)
         config |= {"base_model_name_or_path": module.base.model, "target_modules": sorted(config["target_modules"])}
         file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     if module.draft:
@@ -139,7 +140,7 @@ def _scores(checkpoint: Checkpoint, world: str) -> dict[str, dict[str, Any]]:
 
 def _read_policy_manifest(policy: Path) -> dict[str, Any]:
     try:
-        return json.loads((policy / "policy.json").read_text(encoding="utf-8"))
+        return read_json(policy / "policy.json")
     except (OSError, ValueError) as error:
         raise TacitError(f"cannot read the checkpoint {policy}: {error}.") from error
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError, unknown
+from tacit.core.files import read_json
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling
 from tacit.core.world import FULL_BLOCK, Environment
@@ -142,7 +143,7 @@ class Module:
     def find_damage(self) -> list[str]:
         """One message per missing, changed or unsafe file, and one if the manifest is not what its own hash says."""
         found = []
-        manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(self.path / MANIFEST)
         if (actual := hash_manifest(manifest)) != (expected := manifest.get("sha256")):
             found.append(f"{self.path / MANIFEST} was changed after it was written (sha256 {actual}, but it says {expected})")
         for name, expected in self.files.items():
@@ -206,7 +207,7 @@ def read_module(path: Path | str) -> Module:
     try:
         if file.stat().st_size > MAX_MANIFEST:
             raise ValueError(f"it has more than {MAX_MANIFEST:,} bytes")
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
         found = data["format"]
         if found == FORMAT:
             return _from_json(path, data)

@@ -6,7 +6,6 @@ adapters of another rank or other target layers, reload the model.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from tacit.config.agents import Target, open_target
 from tacit.config.checks import check_sampling, open_world
 from tacit.config.recipe import Overrides, Recipe, absolute_name, override
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.core.method import Context
 from tacit.core.tasks import GoalClassifier
 from tacit.core.types import Task
@@ -146,7 +146,7 @@ def adapter_shape(module: Module) -> tuple[int, float, tuple[str, ...]] | None:
     """Rank, alpha and target modules of a LoRA adapter; None for a full model."""
     if not module.adapter:
         return None
-    config = json.loads((module.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    config = read_json(module.path / ADAPTER_CONFIG)
     return config["r"], float(config["lora_alpha"]), tuple(sorted(config["target_modules"]))
 
 

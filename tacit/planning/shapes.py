@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tacit.core.errors import TacitError, unknown
+from tacit.core.files import read_json
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def shape_in(directory: Path) -> ModelShape:
     """Of a saved transformers model."""
     file = directory / "config.json"
     try:
-        return shape_of_config(json.loads(file.read_text(encoding="utf-8")), directory.name)
+        return shape_of_config(read_json(file), directory.name)
     except (OSError, ValueError) as error:
         raise TacitError(f"cannot read {file}: {error}.") from error
 

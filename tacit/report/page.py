@@ -20,7 +20,9 @@ MINUS = "\N{MINUS SIGN}"
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether a value can be shown and drawn: finite, and far from overflow."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 1 << 63  # larger ones are objects to numpy
+    return isinstance(value, float) and abs(value) < 1e100
 
 
 def format_number(value: Any, digits: int = 1) -> str:

@@ -10,13 +10,14 @@ from typing import Any
 
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.core.trust import trust_nothing
 from tacit.core.types import Task, Trajectory
 from tacit.report.page import is_number
 from tacit.runs.alarms import ALARMS
 from tacit.runs.checkpoints import STATE
 from tacit.runs.directory import SETTINGS, SUMMARY, open_checkpoints
-from tacit.runs.files import check_readable, read_lines
+from tacit.runs.files import read_lines
 from tacit.runs.trajectories import list_recordings, trajectory_from_record
 
 Record = Mapping[str, Any]
@@ -135,7 +136,7 @@ def as_mapping(value: Any) -> Record:
 def read_table(file: Path, notices: list[str]) -> Record:
     """The object in a JSON file; an empty one and a notice if it cannot be read."""
     try:
-        value = json.loads(check_readable(file).read_text(encoding="utf-8"))
+        value = read_json(file)
     except FileNotFoundError:
         notices.append(f"{file.name} is missing.")
     except (OSError, ValueError, RecursionError) as error:

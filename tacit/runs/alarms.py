@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.progress import pluralize
-from tacit.runs.files import write_text
+from tacit.runs.files import read_objects, write_text
 
 Record = Mapping[str, Any]  # metrics of an iteration; checks skip those without their metric or where it is not finite
 ALARMS = "alarms.jsonl"
@@ -39,6 +39,9 @@ class Alarm:
 
     def __str__(self) -> str:
         return f"{self.message}. Example: {self.example}" if self.example else self.message
+
+
+KEYS = frozenset(Alarm.__dataclass_fields__)
 
 
 def check_alarms(records: Sequence[Record]) -> list[Alarm]:
@@ -273,6 +276,6 @@ class AlarmMonitor:
 
 
 def read_alarms(run: Path) -> list[Alarm]:
-    path = run / ALARMS
-    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-    return [Alarm(**json.loads(line)) for line in lines if line]
+    found = [record for record in read_objects(run / ALARMS) if set(record) <= KEYS]
+    kinds = {"name": str, "step": int, "message": str}
+    return [Alarm(**record) for record in found if all(isinstance(record.get(key), kind) for key, kind in kinds.items())]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.core.method import Companion
 from tacit.core.protocols import Policy
-from tacit.runs.files import check_readable, write_directory, write_json
+from tacit.runs.files import write_directory, write_json
 
 STATE, POLICY, POLICIES, COMPANIONS = "state.json", "policy", "policies", "companions"
 
@@ -26,7 +26,7 @@ class Checkpoint:
     def state(self) -> dict[str, Any]:
         file = self.path / STATE
         try:
-            return json.loads(check_readable(file).read_text(encoding="utf-8"))
+            return read_json(file)
         except (OSError, ValueError) as error:
             raise TacitError(
                 f"cannot read the checkpoint {file}: {error}. Delete {self.path} to resume from an older one."
@@ -35,6 +35,12 @@ class Checkpoint:
     def __str__(self) -> str:
         return f"{self.path.name}, from {'imitation' if self.stage == 'sft' else 'RL'}"
 
+    def check(self) -> Checkpoint:
+        """Raise if it has anything but files and directories: opening a named pipe of a stranger would wait forever."""
+        if odd := next((file for file in self.path.rglob("*") if not file.is_file() and not file.is_dir()), None):
+            raise TacitError(f"cannot read the checkpoint {self.path}: {odd.relative_to(self.path)} is not a file.")
+        return self
+
     @property
     def policy(self) -> Path:
         """Directory of the trained policy."""
@@ -42,6 +48,7 @@ class Checkpoint:
 
     def load(self, policy: Policy, beside: Mapping[str, Policy], companions: Mapping[str, Companion]) -> None:
         """Restore the policy, further policies (`beside`) and companions, the latter two by name."""
+        self.check()
         policy.load(self.policy)
         for name, other in beside.items():
             other.load(self._place(POLICIES, name, "policy"))
@@ -99,7 +106,7 @@ class Checkpoints:
         if not matching:
             there = ", ".join(c.path.name for c in self.all())
             raise TacitError(f"no checkpoint {name!r} in {self._directory}; there {f'are {there}' if there else 'is none'}.")
-        return matching[-1]
+        return matching[-1].check()
 
     def save(
         self,

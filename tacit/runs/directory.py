@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import platform
 import subprocess
 import sys
@@ -22,9 +21,10 @@ from typing import Any
 
 import tacit
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.core.trust import flag_for_later
 from tacit.runs.checkpoints import Checkpoints
-from tacit.runs.files import check_readable, write_json
+from tacit.runs.files import write_json
 from tacit.runs.metrics import Metrics
 
 STAGES = ("sft", "rl")
@@ -130,7 +130,7 @@ def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
     if not file.exists():
         raise TacitError(f"{path} has no {name}: {remedy}")
     try:
-        return json.loads(check_readable(file).read_text(encoding="utf-8"))
+        return read_json(file)
     except (OSError, ValueError, RecursionError) as error:
         raise TacitError(f"cannot read {file}: {error}.") from error
 
@@ -138,7 +138,7 @@ def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
 def _lock(path: Path):
     """Lock the run for this process."""
     path.mkdir(parents=True, exist_ok=True)
-    file = (path / ".lock").open("w")
+    file = (path / ".lock").open("a")  # not "w", which would empty what a link leads to
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -9,13 +9,13 @@ import json
 import os
 import re
 import shutil
-import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
+from tacit.core.files import MAX_BYTES, check_readable, refuse_links
 
 REFUSALS = {
     errno.ENOSPC: ("the disk is full", "free space"),
@@ -39,17 +39,8 @@ class DiskError(TacitError):
         return DiskError(self.path, self.error, command)
 
 
-MAX_EXPANDED = 1 << 29  # bytes that a file of JSON lines may have; a few megabytes of gzip can expand to gigabytes
+MAX_EXPANDED = MAX_BYTES  # bytes that a file of JSON lines may have; a few megabytes of gzip can expand to gigabytes
 MAX_LINE = 1 << 26  # bytes of one line
-
-
-def check_readable(path: Path) -> Path:
-    """The path, if it is a file of an ordinary size. Opening a named pipe in a stranger's run would wait forever, and a device
-    has no end."""
-    state = path.stat()
-    if not stat.S_ISREG(state.st_mode) or (path.suffix != ".gz" and state.st_size > MAX_EXPANDED):
-        raise OSError(f"{path.name} is not a file, or has more than {MAX_EXPANDED:,} bytes")
-    return path
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -67,6 +58,18 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise OSError(str(error) or type(error).__name__) from error
 
 
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of JSON lines, if there is one; a partial line of a killed write is skipped."""
+    found = []
+    try:
+        for line in read_lines(path) if path.exists() else ():
+            with contextlib.suppress(ValueError, RecursionError):
+                found.append(json.loads(line))
+    except OSError as error:
+        raise TacitError(f"cannot read {path}: {error}.") from error
+    return [value for value in found if isinstance(value, dict)]
+
+
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
@@ -76,7 +79,7 @@ def write_text(path: Path, text: str) -> None:
     with explain_disk_errors(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            with temporary.open("w", encoding="utf-8") as file:
+            with open(temporary, "w", encoding="utf-8", opener=refuse_links) as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError, install_command
-from tacit.runs.files import check_readable, explain_disk_errors, write_text
+from tacit.core.files import refuse_links
+from tacit.runs.files import explain_disk_errors, read_objects, write_text
 
 
 class Metrics:
@@ -40,7 +41,7 @@ class Metrics:
     def write(self, stage: str, step: int, values: dict[str, float]) -> None:
         record = {"stage": stage, "step": step, **{k: _plain(v) for k, v in values.items()}, "at": round(time.time(), 1)}
         with explain_disk_errors(self._path):
-            with self._path.open("a", encoding="utf-8") as file:
+            with open(self._path, "a", encoding="utf-8", opener=refuse_links) as file:
                 file.write(json.dumps(record) + "\n")
             if stage not in self._tensorboard:
                 self._tensorboard[stage] = self._writer(stage, step)
@@ -65,15 +66,9 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All complete records; a partial line of a killed write is skipped."""
-    records = []
-    if path.exists():
-        for line in check_readable(path).read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-    return records
+    """All complete records of steps."""
+    found = read_objects(path)
+    return [record for record in found if isinstance(record.get("stage"), str) and isinstance(record.get("step"), int)]
 
 
 def _plain(value: float) -> float | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tacit.core.credit import Batch, Credit, Iteration, Rewards
 from tacit.core.errors import TacitError
+from tacit.core.files import refuse_links
 from tacit.core.types import PLAIN, Completion, Condition, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.runs.files import explain_disk_errors, read_lines
 
@@ -171,7 +172,7 @@ def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             # mtime=0: the same trajectories give the same bytes.
-            with temporary.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as file:
+            with open(temporary, "wb", opener=refuse_links) as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
                 for record in records:
                     file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
             temporary.replace(path)
@@ -217,11 +218,12 @@ def read_trajectories(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
     known = {task.id: task for task in tasks}
     try:
         records = read_records(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise TacitError(f"cannot read the recorded episodes {file}: {error}.") from error
-    strange = next((r["task"] for r in records if r["task"] not in known), None)
-    if strange is not None:
-        raise TacitError(
-            f"{file} has an episode of {strange!r}, which is not among the run's tasks: its world has changed since the run."
-        )
-    return [trajectory_from_record(record, known[record["task"]]) for record in records]
+        strange = next((r["task"] for r in records if r["task"] not in known), None)
+        if strange is not None:
+            raise TacitError(
+                f"{file} has an episode of {strange!r}, which is not among the run's tasks: its world has changed since the "
+                "run."
+            )
+        return [trajectory_from_record(record, known[record["task"]]) for record in records]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TacitError(f"cannot read the recorded episodes {file}: {type(error).__name__}: {error}.") from error

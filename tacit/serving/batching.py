@@ -65,8 +65,8 @@ class SchedulerPool:
                 self._schedulers[key] = _OpenScheduler(pending.policy, pending.policy.open_scheduler(pending.sampling))
             opened = self._schedulers[key]
             opened.waiting[opened.scheduler.submit(pending.request)] = pending
-        except Exception as error:
-            self._deliver([(pending.answer, None, error)])
+        except BaseException as error:
+            self._deliver([(pending.answer, None, _as_exception(error))])
 
     def step(self) -> None:
         """Run each busy scheduler until it finishes something, then close all but the newest idle ones."""
@@ -74,8 +74,8 @@ class SchedulerPool:
             self._watch(len(opened.waiting))
             try:
                 finished = opened.scheduler.wait()
-            except Exception as error:  # only this scheduler's requests are affected
-                self._drop(key, error)
+            except BaseException as error:  # only this scheduler's requests are affected
+                self._drop(key, _as_exception(error))
             else:
                 self._deliver([(opened.waiting.pop(number).answer, completion, None) for number, completion in finished])
         for key in [key for key, opened in self._schedulers.items() if not opened.waiting][:-MAX_IDLE_SCHEDULERS]:
@@ -103,6 +103,14 @@ class SchedulerPool:
 # the process.
 
 Result = TypeVar("Result")
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What a future can hold, and what ends no server: sys.exit() in a tracker, a panic in the Rust code of a tokenizer."""
+    ordinary = isinstance(error, Exception) and not isinstance(error, StopIteration)
+    return error if ordinary else RuntimeError(repr(error))
+
+
 THREAD_PREFIX = "tacit"
 MAX_HUNG = 4  # threads of one worker that could not be interrupted
 EXIT_S = 1.0  # how long `exit_process` waits for threads
@@ -171,12 +179,8 @@ class WorkerThread:
             error: Exception | None = None
             try:
                 result = work()
-            except StopIteration as raised:  # a future cannot hold it
-                error = RuntimeError(repr(raised))
-            except Exception as raised:
-                error = raised
-            except BaseException as raised:  # sys.exit() in a tracker ends no server
-                error = RuntimeError(repr(raised))
+            except BaseException as raised:
+                error = _as_exception(raised)
             if self._thread is not threading.current_thread():  # it hung, and was replaced
                 return
             self._since = None
@@ -312,8 +316,8 @@ class BatchingThread:
                 continue
             try:
                 self._deliver([(item.answer, item.work(), None)])
-            except Exception as error:
-                self._deliver([(item.answer, None, error)])
+            except BaseException as error:
+                self._deliver([(item.answer, None, _as_exception(error))])
 
     def _deliver(self, answers: Answers) -> None:
         """Deliver all at once: waking the event loop is the expensive part."""

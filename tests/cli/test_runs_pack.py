@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import io
 import json
 import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,3 +181,48 @@ def test_unpacking_twice_is_reported(runs, tmp_path, capsys):
     assert "already exists. Continue it with `tacit train --resume" in capsys.readouterr().err
     assert main(["runs", "unpack", str(pack), "--out", str(tmp_path / "again")]) == 0
     assert "unpacked before" in capsys.readouterr().out
+
+
+def write_pack(place: Path, data: bytes, **changes: Any) -> Path:
+    place.mkdir(parents=True)
+    (place / "part-000").write_bytes(data)
+    part = {"name": "part-000", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    manifest = {"format": 1, "run": "run", "model": "tiny", "fingerprint": "", "checkpoint": "rl-000001", "parts": [part]}
+    (place / "pack.json").write_text(json.dumps({**manifest, **changes}))
+    return place
+
+
+def write_tar(*members: tuple[str, bytes, bytes], repeat: int = 1) -> bytes:
+    """Members are (name, type, contents); the contents of each come `repeat` times."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb") as file:
+        for name, kind, data in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.size, info.linkname = kind, repeat * len(data), "/etc/passwd"
+            file.write(info.tobuf(tarfile.GNU_FORMAT))
+            for _ in range(repeat):
+                file.write(data)
+            file.write(bytes(-info.size % tarfile.BLOCKSIZE))
+    return packed.getvalue()
+
+
+def test_a_pack_of_a_stranger_is_bounded_and_stays_in_its_directory(tmp_path, capsys):
+    """The expanding header is a megabyte that tarfile would read as two gigabytes of memory."""
+    moments = tmp_path / "training" / "default.safetensors"
+    moments.parent.mkdir()
+    rank_one = {"exp_avg_sq.rows/w": torch.ones(1 << 20), "exp_avg_sq.columns/w": torch.ones(1 << 20)}
+    save_file({**rank_one, "exp_avg.shape/w": torch.tensor([2, 2])}, moments)
+    hostile = {
+        "expands to more than": write_tar(("x", tarfile.XHDTYPE, b"0" * (1 << 20)), repeat=2048),
+        "is not a file, or too large": write_tar(("x", tarfile.SYMTYPE, b"")),
+        "outside the destination": write_tar(("../x", tarfile.REGTYPE, b"")),
+        "of different shapes": write_tar(("training/default.safetensors", tarfile.REGTYPE, moments.read_bytes())),
+        "Not a gzipped file": b"x" * 1000,
+    }
+    for number, (says, data) in enumerate(hostile.items()):
+        assert main(["runs", "unpack", str(write_pack(tmp_path / f"pack-{number}", data))]) == 2
+        assert says in (said := capsys.readouterr().err) and said.count("\n") == 1, said
+    for key, value in (("model", 5), ("run", "a\0b"), ("run", "\33[2J"), ("fingerprint", None)):
+        pack = write_pack(tmp_path / f"pack-{key}-{type(value).__name__}{len(str(value))}", b"", **{key: value})
+        assert main(["runs", "unpack", str(pack)]) == 2 and f"{key} is" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists() and not (tmp_path / "x").exists()

@@ -5,20 +5,42 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tacit.cli.main import main
+from tacit.companions.answers import Answer, AnswerCache
+from tacit.config.portable import read_manifest
 from tacit.core.errors import TacitError
-from tacit.engines.models.bases import _may_backtrack, check_sizes, check_templates, check_tokenizer
+from tacit.core.types import Completion, Task
+from tacit.engines.models.bases import (
+    _may_backtrack,
+    check_adapter,
+    check_sizes,
+    check_templates,
+    check_tokenizer,
+    fingerprint,
+)
 from tacit.engines.models.tiny import TinySettings
+from tacit.evaluation.journal import TurnCache
 from tacit.modules.drafting.sandbox_process import findings
+from tacit.modules.module import find_modules
 from tacit.report.run_files import read_episodes
 from tacit.runs import files
-from tacit.runs.trajectories import list_recordings, read_trajectories
+from tacit.runs.alarms import read_alarms
+from tacit.runs.checkpoints import Checkpoint
+from tacit.runs.directory import Run
+from tacit.runs.files import write_text
+from tacit.runs.metrics import Metrics, read_metrics
+from tacit.runs.trajectories import list_recordings, read_trajectories, write_records
 
 SETTINGS = {"world": "countdown", "method": {"name": "grpo"}, "model": "tiny", "seed": 0}
 
@@ -63,10 +85,21 @@ def test_a_small_file_that_expands_without_end_is_refused(run: Path, monkeypatch
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
-@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json", "trajectories/rl-000001.jsonl.gz", "evaluations/rl-1.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metrics.jsonl",
+        "summary.json",
+        "alarms.jsonl",
+        "trajectories/rl-000001.jsonl.gz",
+        "evaluations/rl-1.json",
+        "checkpoints/rl-000001/state.json",
+        "checkpoints/rl-000001/policy/training/default.safetensors",
+    ],
+)
 def test_a_pipe_or_a_device_in_a_run_is_not_waited_for(run: Path, name: str, capsys) -> None:
     file = run / name
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
     os.mkfifo(file)
     assert main(["report", str(run)]) == 0 and main(["eval", str(run)]) == 2
@@ -74,6 +107,73 @@ def test_a_pipe_or_a_device_in_a_run_is_not_waited_for(run: Path, name: str, cap
     file.symlink_to("/dev/zero")
     assert main(["report", str(run)]) == 0
     assert "Traceback" not in capsys.readouterr().err
+
+
+CHECKS: tuple[tuple[Callable[[Path], object], str], ...] = (
+    (lambda place: find_modules(place.parent), "module.json"),
+    (check_adapter, "adapter_config.json"),
+    (check_adapter, "adapter_model.safetensors"),
+    (check_sizes, "config.json"),
+    (check_sizes, "other.safetensors"),
+    (fingerprint, "config.json"),
+    (check_tokenizer, "tokenizer.json"),
+    (check_templates, "chat_template.jinja"),
+    (check_templates, "tokenizer_config.json"),
+    (read_alarms, "alarms.jsonl"),
+    (lambda place: read_metrics(place / "metrics.jsonl"), "metrics.jsonl"),
+    (lambda place: Checkpoint(place, "rl", 1).state(), "state.json"),
+    (lambda place: Checkpoint(place, "rl", 1).check(), "anything"),
+    (read_manifest, "pack.json"),
+)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+@pytest.mark.parametrize("number", range(len(CHECKS)))
+def test_a_pipe_a_device_or_deep_json_in_a_model_or_module_is_named(tmp_path: Path, number: int) -> None:
+    check, name = CHECKS[number]
+    place = make_model(tmp_path / "m")
+    shutil.copy(place / "model.safetensors", place / "adapter_model.safetensors")
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        (place / name).unlink(missing_ok=True)
+        make(place / name)
+        with pytest.raises(TacitError, match=re.escape(name)):
+            check(place)
+    (place / name).unlink()
+    for text in ("[" * 100_000, '{"a":' * 100_000, f'{{"a": {"9" * 5000}}}'):
+        (place / name).write_text(text)
+        with suppress(TacitError):
+            check(place)
+
+
+@pytest.mark.parametrize("line", ["1", "{}", "[]", "null", '{"task": []}', '{"task": "t"}', '{"task": "t", "turns": 3}'])
+def test_records_of_any_shape_end_in_one_line(run: Path, line: str) -> None:
+    file = run / "trajectories" / "rl-000001.jsonl.gz"
+    file.write_bytes(gzip.compress(line.encode()))
+    with pytest.raises(TacitError, match="cannot read the recorded episodes"):
+        read_trajectories(file, [Task("countdown", "t", "", "", 0, "")])
+    (run / "metrics.jsonl").write_text(f'{line}\n{{"stage": "rl", "step": 1}}\n{{"stage"')
+    (run / "alarms.jsonl").write_text(f'{line}\n{{"name": "valid", "step": 1, "message": "m"}}\n')
+    assert len(read_metrics(run / "metrics.jsonl")) == len(read_alarms(run)) == 1
+
+
+WRITES: dict[str, Callable[[Path], object]] = {
+    "a.turns": lambda run: TurnCache(run / "a.turns").keep({"k": Completion(np.zeros(1), np.zeros(1), "$(evil)", "stop")}),
+    "answers.jsonl": lambda run: AnswerCache(run).add("k", Answer("$(evil)", 1, 1)),
+    f".x.json.{os.getpid()}.tmp": lambda run: write_text(run / "x.json", "{}"),
+    ".rl-000001.jsonl.gz.tmp": lambda run: write_records(run / "rl-000001.jsonl.gz", [{}]),
+    "metrics.jsonl": lambda run: Metrics(run).write("rl", 1, {}),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_nothing_is_written_through_a_link_in_a_run(run: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "own").write_text("precious\n")
+    (run / name).symlink_to(tmp_path / "own")
+    with pytest.raises(TacitError, match=r"cannot (write|keep)"):
+        WRITES[name](run)
+    (run / ".lock").symlink_to(tmp_path / "own")
+    Run(run).close()
+    assert (tmp_path / "own").read_text() == "precious\n"
 
 
 def test_nesting_ends_in_one_line(run: Path, tmp_path: Path, capsys) -> None:
@@ -137,7 +237,15 @@ KNOWN = (
 
 def test_a_tokenizer_that_may_never_end_is_refused(tmp_path: Path) -> None:
     assert not any(map(_may_backtrack, KNOWN))
-    for pattern in ("(a+)+$", "(a|aa)*b", "(?:x{1,})+", "a*a*a*b", "(a{1,5000}){1,5000}", "x" * 3000):
+    assert _may_backtrack("[" * 300_000 + "]" * 300_000), "said at once, though it is nested"
+    for pattern in (
+        "(a+)+$",
+        "(a|aa)*b",
+        "(?:x{1,})+",
+        "a*a*a*b",
+        "(a{1,5000}){1,5000}",
+        "x" * 3000,
+    ):
         assert _may_backtrack(pattern), pattern
         split = {"type": "Split", "pattern": {"Regex": pattern}}
         (tmp_path / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split]}}))

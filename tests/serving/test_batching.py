@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
+from tokenizers import Tokenizer
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, HiddenState
@@ -137,6 +139,27 @@ def test_stopping_does_not_wait_for_a_pass_without_end() -> None:
         told = await asyncio.wait_for(asyncio.gather(answer, late, return_exceptions=True), 10)
         assert [type(one) for one in told] == [RequestError, RequestError] and {one.status for one in told} == {503}
         echo.held.set()
+
+    within(work)
+
+
+def test_what_is_no_exception_ends_no_thread_either() -> None:
+    """A regular expression of a tokenizer that backtracks for too long panics, which `except Exception` lets through."""
+    split = {"type": "Split", "pattern": {"Regex": "a?" * 30 + "a" * 30}, "behavior": "Isolated", "invert": False}
+    model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+    tokenizer = Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model}))
+
+    async def work(batching: BatchingThread) -> None:
+        breaking = Echo()
+        breaking.open_scheduler = lambda *given: exit(1)  # type: ignore[method-assign]
+        for asked in (
+            batching.call(lambda: tokenizer.encode("a" * 30)),
+            batching.call(lambda: next(iter(()))),
+            batching.sample(breaking, Sampling(), request(0)),
+        ):
+            with pytest.raises(RuntimeError, match=r"retry-limit|StopIteration|SystemExit"):
+                await asyncio.wait_for(asked, 60)
+        assert batching.alive and (await batching.sample(Echo(), Sampling(), request(1))).text == "1"
 
     within(work)
 

@@ -18,6 +18,7 @@ from tacit.companions.experience.manager import Critic, DistillRequest, Experien
 from tacit.companions.experience.retrieval import Query
 from tacit.companions.imitation import Examples, ImitationCompanion
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.core.method import Companion, Conditions, Context
 from tacit.core.protocols import Policy
 from tacit.core.seeds import derive
@@ -168,7 +169,7 @@ class Experience(Companion):
     def load(self, directory: Path) -> None:
         manager = self.manager
         manager.bank.restore_from(directory / "bank.sqlite")
-        known = json.loads((directory / "state.json").read_text(encoding="utf-8"))
+        known = read_json(directory / "state.json")
         manager.extractor.buffer, manager.extractor.updates = [], known.get("updates", 0)
         with np.load(directory / "buffer.npz") as arrays:
             for i, (entry, reward, version, *more) in enumerate(known["buffer"]):

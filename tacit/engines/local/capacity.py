@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 
 from tacit.core.errors import OutOfGPUMemory, TacitError
+from tacit.core.files import read_json
 from tacit.engines.local.memory import GIB, AdaptiveBudget, free_bytes
 from tacit.engines.local.settings import EngineSettings
 from tacit.planning.shapes import DEVICES, ModelShape, shape_of_config
@@ -24,7 +24,7 @@ MIN_USEFUL_TOKENS = 512
 def read_shape(source: str) -> ModelShape | None:
     """None for a hub id, and for an architecture that plans know nothing of: it may fit all the same."""
     try:
-        return shape_of_config(json.loads((Path(source) / "config.json").read_text()), source)
+        return shape_of_config(read_json(Path(source) / "config.json"), source)
     except (TacitError, OSError, ValueError, TypeError, AttributeError):
         return None
 

@@ -22,6 +22,7 @@ from safetensors.torch import save as save_bytes
 from torch import Tensor
 
 from tacit.core.errors import TacitError
+from tacit.core.files import read_json
 from tacit.engines.local.adapters import FROZEN_SUFFIX
 from tacit.engines.local.engine import AdapterState, LocalEngine
 from tacit.engines.local.memory import is_out_of_memory
@@ -186,7 +187,7 @@ def read_manifest(directory: Path, lora: bool, members: Iterable[str]) -> dict[s
     """The manifest of a checkpoint. Raises if a policy with these members, with or without LoRA, cannot load it."""
     file = directory / MANIFEST
     try:
-        manifest = json.loads(file.read_text())
+        manifest = read_json(file)
         found = manifest["format"]
         manifest["lora"], manifest["optimizer"], manifest["digest"], manifest["members"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -232,7 +233,7 @@ BLOCK = 128
 def compact_file(file: Path) -> bytes | None:
     """The file with a rounded optimizer state, or None if there is nothing to round."""
     if file.name == MANIFEST:  # its digest is that of the masters
-        return json.dumps({**json.loads(file.read_text()), "digest": ""}, indent=1).encode()
+        return json.dumps({**read_json(file), "digest": ""}, indent=1).encode()
     if file.suffix != ".safetensors" or file.parent.name not in ("training", "reference"):
         return None
     tensors, small = load_file(file), {}
@@ -267,6 +268,8 @@ def restore_file(file: Path) -> None:
             full[f"exp_avg/{rest}"] = values[: int(torch.tensor(shape).prod())].view(shape)
         elif kind == "exp_avg_sq.rows":
             columns = tensors[f"exp_avg_sq.columns/{rest}"].float()
+            if [len(tensor), len(columns)] != tensors[f"exp_avg.shape/{rest}"].tolist():  # their product could be enormous
+                raise ValueError(f"the moments of {rest} are of different shapes")
             full[f"exp_avg_sq/{rest}"] = torch.outer(tensor.float(), columns) / columns.mean().clamp_min(
                 torch.finfo(torch.float32).tiny
             )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.core.errors import TacitError, describe_error, first_line, unknown
+from tacit.core.files import check_readable, read_json, read_text
 from tacit.core.trust import is_code_trusted, require_trust
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings, hash_file, no_progress_bars, tiny_checkpoint
 
@@ -70,7 +71,7 @@ def is_small(model: str) -> bool:
     for config in (place / "config.json", place / "model" / "config.json"):
         if config.is_file():
             try:
-                return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"]) <= SMALL_VOCABULARY
+                return int(read_json(config)["vocab_size"]) <= SMALL_VOCABULARY
             except (OSError, ValueError, KeyError, TypeError):
                 return False  # whoever loads it says what is wrong
     return False
@@ -89,7 +90,7 @@ def has_chat_template(model: str) -> bool:
         if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
             return True
         try:
-            if json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"):
+            if read_json(folder / "tokenizer_config.json").get("chat_template"):
                 return True
         except (OSError, ValueError, AttributeError):  # whoever loads it says what is wrong
             continue
@@ -98,7 +99,7 @@ def has_chat_template(model: str) -> bool:
 
 def read_manifest(place: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(place / MANIFEST)
     except (OSError, ValueError) as error:
         raise TacitError(f"{place} is no base: its {MANIFEST} cannot be read ({error}).") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
@@ -139,12 +140,12 @@ def fingerprint(directory: Path) -> str:
     about the computation, and of the tokenizer, whatever the files they came in. A LoRA adapter means nothing without these
     weights."""
     try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        config = read_json(directory / "config.json")
         lines = [json.dumps({key: value for key, value in config.items() if key not in UNRELATED}, sort_keys=True)]
         lines += sorted(_weights(directory))
         lines += [f"{name} {hash_file(directory / name)}" for name in TOKEN_FILES if (directory / name).is_file()]
         settings = directory / "tokenizer_config.json"
-        said = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+        said = read_json(settings) if settings.is_file() else {}
         lines.append(json.dumps({key: said[key] for key in TOKEN_SETTINGS if said.get(key) is not None}, sort_keys=True))
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -202,7 +203,7 @@ def _weights(directory: Path) -> Iterator[str]:
     """`name format shape hash` of each tensor."""
     files = sorted(directory.glob("*.safetensors"))
     for file in files:
-        with file.open("rb") as opened:
+        with check_readable(file).open("rb") as opened:
             start, header = _read_header(opened)
             for name, entry in header.items():
                 first, last = entry["data_offsets"]
@@ -239,10 +240,10 @@ def check_sizes(directory: Path) -> None:
     try:
         tensors: dict[str, Any] = {}
         for file in files:
-            with file.open("rb") as opened:
+            with check_readable(file).open("rb") as opened:
                 tensors |= _read_header(opened)[1]
         weights = sum(math.prod(tensor["shape"]) for tensor in tensors.values())
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        config = read_json(directory / "config.json")
         tables = [config, *(value for value in config.values() if isinstance(value, dict))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TacitError(f"cannot read the model in {directory}: {type(error).__name__}: {error}.") from error
@@ -262,10 +263,10 @@ def check_sizes(directory: Path) -> None:
 def check_adapter(directory: Path) -> None:
     """Refuse a LoRA adapter whose adapter_config.json names another rank than its weights have, before it is made."""
     try:
-        with (directory / "adapter_model.safetensors").open("rb") as opened:
+        with check_readable(directory / "adapter_model.safetensors").open("rb") as opened:
             tensors = _read_header(opened)[1]
         ranks = {int(tensor["shape"][0]) for name, tensor in tensors.items() if ".lora_A." in name}
-        rank = json.loads((directory / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+        rank = read_json(directory / "adapter_config.json")["r"]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise TacitError(f"cannot read the adapter in {directory}: {type(error).__name__}: {error}.") from error
     if ranks != {rank}:
@@ -276,7 +277,7 @@ def check_adapter(directory: Path) -> None:
 def check_tokenizer(directory: Path) -> None:
     """Refuse a tokenizer whose regular expressions could take exponential time, unless its code is trusted."""
     try:
-        data = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+        data = read_json(directory / "tokenizer.json")
         waiting: list[Any] = [data.get(part) for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder")]
     except FileNotFoundError:
         return
@@ -300,8 +301,7 @@ def check_templates(directory: Path) -> None:
     patterns = ("*.jinja", "*/*.jinja", "tokenizer_config.json", "processor_config.json", "chat_template.json")
     for file in (found for pattern in patterns for found in directory.glob(pattern)):
         try:
-            text = file.read_text(encoding="utf-8")
-            given = text if file.suffix == ".jinja" else json.loads(text).get("chat_template") or ""
+            given = read_text(file) if file.suffix == ".jinja" else read_json(file).get("chat_template") or ""
             texts = [given] if isinstance(given, str) else [str(one["template"]) for one in given]
             tokens = [token for text in texts for token in Environment().lex(text)]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, TemplateError) as error:
@@ -314,12 +314,14 @@ def check_templates(directory: Path) -> None:
 def _may_backtrack(pattern: str) -> bool:
     """Whether it repeats a group without limit, or has more than two unlimited repeats in one alternative. The patterns of
     GPT-2, Llama, Qwen and DeepSeek do neither."""
+    if len(pattern) > 2000:
+        return True
     plain = re.sub(r"\\[pP]\{[^}]*\}|\\.", "x", pattern, flags=re.DOTALL)
     while plain != (plain := re.sub(r"\[[^\[\]]*\]", "x", plain)):
         pass
     repeats = r"[*+][+?]?|\{\d*,(?:\d{3,})?\}|\{\d{3,}"
     many = any(len(re.findall(repeats, part)) > 2 for part in plain.split("|"))
-    return many or len(pattern) > 2000 or re.search(rf"\)(?:{repeats})", plain) is not None
+    return many or re.search(rf"\)(?:{repeats})", plain) is not None
 
 
 # Which files a model's name stands for: a packaged base, a tiny size, a directory or a hub id.

@@ -16,6 +16,7 @@ import torch
 
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.files import read_json
 from tacit.core.platform import usable_cpus
 from tacit.core.protocols import LossTerm, ModelSource, Request, Sampling, Scheduler, Scorer
 from tacit.core.trust import require_trust
@@ -51,7 +52,7 @@ def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device,
     gpus = torch.cuda.device_count()
     servers = settings.servers_beside_a_rank(gpus) * settings.server_share(gpus) if settings.servers else 0.0
     check_memory_fits(
-        json.loads((Path(found) / "config.json").read_text()),
+        read_json(Path(found) / "config.json"),
         checkpoint,
         settings.ranks,
         (1.0 - servers) * torch.cuda.get_device_properties(device).total_memory,

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
 from tacit.core.errors import TacitError, first_line
+from tacit.core.files import read_json
 from tacit.engines.local.checkpoint import cannot_write
 
 LAYOUT, FORMAT = "layout.json", 1
@@ -53,7 +54,7 @@ def write_shards(state: State, directory: Path, rank: int, ranks: int) -> None:
 def read_layout(directory: Path) -> dict[str, Any]:
     """Tensor -> dtype, shape, rows in each file."""
     try:
-        data = json.loads((directory / LAYOUT).read_text(encoding="utf-8"))
+        data = read_json(directory / LAYOUT)
         if data["format"] != FORMAT:
             raise ValueError(f"{LAYOUT} has format {data['format']!r}, this version reads {FORMAT}")
         for name, there in data["tensors"].items():

@@ -16,6 +16,7 @@ import torch
 
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError, first_line
+from tacit.core.files import read_json
 from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request, Sampling, Scorer, run_requests
 from tacit.core.seeds import derive
 from tacit.core.trust import is_code_trusted
@@ -401,7 +402,7 @@ class TinkerPolicy(PolicyBase):
     def load(self, directory: Path) -> None:
         connection, file = self.connection, Path(directory) / MANIFEST
         try:
-            manifest = json.loads(file.read_text())
+            manifest = read_json(file)
             found = (manifest["format"], manifest["base_model"], manifest["lora_rank"])
             members = manifest["members"]
         except (OSError, ValueError, KeyError, TypeError) as error:
