@@ -402,7 +402,7 @@ class Environment:
         for name in FUNCTIONS:
             if (given := getattr(self, name)) is not None and not callable(given):
                 kind = type(given).__name__
-                remedy = f"give the class, make={kind}" if name == "make" else f"for a fixed value write {name}=lambda *_: value"
+                remedy = f"give the class, {kind}" if name == "make" else f"for a fixed value write {name}=lambda *_: value"
                 raise TacitError(f"{name} of world {self.name!r} is a {kind}, not a function; {remedy}.")
         if isinstance(self.make, type):
             for name, argument in (("reset", "task"), ("step", "action")):
@@ -438,7 +438,7 @@ class Environment:
 
     def expert(self, name: str | None = None) -> Callable[[Task], Expert]:
         if not self.experts:
-            raise TacitError(f"world {self.name!r} has no expert. Give its Environment `experts=…`, or do without (sft.steps = 0).")
+            raise TacitError(f"world {self.name!r} has no expert: give its Environment `experts`, or set sft.steps = 0.")
         if name is None:
             return next(iter(self.experts.values()))
         if name not in self.experts:
