@@ -55,6 +55,8 @@ class ActingContext(Context):
 
 
 class _ActingReader(PromptReader):
+    reading = "the agent's act"
+
     def __init__(self, actor: Expert) -> None:
         self._actor = actor
 

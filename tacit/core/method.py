@@ -57,6 +57,7 @@ class PromptReader(ABC):
     """Builds the prompts of one episode. `read` gives the next prompt, `record` takes the turn that followed."""
 
     block: str = ""  # the state block in the last prompt; empty without one
+    reading: str = "writing the prompt"  # what `read` does, for the record of an episode that it breaks
 
     @abstractmethod
     def read(self, observation: Observation) -> Prompt: ...

@@ -381,7 +381,7 @@ class Environment:
         if not named and self.panel_split not in self.splits:
             raise TacitError(
                 f"world {self.name!r} has no split {self.panel_split!r} to evaluate on; name one of "
-                f"{', '.join(self.splits)} (evaluation.split), or set the world's panel_split."
+                f"{', '.join(self.splits)} (tacit eval --split, in training evaluation.split), or set the world's panel_split."
             )
         if named and named not in self.splits:
             raise unknown(f"split of world {self.name!r}", named, self.splits)
@@ -390,7 +390,8 @@ class Environment:
     def texts(self, seed: int) -> Sequence[str]:
         """The `example_texts`, checked."""
         try:
-            found = list(self.example_texts(seed)) if self.example_texts else []
+            given = self.example_texts(seed) if self.example_texts else []
+            found = [given] if isinstance(given, str) else list(given)
         except Exception as error:
             raise TacitError(
                 f"example_texts({seed}) of world {self.name!r} must give a list of strings: {describe_error(error)}"
@@ -402,10 +403,9 @@ class Environment:
     def __post_init__(self) -> None:
         for name in FUNCTIONS:
             if (given := getattr(self, name)) is not None and not callable(given):
-                raise TacitError(
-                    f"{name} of world {self.name!r} is a {type(given).__name__}, not a function; for a fixed value write "
-                    f"{name}=lambda *_: value."
-                )
+                kind = type(given).__name__
+                remedy = f"give the class, {kind}" if name == "make" else f"for a fixed value write {name}=lambda *_: value"
+                raise TacitError(f"{name} of world {self.name!r} is a {kind}, not a function; {remedy}.")
         if isinstance(self.make, type):
             for name, argument in (("reset", "task"), ("step", "action")):
                 if getattr(self.make, name, None) in (None, getattr(World, name)):
@@ -440,7 +440,7 @@ class Environment:
 
     def expert(self, name: str | None = None) -> Callable[[Task], Expert]:
         if not self.experts:
-            raise TacitError(f"world {self.name!r} has no expert, so it cannot give demonstrations; train without SFT.")
+            raise TacitError(f"world {self.name!r} has no expert: give its Environment `experts`, or set sft.steps = 0.")
         if name is None:
             return next(iter(self.experts.values()))
         if name not in self.experts:

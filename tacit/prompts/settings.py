@@ -53,7 +53,7 @@ class PromptSettings:
         if not own:
             return self, ()
         told = ", ".join(f"{name} = {str(value).lower()}" for name, value in own.items())
-        note = f"{base.model} is too small for the published prompts, so {told}; say otherwise to change it"
+        note = f"{base.model} is too small for the published prompts, so {told}; a value that you set is kept"
         return replace(self, **own), (note,)
 
     def build_context(self, world: Environment) -> Context:

@@ -189,7 +189,7 @@ class _Episode:
             self.stop = StopReason.STEP_LIMIT
         if self.stop is not None:
             return False
-        with self._end_on_error("writing the prompt"):
+        with self._end_on_error(self.reader.reading):
             self.prompt = self.reader.read(self.observation)
         return self.stop is None
 

@@ -107,8 +107,9 @@ Result = TypeVar("Result")
 
 def _as_exception(error: BaseException) -> Exception:
     """What a future can hold, and what ends no server: sys.exit() in a tracker, a panic in the Rust code of a tokenizer."""
-    ordinary = isinstance(error, Exception) and not isinstance(error, StopIteration)
-    return error if ordinary else RuntimeError(repr(error))
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(repr(error))
 
 
 THREAD_PREFIX = "tacit"

@@ -99,6 +99,23 @@ def test_example_texts_must_be_a_function_that_gives_strings():
             replace(HERE, example_texts=wrong).texts(0)
 
 
+def test_one_example_text_is_not_read_letter_by_letter():
+    assert replace(HERE, example_texts=lambda seed: "3 7 25 > 82").texts(0) == ["3 7 25 > 82"]
+
+
+def test_an_object_in_place_of_the_class_is_refused_with_the_class():
+    """`make=lambda *_: WORLD` would share one world among all episodes."""
+    with pytest.raises(TacitError, match=r"make of world 'countdown' is a \w+, not a function; give the class, \w+\.$"):
+        replace(HERE, make=HERE.make())
+
+
+def test_a_missing_expert_or_split_is_named_with_what_to_do(capsys):
+    with pytest.raises(TacitError, match=r"has no expert: give its Environment `experts`, or set sft.steps = 0"):
+        replace(HERE, experts={}).expert()
+    with pytest.raises(TacitError, match=r"name one of train \(tacit eval --split, in training evaluation.split\)"):
+        replace(HERE, splits=("train",)).split_to_measure()
+
+
 def test_a_world_class_without_reset_or_step_is_refused_where_it_is_declared():
     class Still(World):
         def reset(self, task):

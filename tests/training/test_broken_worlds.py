@@ -201,7 +201,7 @@ def test_an_expert_that_hangs_is_given_up_where_it_is_measured(monkeypatch):
         Sampling(),
         2,
     )
-    assert episode.stop.crashed and episode.detail.startswith(f"writing the prompt: {LATE}")
+    assert episode.stop.crashed and episode.detail.startswith(f"the agent's act: {LATE}")
 
 
 def make_gym():

@@ -58,6 +58,16 @@ def test_flashrag_keeps_type_facts_and_context_in_its_metadata(tmp_path):
     assert tasks["test_1"].family == "one_hop" and "hops" not in tasks["test_1"].data
 
 
+def test_a_corpus_under_its_published_name_is_named_with_the_remedy(tmp_path):
+    """Search-R1's wiki-18.jsonl beside FlashRAG's test.jsonl; its 21 million lines are not read as questions."""
+    write(tmp_path, {"question": "Which river?", "golden_answers": ["Danube"]}, name="test.jsonl")
+    write(tmp_path, {"id": "0", "contents": '"Ulm"\nUlm lies on the Danube.'}, {"id": "1"}, name="wiki-18.jsonl")
+    with pytest.raises(TacitError, match=r"wiki-18\.jsonl holds passages, not questions; name it corpus\.jsonl to search it"):
+        searchqa_environment(tmp_path).tasks("published_test", 1, 0)
+    (tmp_path / "wiki-18.jsonl").rename(tmp_path / "corpus.jsonl")
+    assert searchqa_environment(tmp_path).tasks("published_test", 1, 0)
+
+
 @pytest.mark.parametrize(
     ("answer", "gold", "exact", "overlap"),
     [

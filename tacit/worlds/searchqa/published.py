@@ -76,7 +76,17 @@ def read_questions(path: Path) -> Loaded[FileQuestion]:
             )
         return question
 
+    if path.suffix in (".jsonl", ".parquet") and path.is_file():
+        _refuse_passages(path)
     return _read(path, read_unique)
+
+
+def _refuse_passages(path: Path) -> None:
+    """A corpus under another name, such as wiki-18.jsonl, is noticed at its first entry."""
+    with open(path, encoding="utf-8-sig", errors="replace") as lines:
+        first = next(_parquet_rows(path), None) if path.suffix == ".parquet" else _decode(lines.readline())
+    if isinstance(first, dict) and "question" not in first and ("contents" in first or {"title", "text"} <= first.keys()):
+        raise TacitError(f"{path} holds passages, not questions; name it corpus{path.suffix} to search it.")
 
 
 def read_passages(path: Path) -> Loaded[Passage]:
