@@ -352,6 +352,25 @@ def test_milestones_check_the_object_and_the_change(name, variation, turns, reac
     assert state.reached == reached
 
 
+@pytest.mark.parametrize(
+    ("name", "room", "reached"),
+    [
+        ("grow-plant", "greenhouse", ("reach_pots",)),
+        ("identify-life-stages-1", "outside", ("reach_answer_room",)),
+        ("lifespan-longest-lived", "outside", ("reach_answer_room",)),
+        ("grow-plant", "hallway", ()),
+    ],
+)
+def test_an_episode_that_starts_in_a_room_is_not_paid_for_being_there(name, room, reached):
+    """Before, a first look (in two families any first action) was paid 0.2 or 0.3."""
+    looked = f"This {'outside location' if room == 'outside' else 'room'} is called the {room}. In it, you see: "
+    state = WORLD.tracker.start(task(name, 0), Observation(looked))
+    assert state.reached == reached and state.phase not in reached
+    for action, text in (("look around", looked), ("fly", "No known action matches that input.")):
+        after = WORLD.tracker.update(state, action, transition(text, 0.0, 0.0))
+        assert WORLD.tracker.signals(state, after)["progress"] == 0
+
+
 def test_a_number_stands_for_the_option_it_answers():
     asked = "Ambiguous request: Please enter the number for the action you intended:\n0:\tuse thermometer on water"
     state = WORLD.tracker.start(task("boil", 0), Observation("This room is called the hallway."))

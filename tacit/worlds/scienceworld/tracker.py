@@ -344,15 +344,18 @@ class Progress:
 
 
 class ScienceTracker:
-    version = "scienceworld-2"
+    version = "scienceworld-3"
     components = component_names(MILESTONES, ERRORS, ("score",))
 
     def start(self, task: Task, observation: Observation) -> Progress:
         room = read_room(observation.text)
         ingredients = _PRIMARY if task.family == "chemistry" and " paint" in task.goal else ()
-        return Progress(
+        state = Progress(
             read_goal(task.goal), task.family, room, (room,), (room,), ingredients=ingredients, text=observation.text
         )
+        # An episode that starts in a milestone's room has reached it, and no action is paid for it.
+        there = Event("room", room)
+        return replace(state, reached=tuple(m.name for m in PROCEDURES[task.family] if m.reached(state, there)))
 
     def update(self, state: Progress, action: str, transition: Transition) -> Progress:
         text, command = transition.observation.text, " ".join(action.lower().split())
@@ -392,7 +395,7 @@ class ScienceTracker:
 class PaperTracker(ScienceTracker):
     """The five fields of §3.1."""
 
-    version = "scienceworld-paper-2"
+    version = "scienceworld-paper-3"
 
     def render(self, state: Progress) -> str:
         fields = {
