@@ -150,12 +150,7 @@ class DecodeState:
     def fetch_tokens(self, slots: int, steps: int) -> PendingTokens:
         """The tokens sampled since `load_noise`, and their log-probabilities."""
         read = fetch_async(self._out_tokens_BK[:slots, :steps], self._out_logprobs_BK[:slots, :steps])
-
-        def result() -> tuple[np.ndarray, np.ndarray]:
-            tokens_BK, logprobs_BK = read()
-            return tokens_BK, logprobs_BK
-
-        return result
+        return lambda: (read()[0], read()[1])
 
     def compact(self, order: np.ndarray) -> None:
         """Slot i becomes what slot order[i] is."""

@@ -340,8 +340,6 @@ class LossMetrics:
         return dict(zip(columns, numbers, strict=True))
 
     def metrics(self, read: Mapping[str, float]) -> dict[str, float]:
-        """The metrics of the update. `read`: what the method `read` returned, over all ranks."""
-
         def of_kind(kind: str) -> dict[str, float]:
             return {key.removeprefix(kind): read[key] for key in self.totals if key.startswith(kind)}
 

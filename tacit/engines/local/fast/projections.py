@@ -283,12 +283,16 @@ def fused_linear(x_ND: Tensor, *modules: Any) -> Tensor:
     ranks: list[int] = []
     scales: list[float] = []
     for _, _, adapters in parts:  # at most one each
-        lora_A, lora_B, scale = adapters[0] if adapters else (None, None, 0.0)
-        if lora_A is not None:
+        if adapters:
+            lora_A, lora_B, scale = adapters[0]
             all_A.append(lora_A)
-        all_B.append(lora_B)
-        ranks.append(0 if lora_A is None else len(lora_A))
-        scales.append(scale)
+            all_B.append(lora_B)
+            ranks.append(len(lora_A))
+            scales.append(scale)
+        else:
+            all_B.append(None)
+            ranks.append(0)
+            scales.append(0.0)
     if not all_A:
         return linear(x_ND, *_fuse_weights(parts))
     layout = [len(weight) for weight, _, _ in parts], ranks, scales
