@@ -165,7 +165,8 @@ def score_notes(groups: Sequence[Group], teachers: Mapping[str, RoutedSkills], p
         taught = [teacher.prompts(group, policy) for group in groups]
         counts_N &= np.array([bool(prompts) for own in taught for prompts in own], bool)
         tokens = zip(groups, skill_shifts(groups, taught, policy), strict=True)
-        shifts[kind] = np.concatenate([np.add.reduceat(t, np.r_[0, np.cumsum(g.tokens_per_step)[:-1]]) for g, t in tokens])
+        steps = [own_T for g, shift_T in tokens for own_T in np.split(shift_T, np.cumsum(g.tokens_per_step)[:-1])]
+        shifts[kind] = np.array([own_T.sum() for own_T in steps])
     agrees: list[bool] = []
     for t in (trajectory for group in groups for trajectory in group.trajectories):
         agrees += [step.action == told for step, told in zip(t.steps, advise(expert, t), strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,6 +68,23 @@ def test_a_policy_that_follows_notes_is_told_from_one_that_does_not(follows, wan
     assert {kind: auc for kind, (auc, _) in found.items()} == wanted
     assert (steps, agreeing) == (16, 0.5)
     assert all(low <= auc <= high for auc, (low, high) in found.values())
+
+
+def test_a_completion_without_tokens_is_not_shifted():
+    """Before, it had the shift of the next step's first token, and at the end of a group it was an IndexError."""
+    policy = Follower()
+    groups = played(policy)
+    empty = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), "", "stop")
+    for place in (1, 3):
+        members = [
+            replace(t, steps=tuple(replace(s, completion=empty) if n == place else s for n, s in enumerate(t.steps)))
+            for t in groups[0].trajectories
+        ]
+        cut = [replace(groups[0], trajectories=tuple(members)), groups[1]]
+        hindsight = Hindsight(RuleAnalyzer(lambda trajectory: Skills(trajectory.task.goal)))
+        hindsight.observe(cut, policy, IterationInfo())
+        found, _, _ = score_notes(cut, {"true": RoutedSkills(hindsight, "critical_first", "true", Expert)}, policy)
+        assert found["true"][0] == 1.0, "of `left`, both written actions `right` without tokens are shifted by 0"
 
 
 def test_the_area_under_the_curve():

@@ -34,6 +34,8 @@ def test_the_columns_differ_in_what_they_are_about_alone(name):
     assert {m for m, d in cells.items() if d["method"].get("retrieval") == "shuffled"} == {"shuffled"}
     assert len(plan.seeds) >= 2 and all(d["schedule"]["iterations"] >= 40 for d in cells.values())
     assert all(d["method"].get("capacity", 1000) == 1000 for d in cells.values())
+    evaluations = {d["schedule"]["iterations"] // d["evaluation"]["every"] for d in cells.values()}
+    assert evaluations == {plan.outcome}, "the outcome is the mean over all evaluations, not the last one"
     free = {d["schedule"]["group_size"] * (1 - d["method"].get("guided", 0.0)) for d in cells.values()}
     assert free == {4, 8}, "four note-free episodes of an errand, and the control of eight"
 

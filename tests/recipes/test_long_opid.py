@@ -14,6 +14,14 @@ from tacit.config.recipe import comparison_recipe, read_document
 COLUMNS = ("grpo", "opid", "opid-placebo", "opid-oracle", "opid-published")
 
 
+def test_the_primary_outcome_is_the_mean_of_the_last_three_evaluations():
+    """The files said so in a comment and compared the last evaluation."""
+    for recipe in ("long-opid", "long-opid-qwen"):
+        plan = make_plan(read_document(comparison_recipe(recipe)), recipe)
+        assert plan.outcome == 3
+        assert all(c.document["schedule"]["iterations"] // c.document["evaluation"]["every"] >= 3 for c in plan.cells)
+
+
 def documents(recipe: str, world: str = "household") -> dict[str, dict]:
     plan = make_plan(read_document(comparison_recipe(recipe)), recipe)
     return {cell.method: cell.document for cell in plan.cells if cell.world == world}
