@@ -131,6 +131,7 @@ def test_damaged_lines_are_named_and_skipped(folder, caplog):
     good = json.loads(lines[0])
     bad = ["{half a line", json.dumps({**good, "id": "x", "fail_to_pass": []}), json.dumps({"id": "y"}), lines[0],
            json.dumps({**good, "id": "z", "edits": [{**good["edits"][0], "path": "../../etc/passwd"}]}),
+           "null", json.dumps({**good, "id": "u", "edits": [{**good["edits"][0], "start": 1, "end": 2}]}),
            json.dumps({**good, "id": "w", "kinds": ["typo"]}), json.dumps({**good, "id": "v", "package": "other"})]  # fmt: skip
     (folder / "tasks.jsonl").write_text("\n".join([*lines, *bad]) + "\n")
     opened = open_folder(folder)
@@ -144,6 +145,8 @@ def test_damaged_lines_are_named_and_skipped(folder, caplog):
         "outside",
         "typo",
         "not usable",
+        "the line is None, not a record",
+        "characters 1 to 2 are not",
     ):
         assert words in said, (words, said)
 

@@ -85,6 +85,8 @@ class Record:
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Record:
         """Raises TacitError with the field that is missing or wrong."""
+        if not isinstance(said, Mapping):
+            raise TacitError(f"the line is {said!r:.40}, not a record")
         missing = [name for name in cls.__dataclass_fields__ if name not in said]
         if missing:
             raise TacitError(f"the record has no {', '.join(missing)}")
@@ -216,8 +218,9 @@ def open_folder(root: Path) -> TaskFolder:
                 raise TacitError(f"task {record.id!r} is of package {record.package}-{record.version}, which is not usable")
             if record.id in records:
                 raise TacitError(f"task {record.id!r} is there twice")
+            broken_files(record, root / "packages" / f"{record.package}-{record.version}")
             records[record.id] = record
-        except (ValueError, TypeError, TacitError) as error:
+        except (ValueError, TypeError, OSError, TacitError) as error:
             failures.append(f"tasks.jsonl, line {number}: {error}")
     if not records:
         raise TacitError(f"{root} has no usable tasks{describe_failures(failures)}")
