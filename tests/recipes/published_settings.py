@@ -593,6 +593,8 @@ CONSTANT_CONTEXT: Sourced = {
     "sft.warmup": (0.1, "Table 5: cosine, warmup ratio 0.1"),
     "sft.expert": ("", "instead of the dataset's expert: our explorer"),
     "sft.noise": (0.0, "§3.2: expert trajectories as they are"),
+    "sft.renamed": (0, "§3.2: expert trajectories as they are"),
+    "sft.questions": (0, "Stage 1 has expert trajectories only"),
     "sft.from": ("", "instead of the dataset's expert: our explorer"),
     "evaluation.split": ("valid_seen", "Table 5: eval games, seen"),
     "evaluation.tasks": (140, "Table 5"),
