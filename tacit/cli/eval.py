@@ -130,7 +130,7 @@ def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
         say(console, "no episode to count tokens of: all worlds crashed")
         return
     own = uses[0].figures["prompt_tokens_per_turn"]
-    columns = ("context", "prompt/turn", "longest", "growth/turn", "action/turn", "total/episode", "prompt ratio")
+    columns = ("context", "prompt", "longest", "growth", "action", "episode", "ratio")
     rows = []
     for use in uses:
         said = use.figures
@@ -142,7 +142,8 @@ def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
     console.print(
         table(f"Tokens of the same {pluralize(uses[0].figures['turns'], 'turn')}", columns, rows, numbers=columns[1:])
     )
-    say(console, "growth: mean change of a prompt from turn to turn; action: as the context has it written, without reasoning")
+    say(console, "prompt, growth, action: mean per turn; growth: change from turn to turn; action: without reasoning")
+    say(console, "episode: mean of all tokens of an episode; ratio: prompts compared with the first row")
 
 
 def _what(target: Target, score: PanelScore) -> Pairs:

@@ -21,4 +21,4 @@ def test_modules_are_counted_as_when_they_were_evaluated_and_react_reads_more(mo
     assert own["prompt_tokens_per_turn"] == pytest.approx(score["prompt_tokens"])
     assert one["context"] == "ReAct-1step with actions" and one["turns"] == own["turns"]
     assert own["tokens_per_episode"] < one["tokens_per_episode"] < full["tokens_per_episode"]
-    assert "total/episode" in said and f"{one['tokens_per_episode']:.0f}" in said
+    assert "episode: mean of all tokens" in said and f"{one['tokens_per_episode']:.0f}" in said
