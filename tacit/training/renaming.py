@@ -19,7 +19,7 @@ from tacit.rollout.replay import Turn
 
 EXCHANGED = 0.3
 """share of kinds that become another kind; the others keep their name, since some rules depend on the kind"""
-MAX_SHIFT = 6
+MAX_SHIFT = 12
 """largest number that is added to the numbers of a kind"""
 _WORD = re.compile(r"[a-z]+")
 _NUMBER = re.compile(r"\d+")
