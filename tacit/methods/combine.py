@@ -18,6 +18,7 @@ from dataclasses import MISSING, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self, get_type_hints
 
+from tacit.core.bounds import check_bounds
 from tacit.core.composition import check_places, compose
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Method, Schedule
@@ -65,6 +66,7 @@ class CombinedMethod(GRPO):
         return self.members()[own[0]].context(world) if own else super().context(world)
 
     def build(self, world: Environment, resources: Resources = NO_RESOURCES) -> Method:
+        check_bounds(self)
         wished = {name: cls().changes(world, NO_RESOURCES) for name, cls in self.made_of.items()}
         check_places(wished)
         for blind in (name for name, cls in self.made_of.items() if cls.ignores_rewards):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from tacit.core.bounds import Basic, Bound, NotNegative, Positive
+from tacit.core.bounds import Basic, Bound, NotNegative, Positive, check_bounds
 from tacit.core.composition import Part, adds, compose
 from tacit.core.method import Context, Method, Schedule
 from tacit.core.resources import NO_RESOURCES, Base, Resources
@@ -58,6 +58,7 @@ class GRPO:
     schedule: Schedule = field(default_factory=Schedule)
 
     def build(self, world: Environment, resources: Resources = NO_RESOURCES) -> Method:
+        check_bounds(self)
         return compose(
             self.name, self.context(world), self.schedule, self.parts(world), {self.name: self.changes(world, resources)}
         )

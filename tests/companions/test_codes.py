@@ -86,7 +86,6 @@ def test_long_sequences():
         (("A", "B", "A"), (), 4, "the skill 'A' twice"),
         (("A", 3), (), 4, "contains 3; a skill must be a non-empty name"),
         (("A", " "), (), 4, "contains ' '"),
-        (ABC, (), 0, "max_phrase = 0"),
         (ABC, phrases_of("ABCAB"), 4, "has 5 skills; it must have 2 to 4"),
         (ABC, (("A",),), 4, "has 1 skills; it must have 2 to 4"),
         (ABC, phrases_of("AX"), 4, "unknown skill 'X'"),

@@ -122,7 +122,7 @@ def test_wordings_and_experts_by_name():
 
 
 def test_a_world_without_an_expert_says_how_to_go_on(tmp_path):
-    with pytest.raises(TacitError, match="train without SFT"):
+    with pytest.raises(TacitError, match=r"has no expert: give its Environment `experts`, or set sft\.steps = 0"):
         get_environment(f"{write(tmp_path / 'lonely_door.py')}:DOOR").expert()
 
 

@@ -151,7 +151,5 @@ def test_all_members_alike():
     assert list(Alike().assign(None, 3, 0)) == [PLAIN] * 3
 
 
-def test_the_moment_knows_how_much_of_the_run_is_behind():
-    assert [IterationInfo(0, n, 5).share for n in range(1, 6)] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert IterationInfo(7, 1, 1).share == 0.0
+def test_an_iteration_derives_its_seeds():
     assert IterationInfo(7, 3, 5).derive("update") == derive(7, "update", 3)

@@ -203,14 +203,18 @@ def test_what_cannot_be_cut_has_the_memory_that_the_sampler_only_keeps(make_poli
 
 
 def test_what_was_counted_for_a_plan_is_gone_before_twice_as_much_is(make_policy, monkeypatch):
-    policy, before, count = make_policy(), [], update.count_saved_bytes
+    policy, losses, count, add = make_policy(), [], update.count_saved_bytes, update.LossMetrics.add
 
     def counted(*arguments):
-        assert all(result() is None for result in before)
-        answer = count(*arguments)
-        before.append(weakref.ref(answer[1]))
-        return answer
+        assert all(loss() is None for loss in losses)
+        return count(*arguments)
 
+    def remembered(*arguments):
+        loss = add(*arguments)
+        losses.append(weakref.ref(loss))
+        return loss
+
+    monkeypatch.setattr(update.LossMetrics, "add", remembered)
     monkeypatch.setattr(update, "count_saved_bytes", counted)
     update.measure_activation_bytes(policy.engine.make_updater("default"), a_batch(), [Imitation()], np.arange(8))
-    assert len(before) == 2
+    assert len(losses) == 2

@@ -26,6 +26,7 @@ SIZES = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, interm
 
 class RightOrWrong:
     version = "letters-1"
+    components = ()
 
     def start(self, task, observation):
         return "open"
@@ -45,7 +46,7 @@ class RightOrWrong:
 def test_it_learns(penalty):
     world, lenient = (replace(environment(*make), tracker=RightOrWrong()) for make in ((), (Lenient,)))
     schedule = Schedule(groups=4, group_size=8, iterations=25, lr=3e-3)
-    settings = ConstantContext(success_reward=0.0, penalty=penalty, schedule=schedule).with_prompt(wording="terse")
+    settings = ConstantContext(success_reward=1e-6, penalty=penalty, schedule=schedule).with_prompt(wording="terse")
     method = settings.build(world)
     engine = EngineSettings(device="cpu", threads=1)
     policy = load_policy("tiny", engine, seed=0, world_texts=lambda: world.example_texts(0), tiny=SIZES)

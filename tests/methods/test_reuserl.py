@@ -116,10 +116,8 @@ def test_a_world_without_alphabet_is_refused():
 
 def test_settings_that_make_no_sense():
     for settings in (ReuseRL(horizon=0), RoundLength(horizon=0)):
-        with pytest.raises(TacitError, match="T = 0"):
+        with pytest.raises(TacitError, match="horizon = 0 must be at least 1"):
             settings.build(WORLD)
-    with pytest.raises(TacitError, match="T = 0"):
-        ReuseRL().build(replace(WORLD, max_steps=0))
     with pytest.raises(TacitError, match="buffer = -1"):
         ReuseRL(buffer=-1).build(WORLD)
 

@@ -219,7 +219,7 @@ def test_a_killed_jvm_ends_its_episodes_and_is_started_again():
     process.wait()
     with pytest.raises(SimulatorDied, match="the JVM no longer answers"):
         first.step("look around")
-    with pytest.raises(SimulatorDied, match="is gone, and the episode with it"):
+    with pytest.raises(SimulatorDied, match="the simulator of this episode is gone"):
         second.step("look around")
     assert "This room is called" in first.reset(task("boil", 0)).text
     assert SERVED.start().process.pid != process.pid
