@@ -34,6 +34,9 @@ class Killed(BaseException):
 class Steady(ByteTokens, ScriptedPolicy):
     """The same tokens for the same text in every process, as a real tokenizer has them."""
 
+    # A class that inherits from a protocol and was instantiated has `object.__init__` in Python 3.11.
+    __init__ = ScriptedPolicy.__init__
+
 
 class Dying(Steady):
     """Dies when it is asked once too often."""
