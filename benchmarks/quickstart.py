@@ -1,7 +1,7 @@
-"""README's quickstart table and curve, from finished runs of several seeds.
+"""The quickstart's results by seed, as a table and a curve.
 
 for s in 0 1 2 3 4; do tacit train --config quickstart --seed $s --out runs/quickstart-$s; done
-python benchmarks/quickstart.py runs/quickstart-* --figure docs/assets/quickstart.svg
+python benchmarks/quickstart.py runs/quickstart-* --figure quickstart.svg
 """
 
 from __future__ import annotations
