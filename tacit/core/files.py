@@ -1,4 +1,4 @@
-"""Reading and writing beside files that anybody may have made: of runs, modules and models."""
+"""Safe access to files of runs, modules and models, which may come from strangers."""
 
 from __future__ import annotations
 

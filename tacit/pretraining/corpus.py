@@ -37,7 +37,7 @@ from tacit.core.world import Environment
 from tacit.prompts.conversation import insert_lesson
 from tacit.prompts.history import History, StateBlock
 from tacit.rollout.replay import play_episode, render_turns
-from tacit.training.questions import MAX_QUESTIONS, RandomAgent, join_questions, make_questions
+from tacit.training.questions import MAX_QUESTIONS, RANDOM_STEPS, RandomAgent, join_questions, make_questions
 from tacit.worlds import get_environment
 
 # Notes. OPID measures how a policy reacts to a skill in its prompt, and a policy that never saw a note does not react. So some
@@ -78,7 +78,7 @@ class Document:
     kind: str  # `action`, `noted action` or `questions`
 
 
-def make_documents(world: Environment, episodes: int, seed: int, steps: int = 24) -> Iterator[Document]:
+def make_documents(world: Environment, episodes: int, seed: int, steps: int = RANDOM_STEPS) -> Iterator[Document]:
     """Two documents per turn of random episodes: one ends with an action, one with questions and answers."""
     rng = Random(derive(seed, PRETRAINING, world.name))
     noting = Random(derive(seed, PRETRAINING, "notes", world.name))  # separate: notes must not change the actions

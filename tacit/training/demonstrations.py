@@ -28,7 +28,7 @@ from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, ro
 from tacit.rollout.replay import Turn, build_trajectory, iterate_trajectory, play_episode, render_turns
 from tacit.rollout.worlds import TimedExpert, WorldPool, describe_crashes, refuse_if_all_crashed
 from tacit.runs.files import explain_disk_errors
-from tacit.training.questions import MAX_QUESTIONS, RandomAgent, join_questions, make_questions
+from tacit.training.questions import MAX_QUESTIONS, RANDOM_STEPS, RandomAgent, join_questions, make_questions
 from tacit.training.renaming import rename_turns
 from tacit.training.settings import SupervisedSettings, TrainSettings
 
@@ -178,9 +178,6 @@ def make_sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | 
 
 
 # Questions about prompts of random play: they keep a small base from forgetting how to read while it imitates a few episodes.
-
-RANDOM_STEPS = 24
-"""turns of an episode of random play"""
 
 
 def ask_questions(

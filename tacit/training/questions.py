@@ -108,6 +108,7 @@ def _about_actions(rng: Random, actions: Sequence[str]) -> list[Question]:
 
 STRAY = 0.1  # share of actions that were valid one turn ago and may be refused now, so that refusals occur
 MAX_QUESTIONS = 4  # per prompt
+RANDOM_STEPS = 24  # most turns of an episode of random play
 
 
 def join_questions(text: str, asked: Sequence[Question]) -> tuple[str, str]:
