@@ -2,10 +2,12 @@
 
     python benchmarks/long_training.py collect DIR … --study smollm2 --data docs/experiments/data/long_training.jsonl.xz
     python benchmarks/long_training.py tables --data docs/experiments/data/long_training.jsonl.xz --figures docs/assets
+    python benchmarks/long_training.py tables --data docs/experiments/data/long_training*.jsonl.xz --until 100
 
 `collect` reads what `tacit compare` wrote to DIR and adds finished runs to the data file: evaluations with the outcome of every
 task, and some metrics of every iteration. A run that is already there must be equal. `tables` prints one block per study and
-world. The primary outcome is the mean success of a run's last three evaluations.
+world. The primary outcome is the mean success of a run's last three evaluations. With `--until N` runs end
+at iteration N; those without an evaluation there are left out.
 """
 
 from __future__ import annotations
@@ -40,19 +42,19 @@ def collect(directories: list[Path], study: str, file: Path) -> None:
     runs = read(file)
     for summary in sorted(path for d in directories for path in d.glob("runs/*/*/*/summary.json")):
         world, method, seed = summary.parts[-4:-1]
-        told = json.loads(summary.read_text())
+        ended = json.loads(summary.read_text())
         start = json.loads((summary.parents[2] / "start" / "summary.json").read_text())["evaluations"][-1]
         metrics = [json.loads(line) for line in summary.with_name("metrics.jsonl").read_text().splitlines()]
         practice = [m for m in metrics if m["stage"] == "rl"]
-        evaluations = [{**start, "step": 0}, *(e for e in told["evaluations"] if e["stage"] == "rl")]
+        evaluations = [{**start, "step": 0}, *(e for e in ended["evaluations"] if e["stage"] == "rl")]
         run = {
             "study": study,
             "world": world,
             "method": method,
             "seed": int(seed),
-            "panel": told["panel"],
-            "panel_hash": told["panel_hash"],
-            "digest": told["digest"],
+            "panel": ended["panel"],
+            "panel_hash": ended["panel_hash"],
+            "digest": ended["digest"],
             "evaluations": [{k: e[k] for k in EVALUATION} for e in evaluations],
             "training": {k: [float(f"{m[k]:.4g}") for m in practice] for k in TRAINING},
         }
@@ -62,6 +64,13 @@ def collect(directories: list[Path], study: str, file: Path) -> None:
     with lzma.open(file, "wt") as out:
         out.writelines(json.dumps(runs[key]) + "\n" for key in sorted(runs))
     print(f"{len(runs)} runs in {file}")
+
+
+def truncate(run: Run, until: int) -> Run | None:
+    """The run as if it had ended after `until` iterations; None if it has no evaluation there."""
+    evaluations = [e for e in run["evaluations"] if e["step"] <= until]
+    training = {k: values[:until] for k, values in run["training"].items()}
+    return {**run, "evaluations": evaluations, "training": training} if evaluations[-1]["step"] == until else None
 
 
 def last(run: Run) -> list[dict[str, Any]]:
@@ -93,7 +102,7 @@ def tables(runs: dict[str, Run], figures: Path | None) -> None:
         compare(methods, order)
         print(
             f"\n| mean over seeds | training success, last {LATE}, % | area, % | steps per success | ineffective, % | "
-            "repeated, % | entropy, first and last 10 | gradient norm | old_kl, last 10 | s per iteration |"
+            "repeated, % | entropy, first and last 10 | gradient norm | old_kl, median of last 10 | s per iteration |"
         )
         print("|---" * 10 + "|")
         for method in order:
@@ -109,7 +118,7 @@ def tables(runs: dict[str, Run], figures: Path | None) -> None:
                 percent(train["repeated"][:, -LATE:].mean()),
                 f"{train['entropy'][:, :10].mean():.3f}, {train['entropy'][:, -10:].mean():.3f}",
                 f"{train['grad_norm'].mean():.2f}",
-                f"{train['old_kl'][:, -10:].mean():.4f}",
+                f"{np.median(train['old_kl'][:, -10:]):.4f}",
                 f"{np.median(train['seconds']):.1f}",
             ]
             print(f"| {method} | {' | '.join(cells)} |")
@@ -144,7 +153,10 @@ def compare(methods: dict[str, dict[int, Run]], order: list[str]) -> None:
 def draw(methods: dict[str, dict[int, Run]], order: list[str], title: str, file: Path) -> None:
     import matplotlib.pyplot as plt
 
+    plt.rcParams["svg.hashsalt"] = "tacit"  # the same figure gives the same file
     figure, axis = plt.subplots(figsize=(7, 4))
+    # Curves of seeds that the first method has too.
+    methods = {m: {seed: run for seed, run in own.items() if seed in methods[order[0]]} for m, own in methods.items()}
     most = max(map(len, methods.values()))
     for method in (m for m in order if m == order[0] or len(methods[m]) == most):  # the others are in the table
         curves = np.array([[e["success"] for e in run["evaluations"]] for run in methods[method].values()]) * 100
@@ -165,14 +177,19 @@ def main() -> None:
     parser.add_argument("action", choices=("collect", "tables"))
     parser.add_argument("directories", nargs="*", type=Path)
     parser.add_argument("--study", help="name of the rows, for example smollm2 or cpu")
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="data files; `collect` takes one")
+    parser.add_argument("--until", type=int, help="compare runs after this iteration instead of at their end")
     parser.add_argument("--figures", type=Path, help="directory for one SVG per world")
     chosen = parser.parse_args()
     if chosen.action == "tables":
-        return tables(read(chosen.data), chosen.figures)
-    if not chosen.directories or not chosen.study:
-        parser.error("collect needs directories and --study")
-    collect(chosen.directories, chosen.study, chosen.data)
+        runs = {key: run for file in chosen.data for key, run in read(file).items()}
+        if chosen.until:
+            cut = {key: truncate(run, chosen.until) for key, run in runs.items()}
+            runs = {key: run for key, run in cut.items() if run is not None}
+        return tables(runs, chosen.figures)
+    if not chosen.directories or not chosen.study or len(chosen.data) > 1:
+        parser.error("collect needs directories, --study and one file as --data")
+    collect(chosen.directories, chosen.study, chosen.data[0])
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def read_run(file: Path) -> tuple[float, list[tuple[float, float]]]:
 
 
 def measure(files: list[Path]) -> dict[str, float]:
-    runs = [read_run(file) for file in files]
+    runs = [(start, done) for start, done in map(read_run, files) if done]  # a shared start has no RL iterations
     begin, end = min(start for start, _ in runs), max(done[-1][0] for _, done in runs)
     iterations = sum(len(done) for _, done in runs)
     per_iteration = statistics.median(seconds for _, done in runs for _, seconds in done)
