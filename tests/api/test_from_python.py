@@ -1,4 +1,4 @@
-"""A run from Python: the same as from the command line, with objects where names would do, and told of as it goes on."""
+"""Runs from Python: same results as the command line, objects instead of names, and callbacks."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Bonus(RewardTerm):
 
 @dataclass(frozen=True)
 class Generous(GRPO):
-    """Everybody earns something."""
+    """GRPO plus a bonus for every episode."""
 
     name: ClassVar[str] = "generous"
 
     worth: float = 1.0
-    """for every episode"""
+    """bonus per episode"""
 
     def changes(self, world, resources):
         return (adds("rewards", "bonus", Bonus(self.worth)),)
@@ -85,7 +85,7 @@ def run(tmp_path_factory) -> tacit.OpenRun:
     return small(tmp_path_factory.mktemp("runs") / "whole")
 
 
-def test_importing_it_imports_nothing_heavy():
+def test_import_loads_no_heavy_modules():
     code = (
         "import sys, tacit; print([n for n in ('torch', 'numpy', 'transformers', 'pandas') if n in sys.modules]); tacit.train"
     )
@@ -96,7 +96,7 @@ def test_importing_it_imports_nothing_heavy():
         tacit.trian  # noqa: B018
 
 
-def test_a_run_says_in_a_line_how_it_ended(run, tmp_path):
+def test_str_of_a_run_is_its_result_in_one_line(run, tmp_path):
     told = str(run)
     assert told.startswith(f"{run.path}: success {run.success:.1%} [") and "of 4 episodes after rl 4 on same/test/4" in told
     assert "; before: untrained " in told and ", after sft 3 " in told and "\n" not in told
@@ -106,7 +106,7 @@ def test_a_run_says_in_a_line_how_it_ended(run, tmp_path):
     assert str(tacit.open_run(begun)) == f"{begun}: not finished"
 
 
-def test_a_run_is_the_one_the_command_line_makes(run, tmp_path):
+def test_run_equals_the_command_lines_run(run, tmp_path):
     words = [
         "train",
         "--world",
@@ -123,7 +123,7 @@ def test_a_run_is_the_one_the_command_line_makes(run, tmp_path):
     assert other.summary["digest"] == run.summary["digest"] and other.success == run.success
 
 
-def test_numbers_of_numpy_and_torch_are_taken_for_what_they_are(tmp_path):
+def test_numpy_and_torch_numbers_are_accepted_as_settings(tmp_path):
     import torch
 
     said = {
@@ -145,7 +145,7 @@ def test_numbers_of_numpy_and_torch_are_taken_for_what_they_are(tmp_path):
     assert name_worlds([("countdown", np.float64(0.75)), ("sokoban", np.float32(0.25))]) == "countdown=0.75,sokoban=0.25"
 
 
-def test_what_it_recorded_comes_back(run):
+def test_recorded_metrics_turns_and_trajectories_can_be_read(run):
     assert run.finished and run.checkpoints[-1] == "rl-000004" and "finished" in repr(run)
     assert [r["step"] for r in run.metrics("sft", rows=True)] == [1, 2, 3] and len(run.metrics(rows=True)) == 7
     turns, played = run.turns(rows=True), run.trajectories()
@@ -167,21 +167,21 @@ def test_tables_are_pandas(run):
     assert list(run.metrics("rl")["step"]) == [1, 2, 3, 4] and len(run.episodes()) == 16
 
 
-def test_without_pandas_the_remedy_is_said(run, monkeypatch):
+def test_missing_pandas_names_the_remedy(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(TacitError, match=r"pip install 'tacit-agents\[tables\]'.*rows=True"):
         run.metrics()
 
 
-def test_a_run_measured_again_repeats_its_number(run):
+def test_evaluate_reproduces_the_runs_result(run):
     again = run.evaluate()
     assert again.success == run.success and again.result["equals_run"] and again.kept.is_file()
     assert len(again.trajectories) == len(again.turns(rows=True)) == len(again.episodes(rows=True)) == 4
     assert run.evaluate(checkpoint="sft", tasks=3).score.episodes == 3
 
 
-def test_a_loaded_policy_is_measured_as_it_is(run, tmp_path, monkeypatch):
-    """As its run was, number for number; with other weights it is another, and nothing is taken from the record."""
+def test_loaded_policy_is_evaluated_with_its_current_weights(run, tmp_path, monkeypatch):
+    """With unchanged weights the result equals the run's. With other weights the fingerprint differs and nothing is reused."""
     monkeypatch.chdir(tmp_path)
     policy, again = run.policy(), tacit.evaluate(run, out=tmp_path / "run")
     measured = tacit.evaluate(policy, like=run, out=tmp_path / "policy")
@@ -209,7 +209,7 @@ def test_a_loaded_policy_is_measured_as_it_is(run, tmp_path, monkeypatch):
         tacit.evaluate("expert", SAME, like=run)
 
 
-def test_experts_and_players_of_your_own_are_measured(tmp_path):
+def test_experts_and_custom_agents_are_evaluated(tmp_path):
     assert tacit.evaluate("expert", SAME, tasks=4).success == 1.0
 
     class Same:
@@ -223,7 +223,7 @@ def test_experts_and_players_of_your_own_are_measured(tmp_path):
     assert tacit.evaluate(Same, NEXT, tasks=4, out=tmp_path).success == 0.0
 
 
-def test_callbacks_are_told_and_may_stop_and_the_rest_ends_as_if_nobody_had(run, tmp_path):
+def test_callback_stops_the_run_and_resume_equals_uninterrupted_run(run, tmp_path):
     seen = []
 
     def stop_after_one(event: tacit.Event):
@@ -244,12 +244,12 @@ def test_callbacks_are_told_and_may_stop_and_the_rest_ends_as_if_nobody_had(run,
     assert stopped.finished and stopped.summary["digest"] == run.summary["digest"]
 
 
-def test_a_callback_stops_imitation_too(tmp_path):
+def test_callback_stops_imitation(tmp_path):
     stopped = small(tmp_path / "run", callbacks=lambda event: event.stage == "sft" and event.step == 2)
     assert stopped.checkpoints == ["sft-000002"] and not stopped.finished
 
 
-def test_a_callback_that_says_something_else_is_refused(tmp_path):
+def test_invalid_callbacks_are_refused(tmp_path):
     with pytest.raises(TacitError, match="returned 'enough'; return True to stop the run"):
         small(tmp_path / "run", callbacks=lambda event: "enough")
     with pytest.raises(TacitError, match="callbacks = 3 must be functions"):
@@ -277,7 +277,7 @@ def test_several_worlds_as_objects(tmp_path):
 
 
 @pytest.mark.slow
-def test_names_find_the_object_again(tmp_path):
+def test_names_resolve_to_the_same_objects(tmp_path):
     assert name_worlds(SAME) == f"{TESTS / 'guessing.py'}:SAME" and name_worlds("alfworld") == "alfworld"
     from tacit.worlds import get_environment
 
@@ -316,18 +316,18 @@ def test_names_find_the_object_again(tmp_path):
         ({"method": "grpoo"}, "unknown method 'grpoo'"),
     ],
 )
-def test_mistakes_are_refused_before_anything_is_written(tmp_path, settings, message):
+def test_wrong_settings_are_refused_before_writing(tmp_path, settings, message):
     with pytest.raises(TacitError, match=message):
         small(tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_settings_file_in_place_of_the_world_is_pointed_to_config():
+def test_settings_file_as_world_points_to_config():
     with pytest.raises(TacitError, match=r"'mine.toml' is a settings file, not a world; write train\(config='mine.toml'\)"):
         tacit.train("mine.toml")
 
 
-def test_a_recipe_by_name_with_something_else_said(tmp_path, monkeypatch):
+def test_recipe_by_name_with_overrides(tmp_path, monkeypatch):
     import tacit.api.runs as training
 
     told = []
@@ -340,7 +340,7 @@ def test_a_recipe_by_name_with_something_else_said(tmp_path, monkeypatch):
     assert recipe.train.sft.tasks != 1000, "what the recipe says stays"
 
 
-def test_a_second_start_is_refused_and_one_with_resume_goes_on(run, tmp_path):
+def test_existing_run_needs_resume(run, tmp_path):
     with pytest.raises(TacitError, match=r"already contains a run\. Resume it"):
         small(run.path)
     assert small(run.path, resume=True).summary == run.summary, "it was finished"
@@ -361,7 +361,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_script_that_was_killed_is_started_again(run, tmp_path, monkeypatch):
+def test_killed_script_resumes_when_run_again(run, tmp_path, monkeypatch):
     (tmp_path / "script.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "run"

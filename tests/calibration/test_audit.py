@@ -1,4 +1,4 @@
-"""Audit sets: who plays them, and what is kept."""
+"""Audit sets: who plays the episodes, and which steps are kept."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_every_step_knows_its_episode_task_and_family():
     assert [p.tolist() for p in again.prompts] == [p.tolist() for p in played.prompts]
 
 
-def test_tasks_are_dealt_out_family_by_family():
+def test_tasks_alternate_between_families():
     families = list(dict.fromkeys(t.family for t in TASKS))
     assert [t.family for t in spread_over_families(TASKS, 3)] == families * 3
     assert len(spread_over_families(TASKS, 1000)) == len(TASKS)
 
 
-def test_steps_are_counted_as_they_are_played():
+def test_step_limit_counts_played_steps():
     tasks = spread_over_families(TASKS, 5)
 
     def play(most: int, at_least: int = 0) -> tuple[int, int]:
@@ -67,9 +67,8 @@ def make_setup(answer=stumble_through_countdown, **more) -> RolloutSetup:
 
 
 @pytest.mark.parametrize("source", ["policy", "expert"])
-def test_every_task_that_is_asked_for_is_played(source):
-    """The cap used to take every episode for one of the world's longest, and cut five tasks of a family to one without a
-    word."""
+def test_all_requested_tasks_are_played(source):
+    """The step limit counts steps actually played. It must not assume that every episode has the world's maximum length."""
     assert WORLD.max_steps * 3 * 2 * 5 > 400
     found = play_audit(make_setup(), source, tasks_each=5, members=3, most=400)
     assert len(set(found.task_N.tolist())) == 10 and len(set(found.episode_N.tolist())) == 30
@@ -77,7 +76,7 @@ def test_every_task_that_is_asked_for_is_played(source):
     assert len(set(few.task_N.tolist())) == 4, "two of each family, whatever they take"
 
 
-def test_the_policy_is_asked_for_its_own_episodes():
+def test_policy_plays_its_own_episodes():
     setup = make_setup()
     play_audit(setup, "policy", 2, 3, 400)
     assert setup.policy.asked and all(s.temperature == 1.0 for s in setup.policy.samplings)
@@ -90,7 +89,7 @@ class Silent:
         raise StopIteration
 
 
-def test_a_broken_episode_is_left_out():
+def test_broken_episode_is_left_out():
     assert len(set(make(lambda task, member: expert(task, member) if member else Silent()).episode_N.tolist())) == 8
     with pytest.raises(TacitError, match="could be played"):
         make(lambda task, member: Silent())

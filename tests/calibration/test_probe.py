@@ -14,18 +14,18 @@ from tacit.calibration.probe import Slice, _ridge, choose, late_layer, layers_to
 from tacit.core.errors import TacitError
 
 
-def test_layers_as_in_the_paper_and_all_of_a_shallow_model():
+def test_layers_to_scan_match_the_paper():
     assert layers_to_scan(28) == [-24, -20, -16, -12, -8, -4, -1]
     assert layers_to_scan(4) == [-4, -3, -2, -1]
     assert all(-layers <= layer <= -1 for layers in range(1, 60) for layer in layers_to_scan(layers))
 
 
-def test_a_late_layer_is_never_the_final_one():
+def test_late_layer_is_never_the_last():
     assert [late_layer(n) for n in (28, 36, 12, 8, 4, 2)] == [-8, -10, -3, -2, -2, -2]
 
 
 def made(rng, separation: float, n: int = 240, width: int = 32):
-    """Steps of 40 tasks of six families; features know the family as well as they are separated."""
+    """Steps of 40 tasks in six families. `separation` controls how well the features predict the family."""
     task_N = np.repeat(np.arange(n // 6), 6)
     label_N = task_N % 6
     centers = rng.normal(size=(6, width))
@@ -33,8 +33,8 @@ def made(rng, separation: float, n: int = 240, width: int = 32):
 
 
 @pytest.mark.parametrize("width", [32, 400])
-def test_the_probe_reads_what_is_linear_and_nothing_else(width):
-    """In fewer dimensions than steps, and in more."""
+def test_probe_finds_linear_information_only(width):
+    """With fewer and with more dimensions than steps."""
     rng = np.random.default_rng(0)
     accuracy, error = probe_accuracy(*made(rng, 3.0, width=width))
     assert accuracy > 0.98 and error < 0.02
@@ -43,7 +43,7 @@ def test_the_probe_reads_what_is_linear_and_nothing_else(width):
     assert 0.01 < error < 0.1
 
 
-def test_both_ways_of_solving_the_ridge_are_one():
+def test_ridge_primal_and_dual_agree():
     rng = np.random.default_rng(5)
     for n, d in ((30, 7), (7, 30)):
         x_ND, y_NC = rng.normal(size=(n, d)), rng.normal(size=(n, 3))
@@ -52,9 +52,9 @@ def test_both_ways_of_solving_the_ridge_are_one():
         np.testing.assert_allclose(_ridge(x_ND, y_NC, 0.01), primal, atol=1e-9)
 
 
-def test_the_probe_is_asked_about_tasks_it_has_not_seen():
-    """Each task has a direction of its own that says nothing about its family, and eight episodes that all point along it.
-    With the task on both sides of a fold the family is known by heart; held out, nothing can be known."""
+def test_probe_is_evaluated_on_held_out_tasks():
+    """Each task has its own direction, unrelated to its family, and eight episodes along it. If folds split tasks, the probe
+    memorizes the family; with held-out tasks it must be at chance."""
     rng = np.random.default_rng(1)
     task_N = np.repeat(np.arange(30), 8 * 6)
     features = 5 * rng.normal(size=(30, 64))[task_N] + 0.1 * rng.normal(size=(len(task_N), 64))
@@ -65,8 +65,8 @@ def test_the_probe_is_asked_about_tasks_it_has_not_seen():
     assert _by_episode(features, family_N, episode_N) > 0.99, "cut by episode it read 1.000 whatever the layer"
 
 
-def test_the_scan_of_an_audit_holds_out_whole_tasks():
-    """The same features through `scan_layers`: what is scanned must be cut by the audit's tasks, not by its episodes."""
+def test_scan_holds_out_whole_tasks():
+    """The same features through `scan_layers`, which must split by tasks, not by episodes."""
     rng = np.random.default_rng(1)
     task_N = np.repeat(np.arange(30), 8 * 6)
     features = 5 * rng.normal(size=(30, 64))[task_N] + 0.1 * rng.normal(size=(len(task_N), 64))
@@ -83,22 +83,22 @@ def test_the_scan_of_an_audit_holds_out_whole_tasks():
 
 
 def _by_episode(features, family_N, episode_N) -> float:
-    """The same probe with each episode taken for a task of its own."""
+    """The same probe, split by episodes."""
     return probe_accuracy(features, family_N, episode_N)[0]
 
 
-def test_what_a_probe_cannot_be_asked():
+def test_probe_edge_cases():
     rng = np.random.default_rng(2)
     features, label_N, task_N = made(rng, 3.0)
     assert probe_accuracy(features, np.zeros(240, int), task_N) == (1.0, 0.0), "one family is told by anybody"
-    # a family with one task is left out, and the others are told as before
+    # A family with one task is left out; the others are unaffected.
     rare_N = np.where(task_N == 39, 6, label_N)
     assert probe_accuracy(features, rare_N, task_N)[0] > 0.98
     with pytest.raises(TacitError, match="two families with two tasks each"):
         probe_accuracy(features, (task_N == 0).astype(int), task_N)
 
 
-def test_the_scan_counts_clusters():
+def test_scan_counts_clusters():
     rng = np.random.default_rng(2)
     features, label_N, task_N = made(rng, 4.0)
     slices = scan({(-2, "last"): features, (-1, "last"): np.tile([1.0, 0.0, 0.0], (240, 1))}, label_N, task_N, (0.0, 0.2, 2.0))
@@ -111,8 +111,8 @@ def test_the_scan_counts_clusters():
     assert choose(slices, 4) == good
 
 
-def test_the_rule_of_the_paper():
-    """Table H.1: layer 27 has the better probe (0.812 against 0.808) and only four clusters, so layer 16 is taken."""
+def test_selection_rule_of_the_paper():
+    """Table H.1: layer 27 has the better probe (0.812 against 0.808) but only four clusters, so layer 16 is chosen."""
     chosen = Slice(-12, "last", 0.05, 0.808, 12, 0.2, 0.1, 0.5)
     last = replace(chosen, layer=-1, probe=0.812, clusters=4)
     assert last.refusal() == "fewer than 5 clusters"
@@ -122,7 +122,7 @@ def test_the_rule_of_the_paper():
         choose([last], 28)
 
 
-def test_ties_go_to_the_last_token_and_a_late_layer_that_is_not_the_final_one():
+def test_ties_prefer_last_token_and_a_late_inner_layer():
     mean = Slice(-1, "mean", 0.05, 0.60, 12, 0.2, 0.1, 0.5, probe_error=0.05)
     tied = replace(mean, pooling="last", probe=0.56)
     worse = replace(tied, layer=-8, probe=0.54)

@@ -1,4 +1,4 @@
-"""The radius of a run: found on the first groups the policy itself plays, for the actor's states and for n-grams alike."""
+"""The radius of a run: found on the policy's first groups, for hidden states and for n-grams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GROUPS = rollout_groups(
 
 
 @pytest.mark.parametrize("embedder", [ActorHidden(-1, "mean"), HashNgram()])
-def test_both_embedders_are_calibrated_alike(embedder):
+def test_find_radius_equals_adaptive_radius(embedder):
     features = embedder(GROUPS, POLICY)
     epsilon, median = search_radius(features)
     found = find_radius(embedder, GROUPS, POLICY)
@@ -38,7 +38,7 @@ def test_both_embedders_are_calibrated_alike(embedder):
     assert companion.observe(GROUPS, POLICY)["radius"] == epsilon, "what a run with --adaptive finds on the same groups"
 
 
-def test_a_radius_that_is_not_good_says_so():
+def test_bad_radius_warns():
     good = FoundRadius(0.1, 6.0, 0.1, 0.3)
     assert good.warning == ""
     assert "nearest was taken" in FoundRadius(0.21, 1.0, 0.9, 0.1).warning

@@ -1,4 +1,4 @@
-"""A terminal of one width and a cache of the tests' own, whatever those of the one they are started by."""
+"""Run the CLI tests with a fixed terminal width and their own cache directory."""
 
 from __future__ import annotations
 

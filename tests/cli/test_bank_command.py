@@ -1,4 +1,4 @@
-"""`tacit bank`: a bank listed, searched, explained, thinned, exported and imported; what is none is refused with the remedy."""
+"""`tacit bank`: list, search, explain, remove, export and import; a path that holds no bank is refused with the remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = ("look in the red drawer first", "heat it in the microwave", "the blue d
 
 @pytest.fixture
 def run(tmp_path):
-    """A run whose first entry won twice, whose second lost, whose third was replaced by a fourth."""
+    """A run with four entries: the first won twice, the second lost, the third was replaced by the fourth."""
     path = tmp_path / "run" / "experience" / "bank.sqlite"
     bank = Bank(path, EMBED.name, EMBED.dimensions)
     for i, text in enumerate(TEXTS):
@@ -44,14 +44,14 @@ def refused(capsys, *words) -> str:
 
 
 @pytest.mark.parametrize(("order", "ids"), [("use", [2, 1, 4]), ("useful", [1]), ("harmful", [2])])
-def test_entries_are_listed_in_order(run, capsys, order, ids):
+def test_list_orders_and_limits_entries(run, capsys, order, ids):
     found = json.loads(told(capsys, "list", run, "--by", order, "--json"))
     assert [entry["id"] for entry in found] == ids
     text = told(capsys, run, "--by", order, "--most", 1)
     assert f"1 of {len(ids)} entries" in text and "3 in the bank (3-grams)" in text
 
 
-def test_a_search_finds_what_is_near_and_leaves_no_trace(run, capsys):
+def test_search_returns_nearest_entries_and_does_not_change_counts(run, capsys):
     before = told(capsys, "list", run, "--json")
     assert "microwave" in told(capsys, "search", run, "heat in the microwave", "--most", 1)
     found = json.loads(told(capsys, "search", run, "blue door", "--json"))
@@ -59,7 +59,7 @@ def test_a_search_finds_what_is_near_and_leaves_no_trace(run, capsys):
     assert told(capsys, "list", run, "--json") == before
 
 
-def test_an_entry_says_where_it_came_from_and_what_it_did(run, capsys):
+def test_explain_shows_origin_and_outcomes(run, capsys):
     text = told(capsys, "explain", run, 1)
     assert "a success in alfworld heat task/0, episode seed 40, iteration 1" in text
     assert "2 episodes: 2 won, 0 lost" in text and "task/9" in text and "living" in text
@@ -70,7 +70,7 @@ def test_an_entry_says_where_it_came_from_and_what_it_did(run, capsys):
     assert "no entry 99" in refused(capsys, "explain", run, 99)
 
 
-def test_removed_entries_guide_nobody_and_stay_on_record(run, capsys):
+def test_removed_entries_are_retired_not_deleted(run, capsys):
     assert "no entry 77" in refused(capsys, "remove", run, 1, 77)
     assert len(json.loads(told(capsys, "list", run, "--json"))) == 3, "all of them or none"
     assert "removed 2; 1 are left" in told(capsys, "remove", run, 1, 2, 1)
@@ -78,7 +78,7 @@ def test_removed_entries_guide_nobody_and_stay_on_record(run, capsys):
     assert "retired: removed by hand" in told(capsys, "explain", run, 1)
 
 
-def test_out_and_in_again(run, tmp_path, capsys):
+def test_export_and_import_round_trip(run, tmp_path, capsys):
     file, other = tmp_path / "bank.jsonl", tmp_path / "other.sqlite"
     assert "3 entries" in told(capsys, "export", run, file)
     assert told(capsys, "export", run, "-") == file.read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def test_out_and_in_again(run, tmp_path, capsys):
     assert told(capsys, "search", other, "microwave", "--most", 1).count("microwave") == 1
 
 
-def test_bad_lines_are_told_by_number_and_the_rest_is_taken(run, tmp_path, capsys):
+def test_import_reports_bad_lines_and_adds_the_rest(run, tmp_path, capsys):
     lines = [
         json.dumps({"text": "fine"}).encode(),
         b"{",
@@ -118,7 +118,7 @@ def test_bad_lines_are_told_by_number_and_the_rest_is_taken(run, tmp_path, capsy
     assert "line 1:" not in out and "line 13:" not in out
 
 
-def test_another_embedding_is_refused_with_the_remedy(run, tmp_path, capsys):
+def test_import_with_another_embedding_is_refused(run, tmp_path, capsys):
     file = tmp_path / "bank.jsonl"
     file.write_text('{"text": "one more"}\n')
     message = refused(capsys, "import", run, file, "--embedding", "minilm")
@@ -130,7 +130,7 @@ def test_another_embedding_is_refused_with_the_remedy(run, tmp_path, capsys):
     assert "0 in the bank" in told(capsys, "list", other), "to be listed it needs no encoder"
 
 
-def test_what_is_no_bank_is_refused_and_left_alone(run, tmp_path, capsys):
+def test_path_without_a_bank_is_refused_and_unchanged(run, tmp_path, capsys):
     assert "there is no experience bank" in refused(capsys, "list", tmp_path / "nowhere.sqlite")
     assert "a method with experience" in refused(capsys, "list", tmp_path)
     assert not (tmp_path / "nowhere.sqlite").exists() and not (tmp_path / "experience").exists()
@@ -150,7 +150,7 @@ def test_what_is_no_bank_is_refused_and_left_alone(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     "damage", ["UPDATE entries SET vector = x'00' WHERE id = 1", "UPDATE entries SET origin = '{' WHERE id = 1"]
 )
-def test_a_bank_with_a_broken_row_is_refused(run, capsys, damage):
+def test_bank_with_damaged_row_is_refused(run, capsys, damage):
     disk = sqlite3.connect(run / "experience" / "bank.sqlite")
     disk.execute(damage)
     disk.commit()
@@ -158,8 +158,8 @@ def test_a_bank_with_a_broken_row_is_refused(run, capsys, damage):
     assert "is damaged" in refused(capsys, "list", run)
 
 
-def test_what_a_terminal_would_obey_is_shown(tmp_path, capsys):
-    """Entries are written by models, and where they came from is said by worlds: neither clears anybody's screen."""
+def test_control_characters_are_escaped(tmp_path, capsys):
+    """Models write the entries and worlds write their origins. Neither may send control codes to the terminal."""
     path = tmp_path / "bank.sqlite"
     bank, evil = Bank(path, EMBED.name, EMBED.dimensions), "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202eecalp \u2028 \x85"
     bank.add(evil, EMBED([evil])[0], Origin("world", "family", "task\x1b[31m"))

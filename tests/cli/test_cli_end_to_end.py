@@ -1,4 +1,4 @@
-"""The commands a person types, on a policy small enough to do it in seconds."""
+"""The main commands end to end, with a policy small enough to run in seconds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def recipe(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(recipe, tmp_path_factory) -> tuple[Path, str]:
-    """A run, and what was printed while it ran."""
+    """A finished run and its output."""
     run = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", io.StringIO())
@@ -65,7 +65,7 @@ def finished(recipe, tmp_path_factory) -> tuple[Path, str]:
         return run, sys.stdout.getvalue()
 
 
-def test_train_says_what_it_does_and_what_came_out(finished):
+def test_train_prints_stages_and_result_table(finished):
     run, out = finished
     summary = read_summary(run)
     assert out.startswith("grpo on countdown\n")
@@ -82,7 +82,7 @@ def last_json(text: str) -> dict:
     return json.loads(text.strip().splitlines()[-1])
 
 
-def test_eval_repeats_the_number_of_the_run_exactly(finished, capsys):
+def test_eval_reproduces_the_runs_final_result(finished, capsys):
     run, _ = finished
     assert main(["eval", str(run), "--json"]) == 0
     out = capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_eval_repeats_the_number_of_the_run_exactly(finished, capsys):
 
 
 @pytest.mark.parametrize(("name", "stage"), [("sft", "sft"), ("untrained", "untrained")])
-def test_eval_repeats_the_other_stages_too(finished, capsys, name, stage):
+def test_eval_reproduces_sft_and_untrained_results(finished, capsys, name, stage):
     run, _ = finished
     assert main(["eval", str(run), "--checkpoint", name, "--json"]) == 0
     result = last_json(capsys.readouterr().out)
@@ -103,8 +103,8 @@ def test_eval_repeats_the_other_stages_too(finished, capsys, name, stage):
     assert result["equals_run"] is True and result["completion_tokens"] == said["completion_tokens"]
 
 
-def test_eval_notices_when_the_number_is_another(finished, capsys, monkeypatch):
-    """The comparison can fail: with other weights than the checkpoint's, the untrained ones, it does."""
+def test_eval_reports_a_result_that_differs_from_the_run(finished, capsys, monkeypatch):
+    """With the untrained weights in place of the checkpoint, the comparison fails."""
     run, _ = finished
     from tacit.engines.local.policy import LocalPolicy
 
@@ -115,7 +115,7 @@ def test_eval_notices_when_the_number_is_another(finished, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_eval_with_other_settings_has_nothing_to_compare_with(finished, capsys):
+def test_eval_with_other_settings_compares_with_nothing(finished, capsys):
     run, _ = finished
     for flags in (["--seed", "9"], ["--tasks", "3"], ["--panel", "countdown/hard/3"], ["--temperature", "0.1"]):
         assert main(["eval", str(run), "--json", *flags]) == 0
@@ -124,14 +124,14 @@ def test_eval_with_other_settings_has_nothing_to_compare_with(finished, capsys):
     assert len(list((run / "evaluations").glob("rl-000002*.json"))) >= 4
 
 
-def test_eval_of_a_run_under_another_method(finished, capsys):
+def test_eval_of_a_run_with_another_method(finished, capsys):
     run, _ = finished
     assert main(["eval", str(run), "--method", "rloo", "--history", "0", "--tasks", "2"]) == 0
     assert main(["eval", str(run), "--checkpoint", "rl-9"]) == 2
     assert "no checkpoint 'rl-9'" in capsys.readouterr().err
 
 
-def test_eval_of_the_expert_and_of_a_model(capsys, tmp_path, monkeypatch):
+def test_eval_of_expert_and_model(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["eval", "expert", "--world", "countdown", "--tasks", "5", "--json"]) == 0
     assert last_json(capsys.readouterr().out)["success"] == 1.0
@@ -142,7 +142,7 @@ def test_eval_of_the_expert_and_of_a_model(capsys, tmp_path, monkeypatch):
     assert result["episodes"] == 2 and (tmp_path / "evaluations" / "tiny" / result["episodes_file"]).exists()
 
 
-def test_a_run_is_not_started_twice_and_a_finished_one_only_shows_its_end(finished, recipe, capsys):
+def test_existing_run_is_not_restarted_and_finished_run_shows_its_result(finished, recipe, capsys):
     run, _ = finished
     assert main(["train", "--config", str(recipe), "--out", str(run)]) == 2
     assert f"already contains a run. Resume it with `tacit train --resume {run}`" in capsys.readouterr().err
@@ -170,7 +170,7 @@ def test_resume_refuses_other_settings(finished, capsys, flags, message):
 
 
 @pytest.mark.slow
-def test_a_run_interrupted_says_how_to_go_on_and_ends_as_the_whole_one(finished, recipe, tmp_path, capsys, monkeypatch):
+def test_resumed_run_equals_uninterrupted_run(finished, recipe, tmp_path, capsys, monkeypatch):
     whole, _ = finished
     run = tmp_path / "cut"
     save = Trainer._save
@@ -197,7 +197,7 @@ def test_a_run_interrupted_says_how_to_go_on_and_ends_as_the_whole_one(finished,
     assert read_settings(run)["keep"] == 1
 
 
-def test_ppo_gets_its_value_head_and_can_be_evaluated(recipe, tmp_path, capsys):
+def test_ppo_run_gets_a_value_head_and_can_be_evaluated(recipe, tmp_path, capsys):
     run = tmp_path / "ppo"
     flags = ["--method", "ppo", "--iterations", "1", "--sft.steps", "0", "--evaluation.tasks", "2"]
     assert main(["train", "--config", str(recipe), "--out", str(run), *flags]) == 0
@@ -207,7 +207,7 @@ def test_ppo_gets_its_value_head_and_can_be_evaluated(recipe, tmp_path, capsys):
     assert last_json(capsys.readouterr().out)["equals_run"] is True
 
 
-def test_play_a_run_shows_the_episode_that_its_evaluation_played(finished, capsys):
+def test_play_of_a_run_repeats_its_evaluation_episode(finished, capsys):
     from rich.control import strip_control_codes
 
     from tacit.cli.terminal import visible
@@ -223,19 +223,19 @@ def test_play_a_run_shows_the_episode_that_its_evaluation_played(finished, capsy
     assert f"no success after {len(episode['turns'])} steps" in out
 
 
-def test_play_the_expert(capsys):
+def test_play_expert(capsys):
     assert main(["play", "--world", "countdown", "--policy", "expert", "--task", "1"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("expert plays countdown/test/") and "  1 > op(" in out and "success in" in out
 
 
-def test_play_says_where_an_answer_has_no_action(capsys):
+def test_play_marks_answers_without_an_action(capsys):
     asked = ["--world", "countdown", "--style", "tags", "--max-steps", "1", "--max-tokens", "4", "--engine.threads", "1"]
     assert main(["play", "--policy", "tiny-base", *asked]) == 0
     assert "[no action in the answer: its end is taken]" in capsys.readouterr().out
 
 
-def test_play_yourself(capsys, monkeypatch):
+def test_play_as_human(capsys, monkeypatch):
     def typed(*lines: str) -> str:
         monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
         assert main(["play", "--world", "countdown", "--policy", "human", "--max-steps", "2"]) == 0

@@ -1,4 +1,4 @@
-"""BiPACE from the command line: it trains, its clusters and its credit can be looked at, and a calibration is picked up."""
+"""BiPACE from the command line: training, inspection of clusters and credit, calibration."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ max_steps = 4
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of two iterations, made once."""
+    """A BiPACE run of two iterations."""
     place = tmp_path_factory.mktemp("bipace")
     patch = pytest.MonkeyPatch()
     patch.setenv("TACIT_CACHE", str(place / "cache"))
@@ -83,7 +83,7 @@ def lines(path):
 
 
 @pytest.mark.slow
-def test_bipace_trains(trained):
+def test_bipace_run_records_cluster_metrics_and_geometry(trained):
     summary = read_summary(trained / "run")
     assert summary["method"] == "bipace" and summary["iterations"] == 2
     in_rl = [line for line in lines(trained / "run" / "metrics.jsonl") if line["stage"] == "rl"]
@@ -97,11 +97,11 @@ def test_bipace_trains(trained):
 
 
 @pytest.mark.slow
-def test_its_clusters_can_be_looked_at(trained, capsys):
+def test_inspect_clusters_shows_recorded_and_recomputed_clusters(trained, capsys):
     assert main(["inspect", "clusters", str(trained / "run"), "--all"]) == 0
     shown = capsys.readouterr().out
     assert "as bipace made them" in shown and "cluster 0:" in shown
-    # each step says which of the part's observations it saw, and what it got; the largest part comes first
+    # Each step shows its observation and its credit. The largest cluster comes first.
     first = shown.split("cluster 0:")[1].split("cluster 1:")[0]
     seen = set(re.findall(r"^  saw (\d+)", first, re.MULTILINE))
     told = re.findall(r"^ *[+-]\d+\.\d+ +[+-]\d+\.\d+ .* saw (\d+), episode \d, step \d, (?:won|lost)$", first, re.MULTILINE)
@@ -111,9 +111,9 @@ def test_its_clusters_can_be_looked_at(trained, capsys):
     assert recorded["by"] == "recorded" and recorded["file"].endswith("rl-000001.jsonl.gz")
     members = [step for part in recorded["members"] for step in part]
     assert {step["member"] for step in members} == set(range(4)) and recorded["parts"] == len(recorded["members"])
-    # every part holds the steps that were recorded as one, and their credit is what they were given
+    # Each cluster holds the steps recorded with one part index.
     assert all(len({step["part"] for step in part}) == 1 for part in recorded["members"])
-    # R, Q̂, V̂ and the branch of each step are those its credit was made of
+    # R, Q̂, V̂ and the branch of each step explain its recorded credit.
     assert {step["branch"] for step in members} <= {"PACE", "leave one out", "zero"}
     for step in members:
         if step["branch"] == "PACE":
@@ -135,8 +135,8 @@ def test_its_clusters_can_be_looked_at(trained, capsys):
 
 
 @pytest.mark.slow
-def test_actions_of_equal_observations(trained, tmp_path):
-    """PACE on exact observations with the first tokens as key."""
+def test_pace_difference_on_equal_observations_with_token_keys(trained, tmp_path):
+    """PACE on exact observations; the first tokens of an action are its key."""
     words = [
         "train",
         "--config",
@@ -158,7 +158,7 @@ def test_actions_of_equal_observations(trained, tmp_path):
             assert seen.setdefault(turn["saw"], turn["part"]) == turn["part"], "equal observations share a part"
 
 
-def test_a_run_that_recorded_no_returns_is_valued_from_its_rewards():
+def test_step_values_without_recorded_returns_come_from_rewards():
     turns = [
         {"saw": "x", "wrote": "a", "action": a, "valid": True, "reward": r, "credit": 0.0}
         for a, r in zip("aab", (0, 1, 4), strict=True)
@@ -173,7 +173,7 @@ def test_a_run_that_recorded_no_returns_is_valued_from_its_rewards():
 
 
 @pytest.mark.slow
-def test_steps_may_be_compared_by_a_sentence_encoder(trained, tmp_path, capsys):
+def test_sentence_encoder_embedder_trains_and_missing_encoder_is_refused(trained, tmp_path, capsys):
     words = [
         "train",
         "--config",
@@ -193,8 +193,8 @@ def test_steps_may_be_compared_by_a_sentence_encoder(trained, tmp_path, capsys):
     assert "cannot load the sentence encoder" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
-def test_a_layer_is_checked_against_the_model_once_it_is_loaded(monkeypatch):
-    """Only where hidden states are compared: text needs no layer."""
+def test_layer_is_checked_against_the_loaded_model(monkeypatch):
+    """Embedders that compare text need no layer."""
     asked: list[int] = []
     policy = SimpleNamespace(check_layer=asked.append)
     monkeypatch.setattr(resources, "load_policy", lambda *_: policy)
@@ -205,7 +205,7 @@ def test_a_layer_is_checked_against_the_model_once_it_is_loaded(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_looked_at(trained, capsys, tmp_path):
+def test_inspect_clusters_refuses_bad_arguments(trained, capsys, tmp_path):
     run = str(trained / "run")
     for words, reason in [
         (["inspect", "clusters", run, "--iteration", "9"], "there are 1 to 2"),
@@ -220,7 +220,7 @@ def test_what_cannot_be_looked_at(trained, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch):
+def test_calibration_is_saved_and_used_by_the_next_run(trained, capsys, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     recipe = Recipe.resolve(trained / "small.toml", {})
     world = open_world(recipe.world)
@@ -245,7 +245,7 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     assert "tacit calibrate" in picked.notes[-1] and picked.notes[-1].endswith("in this world and context")
     by_text = prepare(replace(recipe, settings=replace(recipe.settings, embedder="ngram"))).recipe.settings
     assert by_text.epsilon == result["radii"]["ngram"]["epsilon"], "n-grams are calibrated too"
-    # another backbone, another file; what the user says wins, and a radius is not used with another layer
+    # Another backbone has another file. The user's settings win, and a radius is not used with another layer.
     assert calibration_path(replace(recipe, tiny=replace(recipe.tiny, layers=4)), world) != place
     assert calibration_path(replace(recipe, settings=recipe.settings.with_prompt(history=0)), world) != place, "another prompt"
     assert calibration_path(recipe, open_world("cooking")) != place, "another world"
@@ -260,8 +260,8 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
 
 
 @pytest.mark.slow
-def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys, monkeypatch):
-    """Whoever plays for the probe. It used to be found on the expert's noisy play, which clusters otherwise."""
+def test_radius_comes_from_the_policys_first_iteration(trained, capsys, monkeypatch):
+    """The radius does not depend on who plays the probe's episodes."""
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     words = ["calibrate", str(trained / "run"), "--checkpoint", "sft", "--layers=-1", "--poolings", "last"]
     words += ["--epsilons", "0.05", "--min-clusters", "1", "--tasks-each", "2", "--members", "2"]
@@ -273,7 +273,7 @@ def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys,
         assert found[source]["played_by"] == source
     assert len({json.dumps(result["radii"]) for result in found.values()}) == 1
     assert len({result["steps"] for result in found.values()}) > 1, "the probe's episodes are others"
-    # the very episodes that training then played first: what they recorded is what the radius was found on
+    # The radius is found on the episodes that training plays first, as recorded in the run.
     target = open_target(str(trained / "run"), {}, "sft")
     groups = rollout_setup(target).collect(1)
     recorded = read_records(trained / "run" / "trajectories" / "rl-000001.jsonl.gz")
@@ -286,7 +286,7 @@ def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys,
 
 
 @pytest.mark.slow
-def test_a_pooling_that_cannot_be_had_is_left_out_and_said(trained, capsys, monkeypatch):
+def test_calibrate_leaves_out_an_unavailable_pooling(trained, capsys, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     monkeypatch.setattr("tacit.engines.local.scoring.has_attention_pooling", lambda hf: False)
     words = ["calibrate", str(trained / "run"), "--epsilons", "0.05", "--min-clusters", "1", "--tasks-each", "2", "--json"]
@@ -297,8 +297,8 @@ def test_a_pooling_that_cannot_be_had_is_left_out_and_said(trained, capsys, monk
 
 
 @pytest.mark.slow
-def test_fewer_tasks_than_were_asked_for_are_said(trained, capsys, monkeypatch):
-    """The run has sixteen tasks of two families, whatever --tasks-each is told."""
+def test_calibrate_reports_fewer_tasks_than_requested(trained, capsys, monkeypatch):
+    """The run has sixteen tasks of two families, so --tasks-each 40 cannot be met."""
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     words = ["calibrate", str(trained / "run"), "--layers=-1", "--poolings", "last", "--epsilons", "0.05"]
     words += ["--min-clusters", "1", "--members", "1", "--out", str(trained / "other.json")]
@@ -310,7 +310,7 @@ def test_fewer_tasks_than_were_asked_for_are_said(trained, capsys, monkeypatch):
     assert "asked for" not in capsys.readouterr().out
 
 
-def test_geometry_without_a_calibration(tmp_path, monkeypatch):
+def test_default_geometry_without_calibration(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path))
 
     def settled(model: str, **method):
@@ -334,7 +334,7 @@ def test_geometry_without_a_calibration(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
+def test_inspect_credit_compares_estimators_with_monte_carlo_advantages(trained, capsys, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     words = ["inspect", "credit", str(trained / "run"), "--groups", "2", "--rollouts", "2"]
     assert main([*words, "--checkpoint", "rl-000001", "--methods", "rloo", "--json", str(trained / "credit.json")]) == 0
@@ -342,12 +342,12 @@ def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
     assert "iteration 2, 2 groups of 4" in shown and "credit against Q − V" in shown
     result = json.loads((trained / "credit.json").read_text())
     names = {a["estimator"] for a in result["agreements"]}
-    # the run's own layer, with its radius and with one searched; its own credit; a further method
+    # layer with its own and with a searched radius, credit as trained, another method
     assert {"GRPO", "GiGPO", "HGPO", "step returns", "PACE-Q, exact state", "as trained: bipace", "rloo, as published"} <= names
     assert {"BiPACE-Q, layer -2 last, ε 0.1", "BiPACE-diff, layer -2 last, ε searched", "BiGPO, n-grams, ε searched"} <= names
     assert result["continuations"] > result["steps"] and result["fingerprint"] and result["iteration"] == 2
     assert 0.02 <= result["radii"]["layer -2 last, ε searched"] <= 0.40
-    # the groups are those that training played next, and what the run gave them is in its records
+    # The groups are those that training played next, so the recorded credit must match.
     target = open_target(str(trained / "run"), {}, "rl-000001")
     setup = rollout_setup(target)
     groups = setup.collect(2)
@@ -364,7 +364,7 @@ def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
         assert reason in capsys.readouterr().err
 
 
-def test_credit_by_ending_and_third_is_shown_with_intervals_and_cosines(capsys, monkeypatch):
+def test_credit_table_shows_outcomes_and_thirds_with_intervals(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     rng = np.random.default_rng(0)
     measured = []
@@ -389,8 +389,8 @@ def test_credit_by_ending_and_third_is_shown_with_intervals_and_cosines(capsys, 
 
 
 @pytest.mark.slow
-def test_a_radius_found_in_training_is_the_runs_own(trained, tmp_path, capsys, monkeypatch):
-    """`--adaptive`: it is in the checkpoints. The row used to be missing, without a word."""
+def test_adaptive_radius_is_read_from_the_checkpoint(trained, tmp_path, capsys, monkeypatch):
+    """With `--adaptive` the radius is in the checkpoint, and the row `as trained` is present."""
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     run = tmp_path / "run"
     assert main(["train", "--config", str(trained / "small.toml"), "--sft.steps", "0", "--adaptive", "--out", str(run)]) == 0
@@ -417,12 +417,12 @@ def test_a_radius_found_in_training_is_the_runs_own(trained, tmp_path, capsys, m
 
 
 def benchmark(trained, *words: str, name: str = "credit_quality") -> Forked:
-    """As it is run: it starts processes, which read the file anew."""
+    """Run as a script in a subprocess: it starts processes that import the file again."""
     return run_script(ROOT / "benchmarks" / f"{name}.py", *words, TACIT_CACHE=str(trained / "cache"))
 
 
 @pytest.mark.slow
-def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(trained):
+def test_benchmark_resumes_and_recomputes_only_missing_groups(trained):
     run, out = str(trained / "run"), trained / "quality.json"
     words = [run, "--checkpoints", "start,middle", "--groups", "2", "--rollouts", "2", "--json", str(out), "--geometry=-1:last"]
     done = benchmark(trained, *words, "--jobs", "2")
@@ -441,7 +441,7 @@ def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(tra
     assert {file: file.stat().st_mtime_ns for file in times} == times, "what was there was not made again"
     assert lost.read_text() == before, "and what was not is the same again"
     assert json.loads(out.read_text())["results"] == results
-    done = benchmark(trained, f"{out}.parts", name="credit_controls")  # checks its own PACE against what was kept
+    done = benchmark(trained, f"{out}.parts", name="credit_controls")  # compares its own PACE with the stored one
     assert done.code == 0 and "PACE-Q, one part | " in done.out and "\nrefused | " in done.out, done.err
     words = ("--tokenizer", str(next((trained / "run").rglob("tokenizer.json"))))
     done = benchmark(trained, f"{out}.parts", *words, name="credit_controls")
@@ -464,7 +464,7 @@ def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(tra
         (["--embedder", "color"], "embedder"),
     ],
 )
-def test_bad_geometry_is_refused_before_anything_is_loaded(words, reason, capsys, tmp_path):
+def test_bad_geometry_is_refused_before_loading(words, reason, capsys, tmp_path):
     command = ["train", "--world", "countdown", "--method", "bipace", "--out", str(tmp_path / "run"), *words]
     assert main(command) == 2
     assert reason in capsys.readouterr().err
@@ -486,6 +486,6 @@ def test_bad_geometry_is_refused_before_anything_is_loaded(words, reason, capsys
         (["expert", "--world", "countdown"], "no hidden states"),
     ],
 )
-def test_calibrations_that_cannot_be_made(words, reason, capsys):
+def test_calibrate_refuses_bad_arguments(words, reason, capsys):
     assert main(["calibrate", *words]) == 2
     assert reason in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The split that is measured on where none is named: the world's own, said once and written down."""
+"""The default evaluation split: defined by the world and written to the settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SMALL = [
         ("webshop", "test"),
     ],
 )
-def test_each_world_has_its_own_and_it_is_written_down(world, split):
+def test_default_split_comes_from_the_world_and_is_recorded(world, split):
     recipe = prepare(Recipe.from_json({"world": world}), (open_world(world),)).recipe
     assert recipe.to_json()["evaluation"]["split"] == split
     plan = make_plan({"seeds": [0], "worlds": {world: {}}, "methods": {"grpo": {}}})
@@ -54,31 +54,31 @@ def test_each_world_has_its_own_and_it_is_written_down(world, split):
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_it_is_a_split_of_the_world_and_not_the_one_trained_on(name):
+def test_default_split_exists_and_is_not_the_training_split(name):
     world = find_world(name)
     assert world.panel_split in world.splits and world.panel_split != "train"
 
 
-def test_a_named_split_stays():
+def test_named_split_is_kept():
     recipe = Recipe.from_json({"world": "alfworld", "evaluation": {"split": "seen"}})
     assert prepare(recipe, (open_world("alfworld"),)).recipe.train.evaluation.split == "seen"
 
 
-def test_settings_that_say_the_old_default_mean_what_they_meant():
+def test_stored_default_split_round_trips():
     recipe = prepare(Recipe.from_json({"world": "cooking"}), (open_world("cooking"),)).recipe
     stored = recipe.to_json()
     again = prepare(Recipe.from_json(stored), (open_world("cooking"),)).recipe
     assert stored["evaluation"]["split"] == "test" and again.to_json() == stored
 
 
-def test_a_script_without_the_command_line_has_it_too():
+def test_default_split_applies_without_the_command_line():
     settings = TrainSettings(tasks=2)
     assert settings.evaluation.split == ""
     small = replace(settings, evaluation=replace(settings.evaluation, tasks=3))
     assert TaskSets.of(open_world("alfworld"), small).panel.name == "alfworld/unseen/3"
 
 
-def test_a_world_without_it_says_so():
+def test_world_without_its_default_split_is_refused():
     world = replace(open_world("countdown"), splits=("train", "hard"))
     with pytest.raises(TacitError, match=r"no split 'test' to evaluate on; name one of train, hard"):
         prepare(Recipe.from_json({"world": "countdown"}), (world,))
@@ -89,12 +89,12 @@ def test_a_world_without_it_says_so():
 
 
 @pytest.mark.parametrize("key", ["split", "also"])
-def test_a_split_that_does_not_exist_is_refused(key):
+def test_unknown_split_is_refused(key):
     with pytest.raises(TacitError, match="unknown split 'test' of world 'alfworld'"):
         prepare(Recipe.from_json({"world": "alfworld", "evaluation": {key: "test"}}), (open_world("alfworld"),))
 
 
-def test_tasks_of_ones_own_need_no_split(tmp_path):
+def test_custom_panel_needs_no_split(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(Panel.of(open_world("countdown"), "train", 2).to_json() | {"name": "mine"}))
     world = replace(open_world("countdown"), splits=("train",))
@@ -103,7 +103,7 @@ def test_tasks_of_ones_own_need_no_split(tmp_path):
     assert TaskSets.of(world, replace(recipe.train, tasks=2)).panel.name == "mine"
 
 
-def test_the_commands_play_it(capsys):
+def test_eval_play_and_list_use_the_default_split(capsys):
     assert main(["eval", "expert", "--world", "alfworld", "--tasks", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["panel"] == "alfworld/unseen/2"
     assert main(["play", "--world", "alfworld", "--policy", "expert"]) == 0
@@ -114,7 +114,7 @@ def test_the_commands_play_it(capsys):
 
 
 @pytest.mark.slow
-def test_a_household_run_needs_no_split_and_eval_repeats_its_number(tmp_path, capsys):
+def test_alfworld_run_uses_default_split_and_eval_repeats_it(tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["train", "--world", "alfworld", *QUICK, *SMALL, "--out", str(out)]) == 0
     assert "alfworld/unseen/2" in capsys.readouterr().out

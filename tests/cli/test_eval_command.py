@@ -1,4 +1,4 @@
-"""`tacit eval` as it is typed: the same everywhere, stopped and gone on with, over HTTP, on tasks of your own."""
+"""`tacit eval`: reproducible, resumable, over HTTP, and on custom panels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
-        # Others may commit to the project while the tests run; what is tested here does not depend on which commit this is.
+        # A commit to the project during the tests must not change the recorded version.
         patch.setattr("tacit.config.measuring.code_version", lambda: "0.1.0+tests")
         yield
 
@@ -57,13 +57,13 @@ def measure(capsys, *words: str | Path) -> dict:
 
 
 def episodes(directory: Path, result: dict) -> dict[str, list]:
-    """task -> what was written, turn by turn"""
+    """task -> completions, one per turn"""
     lines = (directory / result["episodes_file"]).read_text().splitlines()[1:]
     return {r["task"]: [turn["wrote"] for turn in r["turns"]] for r in map(json.loads, lines)}
 
 
 @pytest.mark.slow
-def test_the_same_panel_twice_in_another_process_and_with_another_batch_size(run, capsys, tmp_path):
+def test_greedy_eval_is_equal_across_processes_and_batch_sizes(run, capsys, tmp_path):
     greedy = [run, "--temperature", "0", "--tasks", "24"]
     first = measure(capsys, *greedy, "--out", tmp_path / "first")
     others = [
@@ -83,10 +83,10 @@ def test_the_same_panel_twice_in_another_process_and_with_another_batch_size(run
 
 
 @pytest.mark.slow
-def test_a_killed_evaluation_goes_on_and_ends_in_the_same_table(run, capsys, tmp_path):
+def test_killed_eval_resumes_to_the_same_result(run, capsys, tmp_path):
     words = ["eval", str(run), "--tasks", "16", "--repeats", "3", "--batch", "2", "--temperature", "1", "--out"]
     place = tmp_path / "killed"
-    # Other processes have their own idea of the version, which the tests may not change under them.
+    # A subprocess has the real code version, so the resumed evaluation takes it from the file.
     process = start(*words, place)
     process.until(lambda: kept(place) >= 8)
     process.kill()
@@ -108,12 +108,12 @@ def kept(directory: Path) -> int:
     return max((len(file.read_text().splitlines()) - 1 for file in directory.glob("*.jsonl")), default=0)
 
 
-def test_a_checkpoint_in_another_number_format_is_refused_with_the_remedy(run, capsys):
+def test_eval_in_another_dtype_is_refused(run, capsys):
     assert main(["eval", str(run), "--engine.dtype", "bfloat16"]) == 2
     assert "--engine.dtype float32" in capsys.readouterr().err
 
 
-def test_a_damaged_summary_costs_no_evaluation(run, capsys, tmp_path):
+def test_eval_works_with_a_damaged_summary(run, capsys, tmp_path):
     hurt = tmp_path / "hurt"
     shutil.copytree(run, hurt)
     (hurt / "summary.json").write_text('{"evaluations": [')
@@ -123,12 +123,12 @@ def test_a_damaged_summary_costs_no_evaluation(run, capsys, tmp_path):
     assert f"summary.json is damaged; `tacit train --resume {hurt}` resumes it" in " ".join(said.split())
 
 
-def test_a_checkpoint_that_is_not_there(run, capsys):
+def test_missing_checkpoint_is_refused_and_lists_existing_ones(run, capsys):
     assert main(["eval", str(run / "checkpoints" / "rl-000009")]) == 2
     assert "no checkpoint 'rl-000009'" in (error := capsys.readouterr().err) and "there are sft-000050, sft-000060" in error
 
 
-def test_an_interrupted_evaluation_says_that_it_can_go_on(run, capsys, tmp_path, monkeypatch):
+def test_interrupted_eval_says_how_to_resume(run, capsys, tmp_path, monkeypatch):
     from tacit.engines.local.policy import LocalPolicy
 
     def interrupt(self, *arguments):
@@ -139,7 +139,7 @@ def test_an_interrupted_evaluation_says_that_it_can_go_on(run, capsys, tmp_path,
     assert "the same command resumes" in capsys.readouterr().err
 
 
-def test_a_result_says_all_it_was_measured_with(run, capsys, tmp_path):
+def test_result_records_panel_sampling_and_cost(run, capsys, tmp_path):
     file = tmp_path / "deep" / "result.json"
     assert main(["eval", str(run), "--json", str(file), "--price-prompt", "2", "--price-completion", "10"]) == 0
     out = capsys.readouterr().out
@@ -156,20 +156,20 @@ def test_a_result_says_all_it_was_measured_with(run, capsys, tmp_path):
     assert re.search(r"failures +\d+: (out of steps|stuck) \d", out), "not timeout, which was no matter of time"
 
 
-def test_a_checkpoint_by_its_directory(run, capsys):
+def test_eval_accepts_a_checkpoint_directory(run, capsys):
     checkpoint = run / "checkpoints" / "sft-000060"
     assert measure(capsys, checkpoint)["equals_run"] is True
 
 
 @pytest.mark.parametrize("words", [["--max-steps", "2"], ["--history", "3"], ["--method", "rloo"]])
-def test_what_was_played_otherwise_is_not_compared_with_the_runs_own(run, capsys, words):
+def test_eval_with_other_settings_is_stored_separately(run, capsys, words):
     result = measure(capsys, run, *words)
     assert result["equals_run"] is None
     (kept_as,) = (run / "evaluations").glob(f"*{Path(result['episodes_file']).stem}.json")
     assert json.loads(kept_as.read_text()) == result, "in a file of its own"
 
 
-def test_a_run_that_has_not_ended_says_so(run, capsys, tmp_path):
+def test_eval_of_an_unfinished_run_says_so(run, capsys, tmp_path):
     import shutil
 
     copy = tmp_path / "unfinished"
@@ -183,7 +183,7 @@ def test_a_run_that_has_not_ended_says_so(run, capsys, tmp_path):
     assert "has no checkpoint yet" in capsys.readouterr().err
 
 
-def test_families_of_a_panel(run, capsys):
+def test_eval_of_selected_families(run, capsys):
     result = measure(capsys, run, "--families", "four_numbers")
     assert list(result["families"]) == ["four_numbers"] and result["panel"] == "countdown/test/12[four_numbers]"
     assert main(["eval", str(run), "--families", "five_numbers"]) == 2
@@ -205,7 +205,7 @@ def own_panel(path: Path, *targets: int) -> Path:
     return path
 
 
-def test_tasks_of_your_own(run, capsys, tmp_path):
+def test_eval_on_a_custom_panel(run, capsys, tmp_path):
     panel = own_panel(tmp_path / "mine.jsonl", 24, 9, 10)
     expert = measure(capsys, "expert", "--panel", panel)
     assert expert["success"] == 1.0 and (expert["panel"], expert["panel_version"]) == ("my-own", "2024")
@@ -215,7 +215,7 @@ def test_tasks_of_your_own(run, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_measured_on_tasks_of_your_own(capsys, tmp_path):
+def test_run_with_a_custom_evaluation_panel(capsys, tmp_path):
     panel = own_panel(tmp_path / "mine.jsonl", 24, 9, 10)
     place = tmp_path / "run"
     assert main([*TRAIN, "--sft.steps", "2", "--evaluation.panel", str(panel), "--out", str(place)]) == 0
@@ -228,7 +228,7 @@ def test_a_run_measured_on_tasks_of_your_own(capsys, tmp_path):
     assert "cannot read the panel" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
-def test_a_task_the_world_cannot_set_up_is_a_crash_that_is_shown(capsys, tmp_path):
+def test_task_that_fails_to_set_up_is_reported_as_crashed(capsys, tmp_path):
     panel = own_panel(tmp_path / "mine.jsonl", 24)
     with panel.open("a") as file:
         file.write('{"id": "own/empty", "goal": "?", "data": {}}\n')
@@ -256,19 +256,19 @@ def test_a_task_the_world_cannot_set_up_is_a_crash_that_is_shown(capsys, tmp_pat
         (["--timeout", "0"], "--timeout 0 must be above 0"),
     ],
 )
-def test_what_cannot_be_measured_is_said(run, capsys, words, message):
+def test_impossible_eval_arguments_are_refused(run, capsys, words, message):
     assert main(["eval", str(run), *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_panel_of_another_world_is_refused(run, capsys, tmp_path):
+def test_panel_of_another_world_is_refused(run, capsys, tmp_path):
     file = tmp_path / "p.jsonl"
     file.write_text('{"name": "p", "version": "1"}\n{"id": "x", "world": "cooking", "goal": ""}\n')
     assert main(["eval", str(run), "--panel", str(file)]) == 2
     assert "is of world 'cooking', and cannot be played in 'countdown'" in capsys.readouterr().err
 
 
-def test_other_tasks_under_a_published_name_are_told(run, capsys, monkeypatch):
+def test_eval_warns_when_tasks_differ_from_published_panel(run, capsys, monkeypatch):
     other = replace(WORLD, panels={"test": {4: "0123456789abcdef"}})
     monkeypatch.setattr("tacit.worlds.countdown.ENVIRONMENT", other)
     assert main(["eval", str(run)]) == 0
@@ -278,7 +278,7 @@ def test_other_tasks_under_a_published_name_are_told(run, capsys, monkeypatch):
     )
 
 
-def test_what_another_version_played_is_not_mixed(run, capsys, tmp_path, monkeypatch):
+def test_episodes_of_another_version_are_not_reused(run, capsys, tmp_path, monkeypatch):
     measure(capsys, run, "--out", tmp_path)
     monkeypatch.setattr("tacit.config.measuring.code_version", lambda: "0.2.0")
     assert main(["eval", str(run), "--out", str(tmp_path)]) == 0
@@ -286,14 +286,14 @@ def test_what_another_version_played_is_not_mixed(run, capsys, tmp_path, monkeyp
 
 
 def solving(body: dict) -> tuple[int, dict]:
-    """What an expert would answer to the full prompt."""
+    """The expert's answer to the full prompt."""
     prompt = body["messages"][0]["content"]
     task = next(t for t in Panel.of(WORLD, "test", 6).tasks if str(t.data["target"]) in prompt)
     plan = solve(tuple(task.data["numbers"]), task.data["target"])
     return 200, says(f"<think>so</think><action>{plan[0]}</action>", prompt_tokens=50, completion_tokens=20)
 
 
-def test_a_model_behind_an_endpoint(capsys, tmp_path, monkeypatch):
+def test_eval_of_an_endpoint_is_measured_once(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("TEST_KEY", "abc")
     with serving(solving) as server:
         words = ["--endpoint", server.url, "--model", "served", "--world", "countdown", "--tasks", "6", "--max-steps", "2"]
@@ -307,7 +307,7 @@ def test_a_model_behind_an_endpoint(capsys, tmp_path, monkeypatch):
     assert (result["prompt_tokens"], result["completion_tokens"]) == (50.0, 20.0) and result["crashed"] == 0
 
 
-def test_an_endpoint_that_goes_away_and_comes_back(capsys, tmp_path):
+def test_eval_resumes_after_an_endpoint_failure(capsys, tmp_path):
     state = {"left": 5}
 
     def falter(body):
@@ -350,12 +350,12 @@ def test_an_endpoint_that_goes_away_and_comes_back(capsys, tmp_path):
         ),
     ],
 )
-def test_endpoints_that_cannot_be_asked(capsys, words, message):
+def test_impossible_endpoint_arguments_are_refused(capsys, words, message):
     assert main(["eval", *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_out_is_checked_before_anything_is_loaded(capsys, tmp_path, monkeypatch):
+def test_out_is_checked_before_loading(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("tacit.cli.eval.open_agent", lambda *_, **__: pytest.fail("it was loaded"))
     (tmp_path / "note").write_text("")
     assert main(["eval", "tiny-base", "--world", "countdown", "--out", str(tmp_path / "note" / "here")]) == 2
@@ -366,7 +366,7 @@ def full_disk(*args) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_names_the_command_that_was_typed(run, capsys, tmp_path, monkeypatch):
+def test_full_disk_message_repeats_the_eval_command(run, capsys, tmp_path, monkeypatch):
     file = tmp_path / "my result.json"
     monkeypatch.setattr("tacit.runs.files.os.fsync", full_disk)
     assert main(["eval", str(run), "--out", str(tmp_path), "--json", str(file)]) == 2
@@ -377,7 +377,7 @@ def test_a_full_disk_names_the_command_that_was_typed(run, capsys, tmp_path, mon
     assert "go on with `tacit compare three.toml`." in capsys.readouterr().err, "it was only a part of that"
 
 
-def test_a_run_that_the_disk_stopped_is_resumed(run, capsys, tmp_path, monkeypatch):
+def test_full_disk_message_repeats_the_train_command(run, capsys, tmp_path, monkeypatch):
     place = tmp_path / "stopped"
     shutil.copytree(run, place, ignore=shutil.ignore_patterns("summary.json"))
     monkeypatch.setattr("tacit.runs.files.os.fsync", full_disk)
@@ -387,5 +387,5 @@ def test_a_run_that_the_disk_stopped_is_resumed(run, capsys, tmp_path, monkeypat
     assert f"go on with `tacit {' '.join(TRAIN)} --out {tmp_path / 'new'}`." in capsys.readouterr().err, "nothing to resume"
 
 
-def test_the_version_names_the_code():
+def test_code_version_starts_with_package_version():
     assert code_version().startswith("0.1.0")

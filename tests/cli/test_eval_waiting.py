@@ -1,4 +1,4 @@
-"""What is seen while `tacit eval` waits, and endpoints that answer with anything but play."""
+"""Progress output of `tacit eval`, and endpoints that give unusable answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PANEL = Panel.of(get_environment("countdown"), "test", 4)
 
 
 def solving(body: dict) -> tuple[int, dict]:
-    """What an expert would answer at the first turn, whatever turn it is."""
+    """The expert's first action, at every turn."""
     prompt = body["messages"][0]["content"]
     task = next(t for t in PANEL.tasks if str(t.data["target"]) in prompt)
     return 200, says(f"<think>so</think><action>{solve(tuple(task.data['numbers']), task.data['target'])[0]}</action>")
@@ -55,7 +55,7 @@ def short_pauses(monkeypatch):
         ((500, {"error": {"message": "out of memory"}}), "has never answered: 500 out of memory"),
     ],
 )
-def test_an_endpoint_that_says_nothing_fails_and_is_measured_once_it_is_repaired(capsys, tmp_path, reply, message):
+def test_endpoint_without_usable_answers_fails_and_can_be_evaluated_later(capsys, tmp_path, reply, message):
     with serving(lambda body: reply) as server:
         assert evaluate(server, tmp_path) == 2
         assert re.search(message, capsys.readouterr().err)
@@ -66,7 +66,7 @@ def test_an_endpoint_that_says_nothing_fails_and_is_measured_once_it_is_repaired
     assert json.loads(out.splitlines()[-1])["invalid"] == 0.0
 
 
-def test_unusable_answers_are_counted_and_their_episodes_played_again(capsys, tmp_path):
+def test_unusable_answers_are_counted_and_their_episodes_replayed(capsys, tmp_path):
     number = count()
     with serving(lambda body: (200, b"oops") if next(number) == 1 else solving(body)) as server:
         assert evaluate(server, tmp_path, "--concurrency", "1") == 0
@@ -79,7 +79,7 @@ def test_unusable_answers_are_counted_and_their_episodes_played_again(capsys, tm
     assert json.loads(out.splitlines()[-1])["unusable"] == 0 and "played before: 3 episodes" in out
 
 
-def test_actions_that_run_without_a_thought_are_not_called_unparsed(capsys, tmp_path):
+def test_actions_without_thought_are_not_reported_as_unparsed(capsys, tmp_path):
     with serving(without_thought) as server:
         assert evaluate(server, tmp_path) == 0
     out = capsys.readouterr().out
@@ -88,13 +88,13 @@ def test_actions_that_run_without_a_thought_are_not_called_unparsed(capsys, tmp_
     assert "parse" not in actions and "no completion has the full format; this is one" in out
 
 
-def test_where_nothing_parses_one_completion_is_shown(capsys, tmp_path):
+def test_one_unparsed_completion_is_shown(capsys, tmp_path):
     with serving(lambda body: (200, says("I would add them up."))) as server:
         assert evaluate(server, tmp_path) == 0
     assert "no completion parses; this is one, of 3 tokens: 'I would add them up.'" in capsys.readouterr().out
 
 
-def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch):
+def test_slow_model_load_prints_progress(capsys, monkeypatch):
     said = []
 
     def slowly(*words, **named):
@@ -110,8 +110,8 @@ def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch
     assert re.fullmatch(r"eval: loading expert, [\d.]+ s", said[0])
 
 
-def test_what_there_is_to_look_at_while_a_panel_is_played():
-    """Turns, speed, an estimate; before an episode is over the longest it can take, then by how often a turn was the last."""
+def test_progress_shows_turns_speed_and_time_left():
+    """Before the first episode ends, the time left is an upper bound. After that it is estimated from finished episodes."""
     now = [0.0]
     policy = SimpleNamespace(written_tokens=7, trouble="")
     progress = EvalProgress(make_console(io.StringIO()), 4, 10, policy, clock=lambda: now[0], every_s=3600)
@@ -131,7 +131,7 @@ def test_what_there_is_to_look_at_while_a_panel_is_played():
     progress.close()
 
 
-def test_without_a_terminal_a_line_comes_now_and_then_though_nothing_happens_and_says_what_is_wrong():
+def test_progress_without_terminal_prints_lines_periodically():
     console = make_console(io.StringIO())
     policy = SimpleNamespace(written_tokens=0, trouble="500 out of memory; asked again after 0.5 s, 1 of 3 times")
     progress = EvalProgress(console, 8, 10, policy, every_s=0.02)

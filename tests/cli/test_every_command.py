@@ -1,4 +1,4 @@
-"""Each command runs once, at the smallest size: what `make test` says of the command line as a whole."""
+"""Run every command once, at the smallest size."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ std = "none"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A directory with a run of three methods at once, and its module."""
+    """A directory with a run that combines three methods, and its module."""
     place = tmp_path_factory.mktemp("commands")
     (place / "small.toml").write_text(RECIPE)
     methods = "reuserl+bipace+constant_context"
@@ -158,7 +158,7 @@ HOW = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_runs(place, command, monkeypatch, capsys):
+def test_command_runs(place, command, monkeypatch, capsys):
     """A command without an entry in HOW fails."""
     monkeypatch.chdir(place)
     HOW[command](place)

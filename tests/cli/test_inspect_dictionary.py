@@ -1,4 +1,4 @@
-"""ReuseRL through the command line: it trains, resumes exactly, and its dictionary can be read; so can GRPO's."""
+"""ReuseRL from the command line: exact resume and `tacit inspect dictionary`, also for GRPO runs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def companion_state(run: Path, checkpoint: str = "rl-000002") -> dict:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Path:
-    """`whole` and `plain` ran through; `half` stopped after the first iteration of the same training."""
+    """Runs `whole` and `plain` are complete; `half` stopped after one iteration; `resumed` continues a copy of it."""
     place = tmp_path_factory.mktemp("reuserl")
     (place / "recipe.toml").write_text(RECIPE)
     with pytest.MonkeyPatch.context() as patch:
@@ -86,7 +86,7 @@ def runs(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_it_learns_a_dictionary_and_resumes_exactly(runs):
+def test_resumed_reuserl_run_equals_uninterrupted_run(runs):
     whole, resumed = companion_state(runs / "whole"), companion_state(runs / "resumed")
     assert whole["phrases"] and len(whole["buffer"]) > 4, "the overfitted policy succeeds, and its successes compress"
     assert whole["history"]["iteration"] == 2 and whole == resumed
@@ -102,7 +102,7 @@ def test_it_learns_a_dictionary_and_resumes_exactly(runs):
 
 
 @pytest.mark.slow
-def test_rewards_on_record_are_the_shaped_ones(runs):
+def test_recorded_rewards_are_shaped(runs):
     from tacit.runs.trajectories import read_records
 
     records = read_records(runs / "whole" / "trajectories" / "rl-000002.jsonl.gz")
@@ -111,7 +111,7 @@ def test_rewards_on_record_are_the_shaped_ones(runs):
 
 
 @pytest.mark.slow
-def test_the_whole_view(runs, capsys):
+def test_inspect_dictionary_prints_all_sections(runs, capsys):
     assert main(["inspect", "dictionary", str(runs / "whole")]) == 0
     out = capsys.readouterr().out
     state = companion_state(runs / "whole")
@@ -128,7 +128,7 @@ def test_the_whole_view(runs, capsys):
 
 
 @pytest.mark.slow
-def test_the_same_as_json(runs, capsys):
+def test_inspect_dictionary_as_json(runs, capsys):
     assert main(["inspect", "dictionary", str(runs / "whole"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {tuple(p["phrase"]) for p in told["phrases"]} == {tuple(p) for p in companion_state(runs / "whole")["phrases"]}
@@ -146,7 +146,7 @@ def test_the_same_as_json(runs, capsys):
 
 
 @pytest.mark.slow
-def test_an_earlier_checkpoint(runs, capsys):
+def test_inspect_dictionary_of_an_earlier_checkpoint(runs, capsys):
     arguments = ["inspect", "dictionary", str(runs / "whole"), "--checkpoint", "rl-000001", "--json"]
     assert main(arguments) == 0
     told = json.loads(capsys.readouterr().out)
@@ -154,8 +154,8 @@ def test_an_earlier_checkpoint(runs, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_without_a_dictionary_is_read_from_its_episodes(runs, capsys):
-    """The first iteration of GRPO plays the same episodes as ReuseRL's: the dictionary that is extracted is the same."""
+def test_dictionary_of_a_grpo_run_is_extracted_from_its_episodes(runs, capsys):
+    """The first iteration of GRPO plays the same episodes as that of ReuseRL, so both give the same dictionary."""
     assert main(["inspect", "dictionary", str(runs / "plain"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["source"] == "extracted from 1 recorded iterations"
@@ -165,15 +165,15 @@ def test_a_run_without_a_dictionary_is_read_from_its_episodes(runs, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_of_some_families_is_read_by_its_own_tasks(runs, capsys):
+def test_dictionary_of_a_run_with_selected_families(runs, capsys):
     assert main(["inspect", "dictionary", str(runs / "families"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["episodes"] and set(told["behaviour"]) == {"training, iteration 1", "evaluation after rl 1"}
 
 
 @pytest.mark.slow
-def test_a_run_that_kept_no_checkpoint_is_read_from_its_episodes(runs, capsys, tmp_path):
-    """Extracted again with the run's own settings: the same phrases, uses and readings as were saved."""
+def test_dictionary_without_checkpoints_is_extracted_from_episodes(runs, capsys, tmp_path):
+    """Extraction with the run's settings gives the saved phrases, uses and description lengths."""
     bare = tmp_path / "bare"
     shutil.copytree(runs / "whole", bare, ignore=shutil.ignore_patterns("checkpoints"))
     told = []
@@ -198,14 +198,14 @@ def test_a_run_that_kept_no_checkpoint_is_read_from_its_episodes(runs, capsys, t
         (["PLAIN", "--checkpoint", "best"], "saves no dictionary"),
     ],
 )
-def test_mistakes(runs, capsys, words, reason):
+def test_inspect_dictionary_refuses_bad_arguments(runs, capsys, words, reason):
     places = {"RUN": str(runs / "whole"), "PLAIN": str(runs / "plain")}
     assert main(["inspect", "dictionary", *(places.get(word, word) for word in words)]) == 2
     assert reason in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_nothing_recorded_and_nothing_saved(runs, capsys, tmp_path):
+def test_run_without_dictionary_or_episodes_is_refused(runs, capsys, tmp_path):
     bare = tmp_path / "bare"
     bare.mkdir()
     shutil.copy(runs / "plain" / "settings.json", bare)
@@ -214,7 +214,7 @@ def test_nothing_recorded_and_nothing_saved(runs, capsys, tmp_path):
 
 
 def a_story(*batches: tuple[str, ...]) -> DictionaryHistory:
-    """A dictionary over {A, B, C} without a buffer, shown these successes."""
+    """The history of a dictionary over {A, B, C} without a buffer, after these batches of successes."""
     companion, steps = SkillDictionary(ABC, horizon=20, buffer=0), []
     for number, batch in enumerate(batches, 1):
         steps.append({"step": number, **companion.observe([won(*batch)])})
@@ -225,8 +225,8 @@ def test_merged_phrases_are_marked():
     assert mark_phrases([("A", "B"), ("C",)]).plain == "[A→B] C" and mark_phrases([]).plain == "no skill"
 
 
-def test_a_reading_is_eq_3_in_its_parts():
-    """|B| is found again from the metrics; the parts add up, and single skills would have taken more."""
+def test_description_length_is_the_sum_of_its_parts():
+    """|B| is recovered from the metrics. The parts add up to Eq. 3, and single skills need more bits."""
     corpus = ["ABAB", "ABC", "ABAB", "CAB"] * 5
     story = a_story(tuple(corpus))
     (reading,) = story.readings()
@@ -238,18 +238,18 @@ def test_a_reading_is_eq_3_in_its_parts():
     assert reading.bits < reading.single
 
 
-def test_an_alphabet_that_costs_nothing():
+def test_one_skill_alphabet_has_zero_description_length():
     companion = SkillDictionary(Alphabet(("A",), ABC.project), horizon=20, max_phrase=1)
     story = DictionaryHistory(companion, "here", [{"step": 1, **companion.observe([won("AA", "A")])}])
     assert (story.readings()[0].bits, story.readings()[0].single) == (0.0, 0.0)
 
 
-def test_phrases_that_came_and_went():
+def test_history_keeps_only_current_phrases():
     story = a_story(("AB",) * 40, ("BC",) * 30, ("BC",) * 60)
     assert [p["since"] for p in story.companion.history.standing()] == [2]
 
 
-def test_what_only_one_set_of_episodes_has_is_zero_in_the_other():
+def test_behavior_table_fills_missing_entries_with_zero():
     empty: dict[str, float | None] = dict.fromkeys(("success_length", "failure_length", "invalid", "repeats"))
     burned = Behavior(10, 8, **empty, failures={"burned": 1.0}, per_success={"COOK": 1.5})
     timed_out = Behavior(10, 8, **empty, failures={"timeout": 1.0}, per_success={"CUT": 2.0})
@@ -261,6 +261,6 @@ def test_what_only_one_set_of_episodes_has_is_zero_in_the_other():
     assert rows["COOK per success"] == ("1.50", "0.00", "-") and rows["CUT per success"] == ("0.00", "2.00", "-")
 
 
-def test_long_trainings_are_shown_in_a_dozen_rows():
+def test_step_table_shows_at_most_twelve_rows():
     rows = step_table([EStep(n, 9, 5, 1.0, 0.5, 2.0, 1.0, 1.0, None, None) for n in range(1, 301)])
     assert rows.row_count == 12 and [list(rows.columns[0].cells)[i].plain for i in (0, -1)] == ["1", "300"]

@@ -1,4 +1,4 @@
-"""A run whose ranks are killed goes on by itself from its last checkpoint, and ends where it would have ended."""
+"""A run whose ranks are killed resumes from its last checkpoint and ends with the same weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = {
 
 @pytest.fixture()
 def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RankGroup]]:
-    """Every group of ranks that was started."""
+    """All rank groups that were started."""
     started: list[RankGroup] = []
     begin = RankGroup.__init__
 
@@ -45,7 +45,7 @@ def kill(group: RankGroup, rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_it_ends_where_it_would_have_ended(tmp_path: Path, groups: list[RankGroup]) -> None:
+def test_run_with_a_killed_rank_equals_undisturbed_run(tmp_path: Path, groups: list[RankGroup]) -> None:
     tacit.train(**SMALL, out=tmp_path / "calm")
     done: list[int] = []
 
@@ -65,7 +65,7 @@ def test_it_ends_where_it_would_have_ended(tmp_path: Path, groups: list[RankGrou
 
 
 @pytest.mark.slow
-def test_ranks_that_are_lost_again_and_again_end_it(tmp_path: Path, groups: list[RankGroup]) -> None:
+def test_repeatedly_lost_ranks_end_the_run(tmp_path: Path, groups: list[RankGroup]) -> None:
     def always(event: Any) -> None:
         kill(groups[-1], 0)
 
@@ -76,8 +76,8 @@ def test_ranks_that_are_lost_again_and_again_end_it(tmp_path: Path, groups: list
 
 
 @pytest.mark.slow
-def test_what_was_too_much_for_it_is_less_the_next_time(tmp_path: Path, groups: list[RankGroup]) -> None:
-    """As where memory runs out on ranks that cannot cut finer: they are lost, and the run goes on with half the tokens."""
+def test_token_budget_is_reduced_after_ranks_run_out_of_memory(tmp_path: Path, groups: list[RankGroup]) -> None:
+    """When a rank runs out of memory and cannot split further, the run restarts with half the token budget."""
     lost: list[int] = []
 
     def at_the_second(event: Any) -> None:

@@ -1,4 +1,4 @@
-"""The command itself: quick help, clear mistakes, lists."""
+"""The `tacit` command: fast help, clear errors, lists."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
         ["eval", "tiny", "--world", "countdown", "--split", "nowhere"],
     ],
 )
-def test_nothing_heavy_is_imported_before_work_starts(argv):
+def test_help_and_errors_import_no_heavy_modules(argv):
     done = python(
         f"import sys; from tacit.cli.main import main; main({argv!r}); print([m for m in {HEAVY} if m in sys.modules])"
     )
@@ -48,13 +48,13 @@ def test_nothing_heavy_is_imported_before_work_starts(argv):
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "play", "calibrate", "modules train"])
-def test_no_flag_of_a_method_stands_in_a_commands_way(command, capsys):
+def test_method_flags_do_not_collide_with_command_flags(command, capsys):
     for method in METHODS:
         assert main([*command.split(), "--method", method, "--help"]) == 0
         assert f"method {method}" in capsys.readouterr().out
 
 
-def test_help_shows_the_fields_of_the_method_named(capsys):
+def test_help_shows_fields_of_the_named_method(capsys):
     assert main(["train", "--method", "ppo", "--help"]) == 0
     ppo = " ".join(capsys.readouterr().out.split())
     assert "--lam NUMBER λ of the advantage estimate; 1 is return minus value (default: 0.95)" in ppo
@@ -64,7 +64,7 @@ def test_help_shows_the_fields_of_the_method_named(capsys):
     assert "--lam" not in capsys.readouterr().out
 
 
-def test_help_shows_the_basic_settings_and_help_all_shows_all(capsys):
+def test_help_shows_basic_settings_and_help_all_shows_all(capsys):
     def flags(*words: str) -> list[str]:
         assert main(["train", *words]) == 0
         return re.findall(r"^  (--[\w.-]+)", capsys.readouterr().out, re.M)
@@ -74,7 +74,7 @@ def test_help_shows_the_basic_settings_and_help_all_shows_all(capsys):
     assert {"--world", "--method", "--model", "--out", "--seed", "--resume", "--lr", "--sft.steps"} <= set(basic)
 
 
-def test_the_first_help_names_the_commands(capsys):
+def test_top_level_help_names_the_commands(capsys):
     for argv in ([], ["--help"]):
         assert main(argv) == 0
         out = capsys.readouterr().out
@@ -109,14 +109,14 @@ def test_the_first_help_names_the_commands(capsys):
         (["prepare", "smollm2", "x", "--gguf", "nowhere.gguf"], "error: --gguf nowhere.gguf: the file does not exist."),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_clear_message_and_exit_code_2(argv, message, capsys):
+def test_error_is_one_line_with_exit_code_2(argv, message, capsys):
     assert main(argv) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(message) and captured.err.count("\n") == 1 and "Traceback" not in captured.err
     assert captured.out == ""
 
 
-def test_the_message_is_red_in_a_terminal(monkeypatch):
+def test_error_is_red_in_a_terminal(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -131,13 +131,13 @@ def test_the_message_is_red_in_a_terminal(monkeypatch):
     assert sys.stderr.getvalue().startswith("error: unknown command")
 
 
-def test_debugging_shows_the_traceback(monkeypatch):
+def test_debug_mode_shows_the_traceback(monkeypatch):
     monkeypatch.setenv("TACIT_DEBUG", "1")
     with pytest.raises(TacitError):
         main(["trian"])
 
 
-def test_an_interrupt_is_not_a_traceback(monkeypatch, capsys):
+def test_interrupt_prints_no_traceback(monkeypatch, capsys):
     def interrupted(argv):
         raise KeyboardInterrupt
 
@@ -147,18 +147,18 @@ def test_an_interrupt_is_not_a_traceback(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("module", ["tacit", "tacit.cli.main"])
-def test_it_can_be_run_as_a_module(module):
+def test_runs_as_a_module(module):
     ran = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
     assert ran.stdout == f"tacit {tacit.__version__}\n" and not ran.stderr
 
 
-def test_a_reader_that_has_read_enough_is_no_error():
+def test_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m tacit.cli.main list | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr == "" and done.stdout.startswith("Worlds")
 
 
-def test_lists(capsys):
+def test_list_worlds_methods_models_and_panels(capsys):
     assert main(["list", "worlds", "--world", "countdown"]) == 0
     worlds = " ".join(capsys.readouterr().out.split())
     assert (
@@ -181,7 +181,7 @@ def test_lists(capsys):
     assert "countdown/test/128" in panels and Panel.of(ENVIRONMENT, "test", 128).hash in panels
 
 
-def test_what_a_world_is_takes_two_lines_of_a_terminal_at_most(monkeypatch, capsys):
+def test_world_descriptions_take_at_most_two_lines(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["list"]) == 0
     worlds = capsys.readouterr().out.split("Methods")[0].splitlines()[2:]
@@ -189,7 +189,7 @@ def test_what_a_world_is_takes_two_lines_of_a_terminal_at_most(monkeypatch, caps
     assert len(names) > 10 and max(after - before for before, after in pairwise(names)) <= 2
 
 
-def test_a_world_that_cannot_be_had_does_not_hide_the_others(monkeypatch, capsys):
+def test_unavailable_world_does_not_hide_the_others(monkeypatch, capsys):
     monkeypatch.setitem(listing.WORLDS.own, "broken", "tacit.worlds.nowhere:ENVIRONMENT")
     assert main(["list", "worlds"]) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -206,13 +206,13 @@ def test_prepare_calls_the_engine(monkeypatch, capsys, tmp_path):
     assert f"--model {tmp_path / 'model'} --world countdown" in capsys.readouterr().out, "it can be typed as it stands"
 
 
-def test_importing_the_command_line_sets_no_environment(monkeypatch):
+def test_help_does_not_change_the_environment(monkeypatch):
     before = dict(os.environ)
     main(["--help"])
     assert dict(os.environ) == before
 
 
-def test_a_run_that_is_not_there_is_answered_with_those_that_are(tmp_path, monkeypatch, capsys):
+def test_missing_run_error_lists_existing_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two"):
         (tmp_path / "runs" / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`tacit modules`, and modules in `tacit eval` and `tacit play`, as a person types them."""
+"""`tacit modules`, and modules in `tacit eval` and `tacit play`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def recipe(trained_modules: Trained) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(trained_modules: Trained) -> tuple[Path, str]:
-    """Two modules, and what was printed while they were trained. Not to be written to."""
+    """Two trained modules and the output of their training. Read-only."""
     return trained_modules.modules, trained_modules.said
 
 
@@ -35,7 +35,7 @@ def copy(trained, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained[0], tmp_path / "modules"))
 
 
-def test_train_makes_a_run_and_a_module_for_each_skill(trained) -> None:
+def test_modules_train_makes_a_run_and_a_module_per_skill(trained) -> None:
     out, said = trained
     for skill, families in (("heat", "heat"), ("pick", "pick,pick2")):
         run = out / "runs" / skill
@@ -46,9 +46,9 @@ def test_train_makes_a_run_and_a_module_for_each_skill(trained) -> None:
 
 
 @pytest.mark.slow
-def test_given_again_it_does_nothing_but_what_is_missing(trained, recipe, copy, capsys) -> None:
+def test_repeated_modules_train_only_adds_missing_modules(trained, recipe, copy, capsys) -> None:
     before = {file: file.stat().st_mtime_ns for file in copy.rglob("*") if file.is_file() and file.name != ".lock"}
-    (copy / "heat").rename(copy / ".heat.1.tmp")  # as a process leaves it that is killed while it writes
+    (copy / "heat").rename(copy / ".heat.1.tmp")  # left by a process killed while writing
     assert train_modules(recipe, copy, "--skills", "heat,pick") == 0
     out = capsys.readouterr().out
     assert "heat: " in out and "is finished" in out and "imitation" not in out
@@ -58,13 +58,13 @@ def test_given_again_it_does_nothing_but_what_is_missing(trained, recipe, copy, 
     assert read_module(copy / "heat").digest == read_module(trained[0] / "heat").digest
 
 
-def test_a_damaged_module_is_written_anew(recipe, copy, capsys) -> None:
+def test_damaged_module_is_exported_again(recipe, copy, capsys) -> None:
     (copy / "heat" / "adapter_model.safetensors").write_bytes(b"")
     assert train_modules(recipe, copy, "--skills", "heat") == 0
     assert "heat: rl-000002 exported" in capsys.readouterr().out and not read_module(copy / "heat").find_damage()
 
 
-def test_other_settings_are_refused_and_more_iterations_are_not(recipe, copy, capsys) -> None:
+def test_modules_train_refuses_other_settings_but_allows_more_iterations(recipe, copy, capsys) -> None:
     assert train_modules(recipe, copy, "--skills", "heat", "--sft.steps", "9") == 2
     assert "sft.steps=9 differs from" in capsys.readouterr().err
     assert train_modules(recipe, copy, "--skills", "heat", "--iterations", "3") == 0
@@ -83,24 +83,24 @@ def test_other_settings_are_refused_and_more_iterations_are_not(recipe, copy, ca
         (["--resume", "x"], "unknown flag --resume"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_is_written(recipe, tmp_path, capsys, flags, message) -> None:
+def test_modules_train_refuses_bad_arguments_before_writing(recipe, tmp_path, capsys, flags, message) -> None:
     assert train_modules(recipe, tmp_path / "new", *flags) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
-def test_a_place_must_be_named(recipe, capsys) -> None:
+def test_modules_train_requires_out(recipe, capsys) -> None:
     assert main(["modules", "train", "--config", str(recipe)]) == 2
     assert "--out DIR" in capsys.readouterr().err
 
 
-def test_the_skills_of_a_world() -> None:
+def test_skills_of_a_world() -> None:
     household, countdown = get_environment("alfworld"), get_environment("countdown")
     assert list(choose_skills(household, "all")) == ["pick", "look", "clean", "heat", "cool"]
     assert choose_skills(household, "unified, heat") == {"unified": household.families, "heat": ("heat",)}
     assert list(choose_skills(countdown, "all")) == list(countdown.families)
 
 
-def test_families_choose_skills_and_what_they_train_on(recipe, tmp_path) -> None:
+def test_families_select_skills_and_training_tasks(recipe, tmp_path) -> None:
     household = get_environment("alfworld")
     assert choose_skills(household, "all", ("heat", "pick")) == {"pick": ("pick", "pick2"), "heat": ("heat",)}
     assert choose_skills(household, "unified", ("heat", "pick")) == {"unified": ("heat", "pick")}
@@ -112,7 +112,7 @@ def test_families_choose_skills_and_what_they_train_on(recipe, tmp_path) -> None
 
 
 @pytest.mark.slow
-def test_whole_models_of_tiny_policies_in_one_unified_module(tmp_path, capsys) -> None:
+def test_tiny_policy_without_lora_becomes_one_unified_module(tmp_path, capsys) -> None:
     recipe = write_recipe(tmp_path, RECIPE.replace("lora_rank = 4", "").replace("steps = 60", "steps = 5"))
     out = tmp_path / "modules"
     assert train_modules(recipe, out, "--skills", "unified", "--iterations", "1") == 0
@@ -130,7 +130,7 @@ def test_whole_models_of_tiny_policies_in_one_unified_module(tmp_path, capsys) -
     assert "own weights" in capsys.readouterr().out
 
 
-def test_list(trained, capsys) -> None:
+def test_modules_list(trained, capsys) -> None:
     out, _ = trained
     assert main(["modules", "list", str(out)]) == 0
     shown = capsys.readouterr().out
@@ -150,7 +150,7 @@ def test_list(trained, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_verify_finds_what_is_wrong_and_where(trained, copy, capsys, monkeypatch) -> None:
+def test_modules_verify_reports_all_damage(trained, copy, capsys, monkeypatch) -> None:
     assert main(["modules", "verify", str(copy)]) == 0
     assert "heat: 2 files unchanged" in capsys.readouterr().out
     file = copy / "pick" / "adapter_model.safetensors"
@@ -171,7 +171,7 @@ def test_verify_finds_what_is_wrong_and_where(trained, copy, capsys, monkeypatch
     assert all(word in printed for word in ("is damaged", "tracker 'alfworld-99'", "but base 'tiny-0.5m' has")), "all at once"
 
 
-def test_export_of_a_checkpoint_of_ones_choice(trained, tmp_path, capsys) -> None:
+def test_modules_export_of_a_chosen_checkpoint(trained, tmp_path, capsys) -> None:
     run = trained[0] / "runs" / "heat"
     assert main(["modules", "export", str(run), "--out", str(tmp_path), "--checkpoint", "sft", "--skill", "warm"]) == 0
     module = read_module(tmp_path / "warm")
@@ -181,7 +181,7 @@ def test_export_of_a_checkpoint_of_ones_choice(trained, tmp_path, capsys) -> Non
     assert "is not a run directory" in capsys.readouterr().err
 
 
-def test_eval_of_a_module_repeats_its_own_score(trained, tmp_path, capsys) -> None:
+def test_eval_of_a_module_repeats_its_score(trained, tmp_path, capsys) -> None:
     out, _ = trained
     assert main(["eval", str(out / "pick"), "--json", "--out", str(tmp_path)]) == 0
     result, said = json.loads(capsys.readouterr().out.splitlines()[-1]), read_module(out / "pick").scores["rl"]
@@ -200,8 +200,8 @@ def test_eval_of_a_module_repeats_its_own_score(trained, tmp_path, capsys) -> No
 
 
 @pytest.mark.slow
-def test_eval_in_another_number_format_is_another_measurement(trained, tmp_path, capsys, monkeypatch) -> None:
-    """A module has the same fingerprint in either format, and may still play otherwise: their episodes are never mixed."""
+def test_eval_in_another_dtype_is_stored_separately(trained, tmp_path, capsys, monkeypatch) -> None:
+    """A module has the same fingerprint in both dtypes but may act differently, so their episodes are not mixed."""
     monkeypatch.setattr("tacit.config.measuring.code_version", lambda: "0.1.0+tests")
     command, results = ["eval", str(trained[0] / "pick"), "--json", "--out", str(tmp_path)], []
     for form in ("float32", "bfloat16"):
@@ -216,7 +216,7 @@ def test_eval_in_another_number_format_is_another_measurement(trained, tmp_path,
 
 @pytest.mark.slow
 def test_eval_of_a_directory_routes_by_family(trained, tmp_path, capsys) -> None:
-    """Families without a module are refused or played by the one that is named, and the two are never mixed up."""
+    """Families without a module are refused or use the fallback. Episodes of different fallbacks are never mixed."""
     out, _ = trained
     flags = ["--tasks", "6", "--temperature", "0", "--json", "--out", str(tmp_path)]
     assert main(["eval", str(out), "--families", "heat,pick", *flags]) == 0
@@ -231,7 +231,7 @@ def test_eval_of_a_directory_routes_by_family(trained, tmp_path, capsys) -> None
     assert len(fingerprints | {result["fingerprint"]}) == 3, "episodes of one are never taken for those of another"
 
 
-def test_the_longest_action_of_any_module_has_room(trained) -> None:
+def test_max_tokens_is_the_largest_of_all_modules(trained) -> None:
     modules = find_modules(trained[0])
     short, long = modules["heat"], modules["pick"]
     long = replace(long, sampling=replace(long.sampling, max_tokens=512))
@@ -254,13 +254,13 @@ def test_the_longest_action_of_any_module_has_room(trained) -> None:
         (["--fallback", "cool"], "fallback 'cool' is not one of the modules heat (heat), pick (pick, pick2)"),
     ],
 )
-def test_eval_refuses_what_modules_cannot_do(trained, capsys, flags, message) -> None:
+def test_eval_of_modules_refuses_bad_arguments(trained, capsys, flags, message) -> None:
     assert main(["eval", str(trained[0]), *flags]) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_play_shows_who_plays(trained, capsys) -> None:
+def test_play_names_the_module_that_acts(trained, capsys) -> None:
     out, _ = trained
     assert main(["play", "--policy", str(out), "--families", "pick2", "--max-steps", "1"]) == 0
     assert capsys.readouterr().out.startswith(f"{out} (pick) plays seen/pick2-")
@@ -271,7 +271,7 @@ def test_play_shows_who_plays(trained, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_the_directory_above_one_of_modules_is_as_good(trained, tmp_path, capsys) -> None:
+def test_parent_of_a_modules_directory_is_accepted(trained, tmp_path, capsys) -> None:
     out, _ = trained
     flags = ["--families", "pick2", "--max-steps", "1"]
     assert main(["play", "--policy", str(out.parent), *flags]) == 0
@@ -287,7 +287,7 @@ def test_the_directory_above_one_of_modules_is_as_good(trained, tmp_path, capsys
     assert "has several directories of modules; choose one: " in error and f"{tmp_path}/several/other." in error
 
 
-def test_help_says_what_there_is(capsys) -> None:
+def test_modules_help(capsys) -> None:
     assert main(["modules"]) == 0
     assert "train a module for every skill" in capsys.readouterr().out
     assert main(["modules", "train", "--help"]) == 0

@@ -1,4 +1,4 @@
-"""`tacit modules train --from` and `tacit modules draft-tracker`, as a person types them."""
+"""`tacit modules train --from` and `tacit modules draft-tracker`."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory) -> Path:
-    """The explorer's episodes of `pick`, some of them lost."""
+    """Expert episodes of `pick`, four of them lost."""
     return write_lines(tmp_path_factory.mktemp("logs") / "pick.jsonl", household(12, ["pick"], lost=4))
 
 
 def drafted(logs: Path, out: Path, *answers: str, flags: tuple[str, ...] = ("--yes",)) -> tuple[int, list[dict[str, Any]]]:
-    """The command against an endpoint that gives these answers one after another."""
+    """Run the command against an endpoint that gives these answers in order."""
     left = list(answers)
     with serving(lambda body: (200, says(left.pop(0)))) as server:
         command = ["modules", "draft-tracker", "--from", str(logs), "--out", str(out), "--name", "pick"]
@@ -46,7 +46,7 @@ def drafted(logs: Path, out: Path, *answers: str, flags: tuple[str, ...] = ("--y
         return code, server.asked
 
 
-def test_a_good_draft_is_shown_checked_and_kept(logs, tmp_path, capsys) -> None:
+def test_good_draft_is_shown_checked_and_saved(logs, tmp_path, capsys) -> None:
     code, asked = drafted(logs, tmp_path, drafts.fenced(drafts.GOOD))
     out = capsys.readouterr().out
     assert code == 0 and len(asked) == 1 and asked[0]["model"] == "scripted"
@@ -59,7 +59,7 @@ def test_a_good_draft_is_shown_checked_and_kept(logs, tmp_path, capsys) -> None:
     assert "--world" in out and "pick_work.py:ENVIRONMENT" in out
 
 
-def test_an_answer_without_measure_fills_no_terminal_and_commands_none(logs, tmp_path, capsys) -> None:
+def test_huge_answer_is_truncated_and_escaped_on_the_terminal(logs, tmp_path, capsys) -> None:
     endless = "\x1b[2J\x1b[31mx = 1\n" + "# \x07and so on\n" * 200_000
     code, _ = drafted(logs, tmp_path, endless, flags=("--yes", "--attempts", "1"))
     out = capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_an_answer_without_measure_fills_no_terminal_and_commands_none(logs, tmp
 
 
 @pytest.mark.slow
-def test_nothing_is_asked_twice(logs, tmp_path, capsys) -> None:
+def test_repeated_draft_request_uses_the_cached_answer(logs, tmp_path, capsys) -> None:
     with serving(lambda body: (200, says(drafts.fenced(drafts.GOOD)))) as server:
         command = ["modules", "draft-tracker", "--from", str(logs), "--out", str(tmp_path), "--yes"]
         for _ in range(2):
@@ -87,7 +87,7 @@ def test_nothing_is_asked_twice(logs, tmp_path, capsys) -> None:
         (drafts.READS_FILES, "reads", "reads: line 48: uses open"),
     ],
 )
-def test_a_bad_draft_is_refused_and_kept_as_that(logs, tmp_path, capsys, draft, check, said) -> None:
+def test_bad_draft_is_refused_and_saved_as_refused(logs, tmp_path, capsys, draft, check, said) -> None:
     code, asked = drafted(logs, tmp_path, drafts.fenced(draft), flags=("--yes", "--attempts", "1"))
     out = capsys.readouterr().out
     assert code == 1 and said in out and "no draft passed" in out and len(asked) == 1
@@ -96,14 +96,14 @@ def test_a_bad_draft_is_refused_and_kept_as_that(logs, tmp_path, capsys, draft, 
 
 
 @pytest.mark.slow
-def test_the_next_draft_is_told_what_failed(logs, tmp_path, capsys) -> None:
+def test_next_draft_request_includes_the_failure(logs, tmp_path, capsys) -> None:
     code, asked = drafted(logs, tmp_path, drafts.fenced(drafts.READS_FILES), drafts.fenced(drafts.ALWAYS_DONE), drafts.GOOD)
     assert code == 0 and len(asked) == 3
     assert "imports os" in asked[1]["messages"][-1]["content"] and "not won yet" in asked[2]["messages"][-1]["content"]
 
 
 @pytest.mark.parametrize("typed", ["n\n", "\n", ""])
-def test_nothing_is_run_without_a_yes(logs, tmp_path, capsys, monkeypatch, typed) -> None:
+def test_draft_is_not_run_without_confirmation(logs, tmp_path, capsys, monkeypatch, typed) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     monkeypatch.setattr("tacit.modules.drafting.draft.check_draft", lambda *more: pytest.fail("it was run"))
     assert drafted(logs, tmp_path, drafts.fenced(drafts.GOOD), flags=())[0] == 1
@@ -111,7 +111,7 @@ def test_nothing_is_run_without_a_yes(logs, tmp_path, capsys, monkeypatch, typed
     assert "CLAIMS" in out and "the draft was not run" in out and (tmp_path / "pick_tracker.py.refused").exists()
 
 
-def test_a_yes_runs_it(logs, tmp_path, capsys, monkeypatch) -> None:
+def test_draft_runs_after_confirmation(logs, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert drafted(logs, tmp_path, drafts.fenced(drafts.GOOD), flags=())[0] == 0
 
@@ -127,13 +127,13 @@ def test_a_yes_runs_it(logs, tmp_path, capsys, monkeypatch) -> None:
         (["--check", "no.py"], "cannot read the draft no.py"),
     ],
 )
-def test_what_cannot_be_drafted_is_refused(logs, tmp_path, capsys, flags, message) -> None:
+def test_draft_tracker_refuses_bad_arguments(logs, tmp_path, capsys, flags, message) -> None:
     assert main(["modules", "draft-tracker", "--from", str(logs), "--out", str(tmp_path / "new"), *flags]) == 2
     assert message.split(". Did")[0] in capsys.readouterr().err and not list(tmp_path.glob("new/*.py*"))
 
 
 @pytest.mark.slow
-def test_a_draft_changed_by_hand_is_checked(logs, tmp_path) -> None:
+def test_hand_edited_draft_is_checked(logs, tmp_path) -> None:
     own = tmp_path / "pick_tracker.py"
     own.write_text(drafts.GOOD)
     command = ["--from", str(logs), "--out", str(tmp_path), "--yes"]
@@ -142,7 +142,7 @@ def test_a_draft_changed_by_hand_is_checked(logs, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_rewards_are_drafted_for_a_worlds_own_tracker_and_practice_pays_them(logs, tmp_path, capsys) -> None:
+def test_drafted_rewards_for_a_worlds_tracker_are_paid_in_rl(logs, tmp_path, capsys) -> None:
     common = ["--from", str(logs), "--family", "pick", "--name", "own", "--out", str(tmp_path), "--yes"]
     assert main(["modules", "draft-rewards", *common]) == 2 and "no tracker: give --world" in capsys.readouterr().err
     with serving(lambda body: (200, says(drafts.fenced(drafts.OWN_REWARDS)))) as server:
@@ -165,8 +165,8 @@ def test_rewards_are_drafted_for_a_worlds_own_tracker_and_practice_pays_them(log
 
 
 @pytest.mark.slow
-def test_without_a_world_a_module_is_taught_alone_and_says_so(logs, tmp_path, capsys, monkeypatch) -> None:
-    """Logs, a drafted tracker, imitation, a card, and an agent that acts with what came of it."""
+def test_module_trained_from_logs_without_a_world(logs, tmp_path, capsys, monkeypatch) -> None:
+    """Logs, drafted tracker, imitation, module card, and an agent that acts with the module."""
     (tmp_path / "mugs").mkdir()
     assert drafted(logs, tmp_path / "mugs", drafts.fenced(drafts.GOOD), flags=("--yes", "--name", "mugs"))[0] == 0
     world, out = f"{tmp_path / 'mugs' / 'mugs_work.py'}:ENVIRONMENT", tmp_path / "modules"
@@ -203,7 +203,7 @@ def test_without_a_world_a_module_is_taught_alone_and_says_so(logs, tmp_path, ca
 
 
 def _passes_on_with_its_draft(module: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    """One file, shown before it is run; nothing of the folder that it was drafted in is needed."""
+    """The packed module is one file. It asks before it runs the draft and needs nothing from the original folder."""
     package, theirs = tmp_path / "mugs.tacit", tmp_path / "theirs"
     (tmp_path / "mugs").rename(tmp_path / "gone")
     assert main(["modules", "pack", str(module), str(package)]) == 0
@@ -233,7 +233,7 @@ def _passes_on_with_its_draft(module: Path, tmp_path: Path, capsys, monkeypatch)
 
 
 @pytest.mark.slow
-def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) -> None:
+def test_logs_without_world_or_tracker_use_turn_history(tmp_path, capsys) -> None:
     lines = [{**line, "family": None} for line in household(3, ["heat"])]
     logs, out = write_lines(tmp_path / "heat.jsonl", lines), tmp_path / "modules"
     assert main(["modules", "train", "--from", str(logs), "--style", "bare", "--history", "2", "--out", str(out), *TINY]) == 0
@@ -246,12 +246,12 @@ def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) ->
 
 
 @pytest.mark.slow
-def test_the_households_module_from_logs_alone_then_trained(tmp_path, capsys) -> None:
-    """Three forms of log, families that some lines do not name, and every line accounted for."""
+def test_alfworld_modules_from_logs_then_rl(tmp_path, capsys) -> None:
+    """Three log formats, lines without a family, and a reason for every unusable line."""
     lines = household(12, ["heat", "look"], lost=2)
     forms = [line if n % 3 == 0 else as_react(line) if n % 3 == 1 else as_messages(line) for n, line in enumerate(lines)]
     for line in forms[::2]:
-        del line["family"]  # found by its goal, among the run's tasks
+        del line["family"]  # inferred from the goal
     logs = write_lines(tmp_path / "explorer.jsonl", [*forms, "{", {**forms[1], "family": "cook", "goal": "fry an egg."}])
     recipe = write_recipe(tmp_path)
     out = tmp_path / "modules"
@@ -274,8 +274,8 @@ def test_the_households_module_from_logs_alone_then_trained(tmp_path, capsys) ->
 
 
 @pytest.mark.slow
-def test_in_a_world_a_draft_is_one_more_form_of_the_block(logs, tmp_path, capsys) -> None:
-    """Imitated and trained with the drafted tracker's block and rewards, in the household itself."""
+def test_drafted_tracker_adds_a_state_block_form_to_a_world(logs, tmp_path, capsys) -> None:
+    """Imitation and RL in ALFWorld with the drafted state block and rewards."""
     flags = ("--yes", "--name", "drafted", "--world", "alfworld")
     assert drafted(logs, tmp_path, drafts.fenced(drafts.GOOD), flags=flags)[0] == 0
     assert "--block drafted" in capsys.readouterr().out
@@ -300,7 +300,7 @@ def test_in_a_world_a_draft_is_one_more_form_of_the_block(logs, tmp_path, capsys
         (["--from", "LOST", "--families", "heat"], "there is no won episode to imitate"),
     ],
 )
-def test_what_cannot_be_taught_is_refused_before_anything_is_written(tmp_path, capsys, flags, message) -> None:
+def test_unusable_logs_are_refused_before_writing(tmp_path, capsys, flags, message) -> None:
     (tmp_path / "empty").mkdir()
     lost = write_lines(tmp_path / "lost.jsonl", household(1, ["heat"], lost=1)[1:])
     flags = [{"EMPTY": str(tmp_path / "empty"), "LOST": str(lost)}.get(flag, flag) for flag in flags]

@@ -1,4 +1,4 @@
-"""The whole pipeline killed with SIGKILL, more than once, ends with the same modules as one that was not."""
+"""`tacit modules train`, killed twice with SIGKILL and repeated, gives the same modules as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SKILLS = ("--skills", "heat,pick")
 
 
 def kill_after(process: Forked, run: Path, records: int) -> None:
-    """SIGKILL once the run's metrics have so many lines."""
+    """Send SIGKILL once the run's metrics have `records` lines."""
     process.until(lambda: len(read_metrics(run / "metrics.jsonl")) >= records)
     process.kill()
 
@@ -26,14 +26,14 @@ def played(module: Module) -> list[tuple]:
 
 
 @pytest.mark.slow
-def test_killed_twice_and_given_again_ends_with_the_same_modules(tmp_path: Path, monkeypatch, trained_modules: Trained) -> None:
+def test_twice_killed_modules_train_equals_uninterrupted_one(tmp_path: Path, monkeypatch, trained_modules: Trained) -> None:
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     recipe, whole, broken = trained_modules.recipe, trained_modules.modules, tmp_path / "broken"
     words = ("modules", "train", "--config", recipe, "--out", broken, *SKILLS)
 
-    kill_after(start(*words), broken / "runs" / "heat", records=61)  # imitation is over, practice has begun
+    kill_after(start(*words), broken / "runs" / "heat", records=61)  # imitation is finished, RL has begun
     assert not (broken / "heat").exists() and not (broken / "runs" / "pick").exists()
-    kill_after(start(*words), broken / "runs" / "pick", records=25)  # heat is exported, pick is imitating
+    kill_after(start(*words), broken / "runs" / "pick", records=25)  # heat is exported, pick is in imitation
     assert (broken / "heat" / "module.json").exists() and not (broken / "pick").exists()
     printed = start(*words).finish()
     assert f"heat: {broken / 'runs' / 'heat'} is finished" in printed and "resuming after sft" in printed

@@ -1,4 +1,4 @@
-"""Where there is one of something, it is said of one."""
+"""Output uses the singular for a count of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(tmp_path):
     return str(tmp_path / "run")
 
 
-def test_the_pattern_finds_what_it_should():
+def test_plural_pattern_matches_wrong_plurals_only():
     assert WRONG.findall("1 episodes, 21 episodes, 0.1 tokens, 1 episode, of 1 won episodes, 1 families") == [
         "1 episodes",
         "1 won episodes",
@@ -32,7 +32,7 @@ def test_the_pattern_finds_what_it_should():
 
 
 @pytest.mark.slow
-def test_one_episode_one_step_one_turn(run, capsys):
+def test_output_uses_singular_for_one(run, capsys):
     one = ["--sft.steps", "1", "--sft.batch", "1", "--sft.tasks", "1", "--iterations", "1", "--groups", "1", "--tasks", "1"]
     short = ["--max-steps", "1", "--evaluation.max-steps", "1", "--evaluation.tasks", "1", "--group-size", "2"]
     assert main(["train", "--world", "countdown", "--model", "tiny-0.5m", "--out", run, *one, *short]) == 0

@@ -1,5 +1,4 @@
-"""Between training and inference: whoever evaluates an OPID run has the agent read no skill. And an analyzer that cannot be
-loaded is refused before anything is played."""
+"""Evaluation of an OPID run shows the agent no skill. An analyzer that cannot be loaded is refused before the first rollout."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ SMALL = [
 
 @pytest.fixture
 def prompts(monkeypatch):
-    """The text of every prompt that a sampler of this process is given."""
+    """The text of every prompt submitted to a scheduler of this process."""
     texts: list[str] = []
     plain = LocalPolicy.open_scheduler
 
@@ -44,7 +43,7 @@ def has_a_note(text: str) -> bool:
     return OPEN in text or CLOSE in text
 
 
-def test_whoever_evaluates_an_opid_run_has_it_read_no_note(tmp_path, prompts):
+def test_evaluated_opid_run_sees_no_note(tmp_path, prompts):
     run = tmp_path / "run"
     assert main(["train", "--method", "opid", *SMALL, "--out", str(run)]) == 0
     (row,) = [row for row in read_metrics(run / "metrics.jsonl") if row["stage"] == "rl"]
@@ -54,13 +53,13 @@ def test_whoever_evaluates_an_opid_run_has_it_read_no_note(tmp_path, prompts):
     assert len(prompts) > trained > 0 and not any(map(has_a_note, prompts))
 
 
-def test_a_note_would_have_been_seen(tmp_path, prompts):
-    """Of Skill-GRPO, whose agent does read its skill."""
+def test_skill_grpo_prompts_contain_notes(tmp_path, prompts):
+    """Positive control: the Skill-GRPO agent does read its skill."""
     assert main(["train", "--method", "skill_grpo", *SMALL, "--out", str(tmp_path / "run")]) == 0
     assert any(map(has_a_note, prompts))
 
 
-def test_a_policy_that_is_too_small_to_look_back_on_itself_is_refused_before_the_first_rollout(tmp_path, capsys, prompts):
+def test_policy_with_too_short_context_is_refused_as_analyzer(tmp_path, capsys, prompts):
     words = ["train", "--method", "opid", "--analyzer", "policy", *SMALL, "--out", str(tmp_path / "run")]
     assert main(words) != 0
     assert "the analyzer's context has 512 tokens" in " ".join(capsys.readouterr().err.split())
@@ -75,7 +74,7 @@ def test_a_policy_that_is_too_small_to_look_back_on_itself_is_refused_before_the
         ({"config.json": "{}", "tokenizer.json": "{}"}, "Check the files in it"),
     ],
 )
-def test_an_analyzer_that_cannot_be_loaded_is_refused_before_the_first_rollout(tmp_path, capsys, prompts, files, remedy):
+def test_analyzer_that_cannot_be_loaded_is_refused_before_rollout(tmp_path, capsys, prompts, files, remedy):
     place = tmp_path / "analyzer"
     for name, text in (files or {}).items():
         place.mkdir(exist_ok=True)

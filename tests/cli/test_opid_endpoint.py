@@ -1,4 +1,4 @@
-"""OPID with an analyzer behind a real server on this machine: a whole run, killed and resumed; and one that refuses its key."""
+"""OPID with an analyzer behind a local HTTP server: a complete run, a resumed run, and a server that refuses the key."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write(tmp_path, url: str):
 
 
 def skilful(body):
-    """One answer in four is of no use; the others name the first step of the episode."""
+    """One answer in four is unusable. The others name a skill for the first step."""
     text = body["messages"][0]["content"]
     if "Answer with the word yes" in text:
         return 200, says("yes")
@@ -74,7 +74,7 @@ def skilful(body):
 
 
 @pytest.mark.slow
-def test_a_run_whose_episodes_are_analysed_elsewhere(tmp_path, capsys):
+def test_opid_run_with_endpoint_analyzer(tmp_path, capsys):
     with serving(skilful) as server:
         assert main(write(tmp_path, server.url)) == 0
         asked = len(server.asked)
@@ -94,7 +94,7 @@ def test_a_run_whose_episodes_are_analysed_elsewhere(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_hostile_answers_cost_their_skills_and_the_run_says_why(tmp_path, capsys):
+def test_malformed_analyses_yield_no_skills_and_are_reported(tmp_path, capsys):
     hostile = [{"episode_skill": "half \ud800"}, {"episode_skill": "", "step_skills": {"9" * 5000: "y"}}]
     asked: list[str] = []
 
@@ -114,7 +114,7 @@ def test_hostile_answers_cost_their_skills_and_the_run_says_why(tmp_path, capsys
 
 
 @pytest.mark.parametrize("status", [401, 404])
-def test_an_endpoint_that_will_never_answer_is_refused_before_the_first_episode(tmp_path, capsys, status):
+def test_refusing_endpoint_fails_before_first_episode(tmp_path, capsys, status):
     with serving(lambda body: (status, {"error": {"message": "no"}})) as server:
         assert main(write(tmp_path, server.url)) != 0
     said = capsys.readouterr().err
@@ -123,8 +123,8 @@ def test_an_endpoint_that_will_never_answer_is_refused_before_the_first_episode(
 
 
 @pytest.mark.slow
-def test_a_run_that_broke_while_the_analyzer_worked_asks_only_what_is_left(tmp_path):
-    """Of the eight questions of two iterations, the server answers three and then refuses."""
+def test_resumed_run_asks_only_unanswered_questions(tmp_path):
+    """Two iterations ask eight questions. The server answers three and then refuses."""
 
     def questions() -> list[str]:
         texts = [asked["messages"][0]["content"] for asked in server.asked]
@@ -132,7 +132,7 @@ def test_a_run_that_broke_while_the_analyzer_worked_asks_only_what_is_left(tmp_p
 
     def failing(body):
         if body["messages"][0]["content"] in questions()[3:]:
-            time.sleep(0.3)  # the answers before this one are in by now
+            time.sleep(0.3)  # wait until the earlier answers have arrived
             return 403, {"error": {"message": "quota"}}
         return skilful(body)
 
@@ -142,7 +142,7 @@ def test_a_run_that_broke_while_the_analyzer_worked_asks_only_what_is_left(tmp_p
         kept = len(answers.read_text().splitlines())
         assert kept == 3
         before = questions()
-        server.reply = skilful  # at the same address: an answer is known by who gave it
+        server.reply = skilful  # same address, so cached answers stay valid
         assert main(["train", "--resume", str(tmp_path / "run"), "--trust-code"]) == 0
     after = questions()[len(before) :]
     assert len(before) == 4 and not set(after) & set(before[:kept]), "what was answered is kept"

@@ -1,4 +1,4 @@
-"""Flags made from settings classes."""
+"""Flags generated from settings classes."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def parse(*argv: str) -> dict[tuple[str, ...], object]:
     return parser.parse(argv)[1]
 
 
-def test_docs_are_the_strings_under_the_fields_inherited_ones_included():
+def test_field_docs_include_inherited_fields():
     docs = field_docs(Everything)
     assert docs["count"] == "how many; 100% of them"
     assert docs["rate"] == "how fast, said again"
     assert "plain" not in docs and "kind" not in docs
 
 
-def test_each_leaf_is_a_flag_and_class_variables_are_not():
+def test_each_leaf_field_is_a_flag_and_class_variables_are_not():
     names = [o.name for o in options_of(Everything)]
     assert names == ["count", "rate", "plain", "word", "on", "choice", "names", "pair", "place", "maybe", "inner.depth"]
 
@@ -89,16 +89,16 @@ def test_each_leaf_is_a_flag_and_class_variables_are_not():
         (["--maybe", "none"], "maybe", None),
     ],
 )
-def test_every_type_is_read_from_a_flag(argv, place, value):
+def test_flag_values_are_parsed_by_type(argv, place, value):
     said = parse(*argv)
     assert said == {(place,): value} and type(said[(place,)]) is type(value)
 
 
-def test_what_is_not_said_is_not_there():
+def test_no_flags_parse_to_nothing():
     assert parse() == {}
 
 
-def test_a_section_is_prefixed_and_placed():
+def test_nested_field_flag_has_section_prefix():
     assert parse("--inner.depth", "9") == {("inner", "depth"): 9}
 
 
@@ -117,18 +117,18 @@ def test_a_section_is_prefixed_and_placed():
         (["stray"], "unexpected argument 'stray'"),
     ],
 )
-def test_mistakes_name_the_flag_and_the_value(argv, message):
+def test_flag_errors_name_flag_and_value(argv, message):
     with pytest.raises(TacitError) as caught:
         parse(*argv)
     assert message in str(caught.value)
 
 
-def test_a_flag_is_not_abbreviated():
+def test_abbreviated_flag_is_refused():
     with pytest.raises(TacitError, match="unknown flag --cou"):
         parse("--cou", "1")
 
 
-def test_help_shows_the_string_and_the_default():
+def test_help_shows_doc_and_default():
     parser = Parser("test", "")
     parser.add_options("all", options_of(Everything))
     text = " ".join(parser.format_help().split())
@@ -139,7 +139,7 @@ def test_help_shows_the_string_and_the_default():
     assert "--word TEXT a word (default: none)" in text
 
 
-def test_the_values_of_an_instance_are_the_defaults():
+def test_instance_values_are_the_defaults():
     assert {o.name: o.default for o in options_of(Everything(count=5, inner=Inner(1)))}["count"] == 5
     assert {o.name: o.default for o in options_of(Everything(inner=Inner(1)))}["inner.depth"] == 1
 
@@ -152,8 +152,8 @@ def test_two_settings_with_one_flag_are_refused():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_two_flags_collide_for_any_method_and_all_are_documented(method):
-    parser = make_parser(method)  # raises where two collide
+def test_method_flags_are_unique_and_documented(method):
+    parser = make_parser(method)  # raises if two flags collide
     undocumented = [a.option_strings for a in parser._actions if not (a.help or "").strip()]
     assert not undocumented
     assert {"--kl", "--lr", "--groups", "--seed", "--sft.steps", "--evaluation.every", "--engine.device"} <= set(
@@ -161,14 +161,14 @@ def test_no_two_flags_collide_for_any_method_and_all_are_documented(method):
     )
 
 
-def test_underscores_and_dashes_are_the_same():
+def test_underscores_and_dashes_are_equivalent():
     parser = make_parser("grpo")
     assert parser.parse(["--group_size=4"])[1] == parser.parse(["--group-size", "4"])[1] == {("schedule", "group_size"): 4}
     assert parser.parse(["--evaluation.top_p", "0.5"])[1] == {("evaluation", "top_p"): 0.5}
     assert parser.parse(["--wandb", "my_project"])[1] == {("wandb",): "my_project"}
 
 
-def test_a_table_becomes_settings_and_back():
+def test_settings_round_trip_through_a_table():
     settings = Everything(names=("x",), pair=(0.1, 0.2), maybe=4, inner=Inner(5))
     data = to_data(settings)
     assert data["place"] == "here" and data["names"] == ["x"] and data["inner"] == {"depth": 5}
@@ -187,17 +187,17 @@ def test_a_table_becomes_settings_and_back():
         ({"inner": {"dept": 3}}, "unknown key `dept` in [a.inner]; did you mean `depth`?"),
     ],
 )
-def test_a_table_with_a_mistake_is_refused(data, message):
+def test_bad_table_is_refused(data, message):
     with pytest.raises(TacitError) as caught:
         build(Everything, data, "a")
     assert message in str(caught.value)
 
 
-def test_a_whole_number_is_a_number_in_a_file():
+def test_whole_number_is_accepted_as_float_in_a_file():
     value = from_data(float, 3, "x")
     assert value == 3.0 and isinstance(value, float)
 
 
-def test_optional_text_keeps_everything_but_none():
+def test_optional_text_reads_none_as_none():
     assert from_text(str | None, "some", "x") == "some"
     assert from_text(str | None, "None", "x") is None

@@ -1,4 +1,4 @@
-"""`tacit prepare base`, at a size of seconds."""
+"""`tacit prepare base`, with a model that trains in seconds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_it_says_how_it_was_made(made):
+def test_manifest_records_how_the_base_was_made(made):
     about = read_manifest(made)
     assert about["command"] == "tacit prepare base DEST --size tiny-base --steps 4 --rows 8 --share 0.5"
     assert about["episodes"] == {"alfworld": 3, "cooking": 2, "countdown": 2} and about["settings"]["steps"] == 4
@@ -47,14 +47,14 @@ def test_it_says_how_it_was_made(made):
 
 
 @pytest.mark.slow
-def test_nothing_else_is_left(made):
+def test_only_the_listed_files_are_written(made):
     assert {path.name for path in made.parent.iterdir()} == {"mine"}
     files = {path.name for path in made.iterdir()}
     assert files == {"base.json", *read_manifest(made)["files"]} and "model.safetensors" in files
 
 
 @pytest.mark.slow
-def test_a_run_can_start_from_it_and_is_told_the_world_tersely(made, tmp_path, capsys):
+def test_run_from_a_new_base_uses_terse_wording(made, tmp_path, capsys):
     recipe = Recipe.from_json({"world": "countdown", "model": str(made)})
     assert (
         recipe.settings.prompt.wording == "terse"
@@ -78,15 +78,15 @@ def test_a_run_can_start_from_it_and_is_told_the_world_tersely(made, tmp_path, c
         (["--rows", "-3"], "--rows -3 must be at least 1"),
         (["--processes", "0"], "--processes 0 must be at least 1"),
         (["--device", "tpu"], "device = 'tpu' must be one of auto, cpu, cuda"),
-        (["--gguf", "file"], "unknown flag --gguf"),  # the other model's
+        (["--gguf", "file"], "unknown flag --gguf"),  # a flag of `prepare smollm2`
     ],
 )
-def test_what_cannot_work_is_refused_at_once(words, message, tmp_path, capsys):
+def test_prepare_base_refuses_bad_arguments(words, message, tmp_path, capsys):
     assert main(["prepare", "base", str(tmp_path / "new"), *words]) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
-def test_a_place_that_is_taken_or_cannot_be_made_is_refused_at_once(tmp_path, capsys):
+def test_prepare_base_refuses_an_unusable_destination(tmp_path, capsys):
     assert main(["prepare", "base", str(tmp_path)]) == 2
     assert "exists already; choose a new directory" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
@@ -94,7 +94,7 @@ def test_a_place_that_is_taken_or_cannot_be_made_is_refused_at_once(tmp_path, ca
     assert f"{tmp_path / 'file'} is not a writable directory" in capsys.readouterr().err
 
 
-def test_help_says_what_there_is(capsys):
+def test_prepare_help(capsys):
     for words in ([], ["--help"]):
         assert main(["prepare", *words]) == 0
         assert "usage: tacit prepare COMMAND" in (shown := capsys.readouterr().out) and "smollm2" in shown and "base" in shown
@@ -102,6 +102,6 @@ def test_help_says_what_there_is(capsys):
     assert "--share" in (shown := capsys.readouterr().out) and "--gguf" not in shown
 
 
-def test_something_else_to_prepare(capsys, tmp_path):
+def test_prepare_suggests_the_nearest_name(capsys, tmp_path):
     assert main(["prepare", "bases", str(tmp_path / "new")]) == 2
     assert "unknown command 'bases' of `tacit prepare`. Did you mean 'base'?" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Live progress and what is printed at the end."""
+"""Live progress and final output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def terminal(width: int = 80) -> Console:
 
 
 def drawn(reporter: LiveReporter, console: Console) -> list[str]:
-    """What the terminal shows now, without the codes that move the cursor."""
+    """The current terminal content, without cursor control codes."""
     paper = terminal(console.width)
     paper.print(reporter._render())
     return [line.rstrip() for line in paper.file.getvalue().splitlines()]
@@ -36,7 +36,7 @@ def make_live(width: int, times: list[float]) -> tuple[LiveReporter, Console]:
     return reporter, console
 
 
-def test_a_stage_shows_its_bar_numbers_speed_and_time_left():
+def test_stage_shows_bar_metrics_speed_and_time_left():
     reporter, console = make_live(100, [0.0, 10.0, 10.0])
     reporter.stage("rl", 40, 0)
     reporter.step(1, METRICS)
@@ -47,7 +47,7 @@ def test_a_stage_shows_its_bar_numbers_speed_and_time_left():
 
 
 @pytest.mark.parametrize("width", [16, 24, 40, 60])
-def test_narrow_terminals_break_between_numbers_and_never_inside_one(width):
+def test_narrow_terminal_breaks_lines_between_metrics(width):
     reporter, console = make_live(width, [0.0, 10.0, 10.0])
     reporter.stage("rl", 40, 0)
     reporter.step(1, METRICS)
@@ -58,7 +58,7 @@ def test_narrow_terminals_break_between_numbers_and_never_inside_one(width):
     assert "…" not in text
 
 
-def test_the_pace_of_a_resumed_stage_counts_only_its_own_steps():
+def test_speed_of_a_resumed_stage_counts_only_new_steps():
     reporter, _ = make_live(80, [100.0, 104.0, 104.0])
     reporter.stage("rl", 30, 20)
     reporter.step(22, {})
@@ -66,7 +66,7 @@ def test_the_pace_of_a_resumed_stage_counts_only_its_own_steps():
     reporter.close()
 
 
-def test_what_goes_on_stands_below_the_bar_until_the_next_step():
+def test_status_line_disappears_at_the_next_step_or_message():
     reporter, console = make_live(40, [0.0, 10.0, 10.0])
     reporter.now("rl 1: 0 of 64 episodes, 12 turns, 210 tok/s, at most 3 min 20 s left")
     assert drawn(reporter, console) == ["rl 1: 0 of 64 episodes  12 turns", "210 tok/s  at most 3 min 20 s left"]
@@ -82,7 +82,7 @@ def test_what_goes_on_stands_below_the_bar_until_the_next_step():
     assert "of 64 episodes" not in console.file.getvalue().splitlines()[-1], "no line of its own is left behind"
 
 
-def test_the_time_left_is_unknown_before_the_first_step():
+def test_time_left_is_unknown_before_the_first_step():
     reporter, console = make_live(80, [0.0])
     assert drawn(reporter, console) == []
     reporter.stage("sft", 10, 0)
@@ -91,7 +91,7 @@ def test_the_time_left_is_unknown_before_the_first_step():
     reporter.close()
 
 
-def test_a_supervised_stage_gets_its_speed_from_its_tokens():
+def test_supervised_stage_computes_speed_from_tokens():
     reporter, console = make_live(80, [0.0, 2.0, 2.0])
     reporter.stage("sft", 10, 0)
     reporter.step(1, {"loss": 1.0, "tokens": 500.0})
@@ -99,7 +99,7 @@ def test_a_supervised_stage_gets_its_speed_from_its_tokens():
     reporter.close()
 
 
-def test_evaluations_are_lines_above_the_bar():
+def test_messages_are_printed_above_the_bar():
     console = terminal(30)
     reporter = LiveReporter(console)
     reporter.stage("rl", 10, 0)
@@ -109,7 +109,7 @@ def test_evaluations_are_lines_above_the_bar():
     assert long in console.file.getvalue()
 
 
-def test_no_terminal_means_plain_lines(monkeypatch):
+def test_plain_reporter_is_used_without_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(make_reporter(Console(file=io.StringIO())), PlainReporter)
     live = make_reporter(terminal())
@@ -119,7 +119,7 @@ def test_no_terminal_means_plain_lines(monkeypatch):
     assert isinstance(make_reporter(terminal()), PlainReporter)
 
 
-def test_plain_lines_go_where_the_console_goes():
+def test_plain_reporter_writes_to_the_console():
     console = make_console(io.StringIO())
     reporter = make_reporter(console)
     reporter.stage("rl", 1, 0)
@@ -127,7 +127,7 @@ def test_plain_lines_go_where_the_console_goes():
     assert "rl 1/1  success 43.8%  reward 4.31" in console.file.getvalue()
 
 
-def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch, tmp_path):
+def test_slow_model_load_prints_progress(capsys, monkeypatch, tmp_path):
     said = []
 
     def slowly(self):
@@ -143,19 +143,19 @@ def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch
     assert re.fullmatch(r"loading tiny-0.5m, [\d.]+ s", said[-1]) and not (tmp_path / "run").exists()
 
 
-def test_pack():
+def test_pack_lines_fills_the_width():
     assert pack_lines(["aa", "bb", "cc"], 6) == ["aa  bb", "cc"]
     assert pack_lines(["longer than the line"], 5) == ["longer than the line"]
     assert pack_lines([], 5) == []
 
 
-def test_duration():
+def test_format_duration():
     assert [format_duration(s) for s in (0.04, 9.96, 59, 75, 3600, 7500)] == [
         "0.0 s", "10.0 s", "59 s", "1 min 15 s", "1 h 00 min", "2 h 05 min",
     ]  # fmt: skip
 
 
-def test_lines_are_not_wrapped_and_markup_is_not_read():
+def test_lines_are_not_wrapped_and_markup_is_not_parsed():
     console = terminal(20)
     say(console, "a [bold]very[/bold] long line about a run directory")
     say_pairs(console, [("panel", "countdown/test/128 (hash 92e139b7fff24cbc)"), ("x", "1")])
@@ -170,14 +170,14 @@ def test_only_the_label_is_dim():
     assert console.file.getvalue() == "\x1b[2m  seed  \x1b[0m0\n"
 
 
-def test_numbers_in_tables_stay_whole():
+def test_numbers_in_tables_are_not_wrapped():
     console = terminal(48)
     rows = [("after rl 40", "43.8%", "[35.5, 52.4]", "words that may well be broken")]
     console.print(table("", ("stage", "success", "interval", "note"), rows, numbers=("success", "interval")))
     assert "after rl 40" in console.file.getvalue() and "43.8%  [35.5, 52.4]" in console.file.getvalue()
 
 
-def test_scores_are_the_last_of_each_stage_and_the_peak_where_it_was_not_the_last():
+def test_score_rows_show_last_of_each_stage_and_the_peak():
     def score(stage: str, step: int, success: float) -> dict:
         return {"stage": stage, "step": step, "success": success, "interval": [0.0, 1.0], "episodes": 8}
 

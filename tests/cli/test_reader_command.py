@@ -1,4 +1,4 @@
-"""`tacit eval reader` and `tacit play --policy reader`: a rule that is asked as a policy is asked."""
+"""`tacit eval reader` and `tacit play --policy reader`: the rule agent acts from the prompt, like a policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def own_directory(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_it_is_measured_by_what_it_reads(capsys, own_directory):
+def test_eval_reader_records_its_prompts(capsys, own_directory):
     result = measure(capsys)
     assert result["panel"] == "alfworld/unseen/6" and result["success"] > 0.8 and result["fingerprint"] == "reader of alfworld"
     assert (result["reads"]["method"], result["reads"]["wording"], result["reads"]["block"]) == (
@@ -32,7 +32,7 @@ def test_it_is_measured_by_what_it_reads(capsys, own_directory):
     assert paper["reads"]["block"] == "paper" and paper["prompt_tokens"] < result["prompt_tokens"]
 
 
-def test_it_can_be_watched(capsys):
+def test_play_reader(capsys):
     assert main(["play", "--policy", "reader", "--world", "alfworld", "--prompts"]) == 0
     said = capsys.readouterr().out
     assert "subgoal: find_object" in said and "success in" in said
@@ -48,6 +48,6 @@ def test_it_can_be_watched(capsys):
         (("--world", "alfworld", "--tokens"), "--tokens counts with a policy's own tokenizer, and 'reader' has none"),
     ],
 )
-def test_what_it_cannot_do_is_refused(capsys, flags, reason):
+def test_eval_reader_refuses_bad_arguments(capsys, flags, reason):
     assert main(["eval", "reader", "--tasks", "1", *flags]) == 2
     assert reason in capsys.readouterr().err

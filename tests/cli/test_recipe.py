@@ -1,4 +1,4 @@
-"""Recipes from files and flags, and what is refused before anything is loaded."""
+"""Recipes from files and flags, and errors found before anything is loaded."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def file(tmp_path) -> Path:
     return path
 
 
-def test_a_file_is_read(file):
+def test_recipe_is_read_from_a_file(file):
     recipe = resolve(file=file)
     assert (recipe.world, recipe.method, recipe.model) == ("countdown", "grpo", "tiny")
     assert (recipe.train.seed, recipe.train.max_steps, recipe.train.sft.steps) == (3, 12, 10)
@@ -76,21 +76,21 @@ def test_a_file_is_read(file):
     assert recipe.out == Path("runs/countdown-grpo-3")
 
 
-def test_flags_win_over_the_file_and_leave_the_rest(file):
+def test_flags_override_the_file(file):
     recipe = resolve("--kl", "0.5", "--groups", "9", "--max-steps", "5", "--sft.lr", "0.1", file=file)
     assert (recipe.settings.kl, recipe.settings.prompt.history) == (0.5, 1)
     assert (recipe.schedule.groups, recipe.schedule.lr) == (9, 1e-4)
     assert (recipe.train.max_steps, recipe.train.sft.steps, recipe.train.sft.lr) == (5, 10, 0.1)
 
 
-def test_a_method_may_be_a_bare_name(tmp_path):
+def test_method_may_be_a_name(tmp_path):
     file = tmp_path / "short.toml"
     file.write_text('world = "countdown"\nmethod = "ppo"\n')
     recipe = resolve("--lam", "0.5", file=file, method="ppo")
     assert recipe.method == "ppo" and recipe.settings.lam == 0.5
 
 
-def test_another_method_keeps_what_the_file_says(file):
+def test_method_flag_keeps_the_files_other_settings(file):
     recipe = resolve("--method", "rloo", file=file, method="rloo")
     assert recipe.method == "rloo" and recipe.settings.prompt.history == 1 and recipe.out == Path("runs/countdown-rloo-3")
 
@@ -103,13 +103,13 @@ def test_json_round_trip_is_exact(method):
     assert big.tiny is None and Recipe.from_json(json.loads(json.dumps(big.to_json()))) == big
 
 
-def test_the_settings_of_a_run_are_a_settings_file(tmp_path, file):
+def test_settings_of_a_run_are_a_valid_settings_file(tmp_path, file):
     recipe = resolve(file=file)
     (tmp_path / "settings.json").write_text(json.dumps(recipe.to_json()))
     assert resolve(file=tmp_path / "settings.json") == recipe
 
 
-def test_a_tiny_policy_is_told_tersely_and_visibly():
+def test_tiny_policy_gets_terse_prompts_with_a_note():
     recipe = resolve("--world", "countdown")
     assert (recipe.settings.prompt.wording, recipe.settings.prompt.style, recipe.settings.prompt.admissible) == (
         "terse",
@@ -124,15 +124,15 @@ def test_a_tiny_policy_is_told_tersely_and_visibly():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_not_said_is_the_methods_own_schedule(method):
-    """As `--help` shows it, and as its paper has it: not that of schedules in general."""
+def test_default_schedule_is_the_methods_own(method):
+    """The defaults are the paper's schedule, as `--help` shows, not those of the Schedule class."""
     own = get_method(method)().schedule
     document = {"world": "countdown", "method": method}
     assert Recipe.from_json(document).schedule == own
     assert Recipe.from_json({**document, "schedule": {"lr": 0.5}}).schedule == replace(own, lr=0.5)
 
 
-def test_a_value_head_is_turned_on_where_the_method_learns_a_value():
+def test_value_head_is_enabled_when_the_method_learns_a_value():
     prepared = prepare(resolve("--world", "countdown", "--method", "ppo", method="ppo"))
     recipe, method = prepared.recipe, prepared.methods[0]
     assert (
@@ -169,7 +169,7 @@ def test_a_value_head_is_turned_on_where_the_method_learns_a_value():
         ("seed = 1", "no world was named. Give --world NAME"),
     ],
 )
-def test_a_file_with_a_mistake_is_refused(tmp_path, text, message):
+def test_bad_settings_file_is_refused(tmp_path, text, message):
     file = tmp_path / "bad.toml"
     file.write_text(text)
     with pytest.raises(TacitError) as caught:
@@ -177,7 +177,7 @@ def test_a_file_with_a_mistake_is_refused(tmp_path, text, message):
     assert message in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_missing_settings_file_is_named(tmp_path):
     with pytest.raises(TacitError, match=r"cannot read the settings file .*none\.toml: No such file"):
         Recipe.resolve(tmp_path / "none.toml", {})
 
@@ -238,11 +238,11 @@ def test_impossible_settings_are_refused_with_the_reason(argv, message):
         ("reuserl", "--delta", "1", "delta = 1.0 must be above 0 and below 1"),
     ],
 )
-def test_settings_of_a_method_have_bounds(method, flag, value, message):
+def test_method_settings_are_bounded(method, flag, value, message):
     assert message in refusal(flag, value, method=method)
 
 
-def test_groups_of_one_are_fine_where_nothing_is_compared_within_them():
+def test_group_size_one_is_allowed_without_group_comparison():
     for method in ("ppo", "reinforce_pp"):
         recipe = resolve("--world", "countdown", "--method", method, "--group-size", "1", method=method)
         prepare(recipe, (ENVIRONMENT,))
@@ -251,14 +251,14 @@ def test_groups_of_one_are_fine_where_nothing_is_compared_within_them():
     assert "gamma = 1.5 must be between 0 and 1" in refusal("--gamma", "1.5", method="ppo")
 
 
-def test_a_world_without_an_expert_or_text_is_refused_only_where_it_is_needed():
+def test_missing_expert_or_text_is_refused_only_when_needed():
     bare = replace(ENVIRONMENT, experts={}, example_texts=None)
     assert "offers none" in refusal(world=bare)
     assert "has no expert" in refusal("--sft.steps", "5", world=replace(ENVIRONMENT, experts={}))
     prepare(resolve("--world", "countdown", "--model", "owner/name"), (bare,))
 
 
-def test_a_directory_that_is_no_model_is_refused(tmp_path):
+def test_directory_without_a_model_is_refused(tmp_path):
     assert "has no config.json" in refusal("--model", str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     assert "has no tokenizer (tokenizer.json or the like)" in refusal("--model", str(tmp_path))
@@ -266,7 +266,7 @@ def test_a_directory_that_is_no_model_is_refused(tmp_path):
     assert "is a run; to start from its weights" in refusal("--model", str(tmp_path))
 
 
-def test_an_existing_run_is_not_written_over(tmp_path):
+def test_existing_run_is_not_overwritten(tmp_path):
     check_new_run(tmp_path / "new" / "deep")
     (tmp_path / "settings.json").write_text("{}")
     with pytest.raises(TacitError, match=r"already contains a run\. Resume it with `tacit train --resume \S+`, or"):
@@ -280,8 +280,8 @@ def test_an_existing_run_is_not_written_over(tmp_path):
         check_new_run(tmp_path / "settings.json" / "run")
 
 
-def test_a_directory_of_other_files_is_refused(tmp_path):
-    for name in (".gitkeep", "console.log", "checkpoints"):  # of a run that was stopped before it had begun
+def test_nonempty_directory_without_a_run_is_refused(tmp_path):
+    for name in (".gitkeep", "console.log", "checkpoints"):  # files of a run that stopped before its first iteration
         (tmp_path / name).touch()
         check_new_run(tmp_path)
     (tmp_path / "notes.txt").touch()
@@ -292,26 +292,26 @@ def test_a_directory_of_other_files_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+def test_unwritable_directory_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(TacitError, match="is not writable"):
         check_new_run(tmp_path / "run")
 
 
-def test_unknown_worlds_suggest_the_nearest():
+def test_unknown_world_suggests_the_nearest_name():
     with pytest.raises(TacitError, match=r"unknown world 'countdwon'\. Did you mean 'countdown'"):
         open_world("countdwon")
 
 
-def test_prompt_settings_belong_in_their_own_table():
+def test_prompt_settings_in_the_method_table_are_refused():
     with pytest.raises(TacitError, match=r"unknown key `history` in \[method\]; did you mean \[prompt\] history\?"):
         Recipe.from_json({"world": "countdown", "method": {"name": "grpo", "history": 1}})
     with pytest.raises(TacitError, match=r"write \[prompt\], not \[method.prompt\]"):
         Recipe.from_json({"world": "countdown", "method": {"name": "grpo", "prompt": {}}})
 
 
-def test_an_instruction_tuned_model_reads_conversations_unless_told_otherwise(tmp_path):
-    """A tokenizer with a chat template decides for a directory, the name for a hub id."""
+def test_instruction_tuned_model_gets_its_chat_template_by_default(tmp_path):
+    """For a directory the tokenizer's chat template decides, for a hub id the name."""
     (tmp_path / "config.json").write_text('{"vocab_size": 50000}')
     plain = Recipe.from_json({"world": "countdown", "model": str(tmp_path)})
     assert not plain.settings.prompt.chat and not plain.notes

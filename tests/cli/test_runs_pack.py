@@ -1,4 +1,4 @@
-"""`tacit runs pack` and `unpack`: a run continues on another machine as if it had never stopped."""
+"""`tacit runs pack` and `unpack`: a run continues on another machine as if it had not stopped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ engine = { device = "cpu", threads = 1, lora_rank = 4 }
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run of three iterations, the same run stopped after two, and the pack of the latter."""
+    """A run of three iterations, the same run stopped after two, and a pack of the stopped one."""
     place = tmp_path_factory.mktemp("runs")
     (place / "small.toml").write_text(SMALL)
     assert main(["train", "--config", str(place / "small.toml"), "--out", str(place / "whole")]) == 0
@@ -53,7 +53,7 @@ def weights(run, step):
 
 
 @pytest.mark.slow
-def test_a_run_continued_from_a_pack_equals_an_uninterrupted_one(runs, tmp_path, capsys):
+def test_run_resumed_from_a_pack_equals_uninterrupted_run(runs, tmp_path, capsys):
     shutil.copytree(runs / "half.pack", tmp_path / "half.pack")
     assert main(["train", "--resume", str(tmp_path / "half.pack"), "--iterations", "3"]) == 0
     assert "unpacked to" in capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_a_run_continued_from_a_pack_equals_an_uninterrupted_one(runs, tmp_path,
 
 
 @pytest.mark.slow
-def test_parts_are_small_and_the_manifest_names_the_run(runs, tmp_path, monkeypatch):
+def test_parts_are_small_and_manifest_names_the_run(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(portable, "PART_BYTES", 5000)
     manifest = portable.pack_run(runs / "half", tmp_path / "pack")
     sizes = [(tmp_path / "pack" / part["name"]).stat().st_size for part in manifest["parts"]]
@@ -76,7 +76,7 @@ def test_parts_are_small_and_the_manifest_names_the_run(runs, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_compact_pack_keeps_the_weights_and_rounds_the_moments(runs, tmp_path):
+def test_compact_pack_keeps_weights_and_rounds_moments(runs, tmp_path):
     portable.pack_run(runs / "half", tmp_path / "pack", compact=True)
     run, _ = portable.unpack_run(tmp_path / "pack", tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(weights(run, 2).values(), weights(runs / "half", 2).values(), strict=True))
@@ -96,7 +96,7 @@ def test_a_compact_pack_keeps_the_weights_and_rounds_the_moments(runs, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_compact_pack_of_bfloat16_weights_continues_from_them(runs, tmp_path):
+def test_compact_pack_of_bfloat16_weights_can_be_resumed(runs, tmp_path):
     words = ["--config", str(runs / "small.toml"), "--engine.dtype", "bfloat16", "--iterations", "1"]
     assert main(["train", *words, "--out", str(tmp_path / "half")]) == 0
     assert main(["runs", "pack", str(tmp_path / "half"), "--compact", "--out", str(tmp_path / "pack")]) == 0
@@ -106,7 +106,7 @@ def test_a_compact_pack_of_bfloat16_weights_continues_from_them(runs, tmp_path):
     assert main(["train", "--resume", str(run), "--iterations", "2"]) == 0
 
 
-def test_bytes_per_parameter_of_a_compact_pack(tmp_path):
+def test_compact_pack_needs_less_than_2_6_bytes_per_parameter(tmp_path):
     """48 MB for rank 16 on Qwen2.5-1.5B (18.5 million parameters, bfloat16) is 2.6 bytes per parameter, weights included."""
     torch.manual_seed(0)
     names = [f"layers.{i}.lora_{side}.default.weight" for i in range(4) for side in "AB"]
@@ -154,7 +154,7 @@ def test_bad_packs_are_refused_with_the_reason(runs, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_pack_of_another_model_is_refused(runs, tmp_path, capsys):
+def test_pack_of_another_model_is_refused(runs, tmp_path, capsys):
     from tacit.engines.models.bases import fingerprint
 
     pack = tmp_path / "half.pack"
@@ -193,7 +193,7 @@ def write_pack(place: Path, data: bytes, **changes: Any) -> Path:
 
 
 def write_tar(*members: tuple[str, bytes, bytes], repeat: int = 1) -> bytes:
-    """Members are (name, type, contents); the contents of each come `repeat` times."""
+    """Members are (name, type, contents). The contents of each are written `repeat` times."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb") as file:
         for name, kind, data in members:
@@ -206,8 +206,8 @@ def write_tar(*members: tuple[str, bytes, bytes], repeat: int = 1) -> bytes:
     return packed.getvalue()
 
 
-def test_a_pack_of_a_stranger_is_bounded_and_stays_in_its_directory(tmp_path, capsys):
-    """The header that expands is a quarter of a megabyte, and tarfile would read all of it into memory."""
+def test_hostile_packs_are_refused_and_write_nothing(tmp_path, capsys):
+    """The first header is a quarter of a megabyte compressed; tarfile would expand all of it in memory."""
     moments = tmp_path / "training" / "default.safetensors"
     moments.parent.mkdir()
     rank_one = {"exp_avg_sq.rows/w": torch.ones(1 << 20), "exp_avg_sq.columns/w": torch.ones(1 << 20)}

@@ -1,4 +1,4 @@
-"""What is done with a run afterwards, where it was in several worlds: the world is named, or it is said that it must be."""
+"""Commands on a run trained in several worlds: they require --world when the world is ambiguous."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def run(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("command", ["inspect dictionary RUN", "modules export RUN --out OUT", "eval RUN --method grpo"])
-def test_which_world_is_meant_has_to_be_said(run, command, tmp_path, capsys):
+def test_ambiguous_world_must_be_named(run, command, tmp_path, capsys):
     words = [{"RUN": str(run), "OUT": str(tmp_path)}.get(word, word) for word in command.split()]
     assert main(words) == 2
     assert "was trained in several worlds (alfworld,countdown); choose one with --world." in capsys.readouterr().err
-    if not command.startswith("eval"):  # a policy may play where it has never been
+    if not command.startswith("eval"):  # a policy may be evaluated in a new world
         assert main([*words, "--world", "cooking"]) == 2
         assert "this run was in alfworld,countdown, not in 'cooking'" in capsys.readouterr().err
 
@@ -49,7 +49,7 @@ def test_each_world_has_its_own_dictionary_and_episodes(run, world, capsys):
     assert found["behaviour"]["evaluation after rl 2"]["episodes"] == 3
 
 
-def test_a_module_is_for_one_of_them_and_has_its_score(run, tmp_path, capsys):
+def test_exported_module_is_for_one_world_and_has_its_score(run, tmp_path, capsys):
     assert main(["modules", "export", str(run), "--out", str(tmp_path), "--world", "countdown"]) == 0
     module = read_module(tmp_path / "unified")
     assert module.world == "countdown" and module.families == ("three_numbers", "four_numbers")
@@ -59,7 +59,7 @@ def test_a_module_is_for_one_of_them_and_has_its_score(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("world", ["alfworld", "countdown"])
-def test_the_last_number_of_a_world_is_repeated_as_the_end_of_the_run_says(run, world, tmp_path, capsys):
+def test_eval_repeats_the_final_result_of_each_world(run, world, tmp_path, capsys):
     words = ["eval", str(run), "--world", world, "--out", str(tmp_path)]
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
@@ -71,14 +71,14 @@ def test_the_last_number_of_a_world_is_repeated_as_the_end_of_the_run_says(run, 
     assert f"tacit play --policy {run} --world alfworld" in said
 
 
-def test_words_of_several_worlds_are_no_base_of_a_module(tmp_path, capsys):
+def test_from_scratch_run_in_several_worlds_cannot_be_exported(tmp_path, capsys):
     write_json(tmp_path / "settings.json", {"world": "alfworld,countdown", "model": "tiny", "method": {}})
     assert main(["modules", "export", str(tmp_path), "--out", str(tmp_path / "m"), "--world", "countdown"]) == 2
     assert "trained a model from scratch in several worlds" in capsys.readouterr().err
 
 
-def test_another_method_reads_with_what_both_have(run, tmp_path, capsys):
-    """Its settings for single worlds were read as if the other method had them too."""
+def test_eval_with_another_method_keeps_only_shared_settings(run, tmp_path, capsys):
+    """Per-world settings of the run's method must not be applied to a method that lacks them."""
     words = ["eval", str(run), "--world", "countdown", "--method", "grpo", "--out", str(tmp_path), "--json"]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["panel"] == "countdown/test/3"

@@ -1,4 +1,4 @@
-"""`--engine sharded` from the command line: a run like any other, resumed and evaluated like any other."""
+"""`--engine sharded` from the command line: training, evaluation and refused settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUN = """train --world countdown --model tiny --tiny.vocab 512 --tiny.hidden 32 
 
 
 @pytest.mark.slow
-def test_a_run_on_two_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_on_two_ranks_matches_run_on_one_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ranks = ["--engine", "sharded", "--engine.ranks", "2", "--engine.timeout-s", "120"]
     assert main([*RUN, *ranks, "--out", str(tmp_path / "two")]) == 0
     assert main([*RUN, "--out", str(tmp_path / "one")]) == 0
@@ -31,7 +31,7 @@ def test_a_run_on_two_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["eval", str(tmp_path / "two"), "--tasks", "2"]) == 0
 
 
-def test_overlap_without_servers_is_refused_before_anything_is_loaded_or_written(
+def test_overlap_without_servers_is_refused_before_loading(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tacit.config.resources.RunResources.open", lambda self: pytest.fail("something was loaded"))

@@ -1,4 +1,4 @@
-"""A command that a batch system stops, or whose terminal is closed, ends as with ^C: in words that say how to go on."""
+"""A command stopped by SIGTERM or SIGHUP ends as with Ctrl-C and says how to resume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAIN = (
 
 @pytest.fixture(autouse=True)
 def not_under_nohup() -> Iterator[None]:
-    """Whoever runs the tests may have these signals ignored, or have them run in the background, where ^C is."""
+    """The tests may run under nohup or in the background, where these signals are ignored. Restore the default handlers."""
     usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
     before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
@@ -31,7 +31,7 @@ def not_under_nohup() -> Iterator[None]:
 
 
 def stopped_by(number):
-    """In the place of anything that takes its time."""
+    """A replacement for a slow function: it sends the signal and sleeps."""
 
     def work(*_, **__):
         os.kill(os.getpid(), number)
@@ -41,7 +41,7 @@ def stopped_by(number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_and_says_so(tmp_path, capsys, monkeypatch, number):
+def test_run_stopped_at_startup_writes_nothing(tmp_path, capsys, monkeypatch, number):
     monkeypatch.setattr(running.Prepared, "setups", stopped_by(number))
     assert main([*TRAIN.split(), "--out", str(tmp_path / "run")]) == 128 + number
     assert "stopped. Nothing was written." in capsys.readouterr().err and not (tmp_path / "run").exists()
@@ -49,18 +49,18 @@ def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_and_says_so(tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_one_that_is_stopped_before_its_first_iteration_says_how_to_go_on_and_does(tmp_path, capsys, monkeypatch, number):
+def test_run_stopped_before_first_iteration_can_be_resumed(tmp_path, capsys, monkeypatch, number):
     run = str(tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "train", stopped_by(number))
         assert main([*TRAIN.split(), "--out", run]) == 128 + number
     assert f"stopped. Continue with `tacit train --resume {run}`." in capsys.readouterr().err
-    if number == signal.SIGTERM:  # once is enough
+    if number == signal.SIGTERM:  # one signal is enough
         assert main(["train", "--resume", run]) == 0
 
 
-def test_one_that_is_killed_before_it_has_settings_is_to_be_begun_again(tmp_path, capsys, monkeypatch):
-    """Between its first file and its settings there is a moment; then there is nothing to resume, and nothing in the way."""
+def test_run_killed_before_writing_settings_must_be_started_again(tmp_path, capsys, monkeypatch):
+    """Between the first file and the settings there is nothing to resume, and a new run may use the directory."""
     run = str(tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr("tacit.runs.directory.versions", stopped_by(signal.SIGTERM))
@@ -73,13 +73,13 @@ def test_one_that_is_killed_before_it_has_settings_is_to_be_begun_again(tmp_path
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_comparison_that_is_stopped_says_which_signal_it_was(tmp_path, capsys, monkeypatch, number):
+def test_stopped_comparison_exits_with_signal_code_and_can_be_resumed(tmp_path, capsys, monkeypatch, number):
     monkeypatch.setattr("tacit.comparison.results.run_cells", stopped_by(number))
     assert main(["compare", "step-credit", "--out", str(tmp_path)]) == 128 + number
     assert "stopped. The same command resumes it" in capsys.readouterr().err and (tmp_path / "comparison.json").is_file()
 
 
-def test_a_signal_that_is_ignored_stays_ignored(monkeypatch):
+def test_ignored_signal_stays_ignored(monkeypatch):
     """As under nohup."""
     seen = []
 

@@ -1,4 +1,4 @@
-"""The real command line on the Tinker engine: two iterations at a service in this process, and a resumed one."""
+"""The command line on the Tinker engine, against a service in this process: two iterations, then a resumed one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tinker_service import Loopback
 
 
 @pytest.mark.slow
-def test_two_iterations_at_a_service(tmp_path, monkeypatch, capsys):
+def test_tinker_run_trains_and_resumes(tmp_path, monkeypatch, capsys):
     service = Loopback()
     monkeypatch.setattr("tacit.engines.open_service", lambda settings: service)
     run = tmp_path / "run"
@@ -46,12 +46,12 @@ def test_two_iterations_at_a_service(tmp_path, monkeypatch, capsys):
     assert main(["train", "--resume", str(run), "--iterations", "3"]) == 0, capsys.readouterr().err
 
 
-def test_without_a_key_it_says_so(monkeypatch, capsys):
+def test_missing_tinker_key_is_reported(monkeypatch, capsys):
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     assert main(["train", "--engine", "tinker", "--model", "some/model", "--world", "countdown"]) == 2
     assert "there is no key in $TINKER_API_KEY" in capsys.readouterr().err
 
 
-def test_what_it_cannot_do_is_refused_before_anything_is_loaded(capsys):
+def test_method_the_tinker_engine_cannot_run_is_refused(capsys):
     assert main(["train", "--engine", "tinker", "--model", "some/model", "--world", "countdown", "--method", "bipace"]) == 2
     assert "needs hidden_states, which engine 'tinker' cannot do" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`tacit eval --tokens`: the table on a run's own episodes, the same again from its journal, and who is refused."""
+"""`tacit eval --tokens`: the token table of a run's episodes, the same table from its journal, and refused targets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def measure(capsys, *flags):
 
 
 @pytest.mark.slow
-def test_a_table_of_five_contexts_and_a_picture(own_directory, capsys):
+def test_token_table_covers_five_contexts(own_directory, capsys):
     result, said = measure(capsys, "--method", "constant_context")
     own, one, one_unlisted, full, full_unlisted = result["tokens"]
     assert [use["context"] for use in result["tokens"]] == [
@@ -37,7 +37,7 @@ def test_a_table_of_five_contexts_and_a_picture(own_directory, capsys):
     for listed, unlisted in ((one, one_unlisted), (full, full_unlisted)):
         assert unlisted["prompt_tokens_per_turn"] < listed["prompt_tokens_per_turn"]
         assert unlisted["context"] in said and listed["context"] in said
-    # what is counted for the own context is what the evaluation itself read
+    # The counts of the own context equal what the evaluation read.
     assert own["prompt_tokens_per_turn"] == pytest.approx(result["prompt_tokens"])
     assert full["growth_per_turn"] > 5 and abs(own["growth_per_turn"]) < full["growth_per_turn"] / 5
     assert f"{full['prompt_tokens_per_turn'] / own['prompt_tokens_per_turn']:.2f}×" in said
@@ -47,12 +47,12 @@ def test_a_table_of_five_contexts_and_a_picture(own_directory, capsys):
     assert again["tokens"] == result["tokens"], "episodes read back from the journal count the same"
 
 
-def test_without_the_flag_nothing_is_counted(own_directory, capsys):
+def test_tokens_are_not_counted_without_the_flag(own_directory, capsys):
     assert main(["eval", "tiny", "--world", "countdown", "--tasks", "1", "--max-steps", "1", "--json", *SMALL]) == 0
     said = capsys.readouterr().out
     assert "tokens" not in json.loads(said.splitlines()[-1]) and "ReAct" not in said
 
 
-def test_an_expert_has_no_tokenizer(own_directory, capsys):
+def test_tokens_of_the_expert_are_refused(own_directory, capsys):
     assert main(["eval", "expert", "--world", "countdown", "--tasks", "1", "--tokens"]) == 2
     assert "--tokens counts with a policy's own tokenizer, and 'expert' has none" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The worlds of recipes and of boxes in real runs: imitation, two iterations of each method, and what comes out of it."""
+"""TextCraft and Sokoban in real runs: imitation, two iterations of each method, and the other commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL = [
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", ["grpo", "reuserl", "bipace", "constant_context"])
 @pytest.mark.parametrize("world", ["textcraft", "sokoban"])
-def test_two_iterations(world, method, tmp_path, capsys):
+def test_two_iterations_of_each_method(world, method, tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["train", "--world", world, "--method", method, *SMALL, "--out", str(out)]) == 0
     said, summary = capsys.readouterr().out, read_summary(out)
@@ -44,7 +44,7 @@ def test_two_iterations(world, method, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("world", ["textcraft", "sokoban"])
-def test_the_other_commands(world, capsys):
+def test_list_eval_and_play(world, capsys):
     assert main(["list", "worlds"]) == 0
     assert world in capsys.readouterr().out
     assert main(["eval", "expert", "--world", world, "--tasks", "8", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""A comparison of three methods × two worlds × three seeds that takes seconds."""
+"""A comparison of three methods × two worlds × three seeds that runs in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tacit compare` for real: whole, killed in the middle, with a run that fails, and with panels that do not fit."""
+"""`tacit compare` with real runs: complete, killed and resumed, with a failing run, and with differing panels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory):
-    """One cache for all processes of these tests, and one thread for each."""
+    """One cache for all processes of these tests, and one thread per process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -43,7 +43,7 @@ def file(tmp_path_factory) -> Path:
 
 
 def compare(file: Path, out: Path, *words: str, code: int = 0) -> str:
-    """In this process: its runs are still processes of their own. What it printed."""
+    """Run the command in this process and return its output. The training runs are subprocesses."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         ended = main(["compare", str(file), "--out", str(out), "--jobs", "2", *words])
@@ -61,12 +61,12 @@ def finished(out: Path) -> int:
 
 @pytest.fixture(scope="module")
 def whole(file, tmp_path_factory) -> tuple[Path, str]:
-    """A comparison that nobody disturbed, and what it printed."""
+    """An uninterrupted comparison and its output."""
     out = tmp_path_factory.mktemp("whole") / "comparison"
     return out, compare(file, out)
 
 
-def test_a_comparison_ends_in_a_table_of_everything(whole):
+def test_comparison_writes_table_plots_and_results(whole):
     out, printed = whole
     found = read(out)
     assert found["complete"] and len(found["cells"]) == 12 and len(found["table"]) == 6
@@ -78,7 +78,7 @@ def test_a_comparison_ends_in_a_table_of_everything(whole):
         "schedule.minibatches": ["ppo"], "engine.value_head": [],
     }  # fmt: skip
     assert "- std: population in grpo, ppo; none in plain" in (out / "table.md").read_text().splitlines()
-    assert printed.count("settings in which the methods differ in next:") == 2  # before the runs, and beside the table
+    assert printed.count("settings in which the methods differ in next:") == 2  # before the runs and next to the table
     assert re.search(r"next/ppo/1 finished after .*, success \d+\.\d% \(", printed)
     assert printed.count("begins") == 13 and "resumes" not in printed
     for cell in found["cells"]:
@@ -91,34 +91,34 @@ def test_a_comparison_ends_in_a_table_of_everything(whole):
     assert f"Next: tacit report {out} " in printed and f"writes {out}/report.html" in printed
 
 
-def test_all_runs_of_a_world_with_a_start_begin_where_it_ended(whole):
+def test_runs_start_from_the_worlds_shared_start(whole):
     out, _ = whole
     found = read(out)
     taught = found["starts"]["same"]["evaluation"]
     assert taught["stage"] == "sft" and all(c["start"] == taught for c in found["cells"] if c["world"] == "same")
-    # It knew something when they began: a policy that had lost its lessons would not.
+    # The start has learned something, so runs that lost its weights would start lower.
     assert taught["success"] > 0.3
     ppo = read_settings(out / "runs/same/ppo/0")
     assert ppo["engine"]["value_head"] and ppo["prompt"]["style"] == "bare" and ppo["prompt"]["wording"] == "terse"
     assert all(c["start"]["seed"] == c["seed"] for c in found["cells"] if c["world"] == "next")
 
 
-def test_the_runs_are_ordinary_ones(whole, capsys):
+def test_runs_of_a_comparison_can_be_evaluated(whole, capsys):
     out, _ = whole
     assert main(["eval", str(out / "runs/same/ppo/1"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["equals_run"] is True
 
 
-def test_done_again_it_only_says_so(whole, file):
+def test_repeated_comparison_runs_nothing(whole, file):
     out, _ = whole
     before = (out / "table.csv").read_bytes()
     printed = compare(file, out)
     assert "begins" not in printed and "resumes" not in printed and (out / "table.csv").read_bytes() == before
 
 
-def test_killed_in_the_middle_moved_stopped_and_resumed_it_ends_in_the_same_table(whole, file, tmp_path):
+def test_killed_moved_and_stopped_comparison_resumes_to_the_same_table(whole, file, tmp_path):
     out = tmp_path / "killed"
-    # Started from nothing, with a server of its own in its group, so that all of it is killed at once.
+    # A new session, so that killpg stops the command and all its runs at once.
     command = [sys.executable, "-m", "tacit.cli.main", "compare", str(file), "--out", str(out), "--jobs", "2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     deadline = time.monotonic() + 280
@@ -132,12 +132,12 @@ def test_killed_in_the_middle_moved_stopped_and_resumed_it_ends_in_the_same_tabl
     out = out.rename(tmp_path / "moved")
     going_on = start("compare", file, "--out", out, "--jobs", "2")
     going_on.until(lambda: finished(out) >= 6)
-    going_on.terminate()  # the command alone: its runs are its own to stop
+    going_on.terminate()  # the command only; it must stop its own runs
     assert going_on.wait() == 143 and "stopped. The same command resumes it" in going_on.out + going_on.err
     assert not read(out)["complete"] and 6 <= finished(out) < 12
     for lock in out.glob("runs/**/.lock"):
         with lock.open() as held:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused where somebody still writes
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if a process still writes
 
     printed = compare(file, out)
     assert 1 <= printed.count("begins") + printed.count("resumes") <= 6
@@ -148,7 +148,7 @@ def test_killed_in_the_middle_moved_stopped_and_resumed_it_ends_in_the_same_tabl
     assert [c["digest"] for c in ours["cells"]] == [c["digest"] for c in theirs["cells"]]
 
 
-def test_a_run_that_fails_is_told_the_others_go_on_and_what_was_not_asked_for_is_missing(tmp_path):
+def test_failed_run_is_reported_and_the_others_continue(tmp_path):
     method = tmp_path / "broken.py"
     method.write_text(
         "from dataclasses import dataclass\n"
@@ -188,7 +188,7 @@ def test_a_run_that_fails_is_told_the_others_go_on_and_what_was_not_asked_for_is
     assert "- broken, seed 0: failed: the ladder was pulled away." in page and "Nothing has been measured here yet." in page
 
 
-def test_a_panel_that_changed_is_refused_with_both_hashes(whole, file, tmp_path, capsys):
+def test_changed_panel_is_refused_with_both_hashes(whole, file, tmp_path, capsys):
     out = tmp_path / "changed"
     shutil.copytree(whole[0] / "runs", out / "runs")
     place = out / "runs/next/plain/1"
@@ -202,7 +202,7 @@ def test_a_panel_that_changed_is_refused_with_both_hashes(whole, file, tmp_path,
     assert known in said and "0123456789abcdef" in said and "runs/next/plain/1" in said and not (out / "table.md").exists()
 
 
-def test_a_dry_run_touches_nothing(file, tmp_path, capsys):
+def test_dry_run_writes_nothing(file, tmp_path, capsys):
     assert main(["compare", str(file), "--out", str(tmp_path / "none"), "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert "same: 50 steps of imitation, once, seed 0" in printed and not (tmp_path / "none").exists()
@@ -219,19 +219,19 @@ def test_a_dry_run_touches_nothing(file, tmp_path, capsys):
         ([], "required: FILE"),
     ],
 )
-def test_mistakes_on_the_command_line_are_explained(file, words, reason, capsys):
+def test_compare_refuses_bad_arguments(file, words, reason, capsys):
     assert main(["compare", *(word.format(file=file) for word in words)]) == 2
     assert reason in capsys.readouterr().err
 
 
-def test_help_shows_the_shape_of_the_file(capsys, monkeypatch):
+def test_help_shows_the_file_format(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["compare", "--help"]) == 0
     printed = capsys.readouterr().out
     assert "[methods.grpo]" in printed and "--jobs N" in printed and max(map(len, printed.splitlines())) <= 100
 
 
-def test_the_example_can_be_done():
+def test_example_comparison_can_be_planned():
     from tacit.comparison.plan import make_plan
     from tacit.config.recipe import comparison_recipe, read_document
 

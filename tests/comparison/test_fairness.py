@@ -1,4 +1,4 @@
-"""What the columns of a comparison differ in is told, and refused where no column is about it."""
+"""Settings in which the methods of a comparison differ: reported, and refused unless a method's own table sets them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def told(plan: Plan, world: str = "countdown") -> dict[str, Difference]:
     return {difference.setting: difference for difference in plan.differences[world]}
 
 
-def test_defaults_of_two_methods_that_differ_are_refused_with_values_and_remedies():
+def test_differing_method_defaults_are_refused_with_values_and_remedies():
     with pytest.raises(TacitError) as refused:
         plan_of(REUSE)
     said = str(refused.value)
@@ -42,11 +42,11 @@ def test_defaults_of_two_methods_that_differ_are_refused_with_values_and_remedie
     assert "[common.method]" in said and "[methods.…]" in said and 'unequal = ["invalid_penalty"]' in said
 
 
-def test_given_to_all_it_is_equal():
+def test_common_setting_makes_methods_equal():
     assert set(told(plan_of(REUSE + SAME))) == {"buffer"}
 
 
-def test_what_a_column_names_it_is_about():
+def test_setting_named_by_a_method_is_allowed_to_differ():
     plan = plan_of(REUSE.replace("[methods.grpo]", "[methods.grpo]\ninvalid_penalty = 0.1"))
     found = told(plan)["invalid_penalty"]
     assert (found.named_by, found.unequal, found.values["reuserl"]) == (("grpo",), False, 0.01) and plan.notes == ()
@@ -54,20 +54,20 @@ def test_what_a_column_names_it_is_about():
     assert str(buffer) == "buffer: 256 in reuserl; 0 in reuserl-batch" and buffer.named_by == ("reuserl-batch",)
 
 
-def test_naming_it_in_one_column_does_not_excuse_the_others():
+def test_naming_a_setting_in_one_method_does_not_excuse_the_others():
     text = REUSE.replace("buffer = 0", "buffer = 0\ninvalid_penalty = 0.5")
     with pytest.raises(TacitError, match=r"0\.1 in grpo; 0\.01 in reuserl; 0\.5 in reuserl-batch \(by the methods' defaults\)"):
         plan_of(text)
 
 
-def test_a_world_s_own_table_of_a_method_names_it_for_that_world_alone():
+def test_world_specific_method_table_applies_to_that_world_only():
     text = REUSE + "[worlds.cooking]\n[worlds.countdown.methods.grpo]\ninvalid_penalty = 0.2\n"
     with pytest.raises(TacitError) as refused:
         plan_of(text)
     assert "In cooking, invalid_penalty: 0.1 in grpo" in str(refused.value) and "In countdown" not in str(refused.value)
 
 
-def test_said_to_be_unequal_it_is_allowed_and_noted():
+def test_setting_listed_as_unequal_is_allowed_and_noted():
     plan = plan_of('unequal = ["invalid-penalty"]' + REUSE)
     assert told(plan)["invalid_penalty"].unequal
     (note,) = plan.notes
@@ -82,12 +82,12 @@ def test_said_to_be_unequal_it_is_allowed_and_noted():
         ('"invalid_penalty"', "unequal must be a list of settings"),
     ],
 )
-def test_only_what_is_unequal_can_be_said_to_be(unequal, said):
+def test_unequal_must_list_settings_that_differ(unequal, said):
     with pytest.raises(TacitError, match=said):
         plan_of(f"unequal = {unequal}" + REUSE)
 
 
-def test_schedules_count_and_are_named_with_their_section():
+def test_differing_schedules_are_refused_with_their_section():
     text = REUSE.replace("[methods.reuserl]", "[methods.bipace]").replace("iterations = 4", "iterations = 4\ngroups = 4") + SAME
     with pytest.raises(TacitError, match=r"In countdown, schedule\.lr: 1e-06 in grpo, reuserl-batch; 5e-07 in bipace"):
         plan_of(text)
@@ -95,15 +95,15 @@ def test_schedules_count_and_are_named_with_their_section():
     assert told(plan)["schedule.lr"].named_by == ("bipace",)
 
 
-def test_what_a_method_cannot_do_without_is_told_and_not_refused():
+def test_required_engine_setting_is_reported_but_not_refused():
     ppo = "[methods.ppo]\nsuccess_reward = 1.0\ninvalid_penalty = 0.01\n"
     plan = plan_of(REUSE.replace("[methods.reuserl]\n", ppo) + SAME)
     head = told(plan)["engine.value_head"]
     assert not head.unequal and head.values == {"grpo": False, "ppo": True, "reuserl-batch": False}
 
 
-def test_policies_beside_the_first_are_told_however_deep_the_setting_lies():
-    """Two columns with another extractor, or one that is trained otherwise, once stood beside each other without a word."""
+def test_nested_settings_of_further_policies_are_compared():
+    """Extractors that differ in model or LoRA rank must appear among the differences."""
     own = '[methods.{}]\nname = "complementary"\npolicies.extractor = {{ model = "tiny", engine.lora_rank = {} }}\n'
     head = REUSE.partition("[methods.grpo]")[0]
     plan = plan_of(head + own.format("low", 2) + own.format("high", 16))
@@ -113,7 +113,7 @@ def test_policies_beside_the_first_are_told_however_deep_the_setting_lies():
     assert "policies.extractor.model" in told(plan_of(head + own.format("low", 2) + other))
 
 
-def test_what_differs_stands_on_the_console(tmp_path, capsys, monkeypatch):
+def test_differences_are_printed(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     file = tmp_path / "reuse.toml"
     file.write_text('unequal = ["invalid_penalty"]' + REUSE)

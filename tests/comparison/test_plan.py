@@ -1,4 +1,4 @@
-"""What a file stands for, and what is refused before anything is run."""
+"""Comparison plans: which runs a file defines, and what is refused before anything runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cell(plan: Plan, label: str):
     return next(c for c in plan.cells if c.label == label)
 
 
-def test_every_method_world_and_seed_is_one_run_and_all_methods_of_a_seed_come_first(small):
+def test_every_method_world_and_seed_is_one_run_ordered_by_seed(small):
     assert len(small.cells) == 18 and small.methods[0] == "grpo"
     assert [c.label for c in small.cells[:7]] == [
         "same/grpo/0", "same/plain/0", "same/ppo/0", "next/grpo/0", "next/plain/0", "next/ppo/0", "same/grpo/1",
@@ -35,7 +35,7 @@ def test_every_method_world_and_seed_is_one_run_and_all_methods_of_a_seed_come_f
     assert cell(small, "next/ppo/2").place == Path("runs/next/ppo/2")
 
 
-def test_what_is_said_more_closely_wins():
+def test_more_specific_settings_win():
     text = SMALL + "\n[worlds.next.methods.plain]\nkl = 0.5\n[worlds.next.schedule]\ngroups = 6\n[common.method]\nkl = 0.2\n"
     plan = plan_of(text)
     assert cell(plan, "same/grpo/0").document["method"]["kl"] == 0.2
@@ -47,7 +47,7 @@ def test_what_is_said_more_closely_wins():
     assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a": {"b": 3, "c": 2}}
 
 
-def test_a_shared_start_imitates_once_and_its_runs_go_on_from_its_checkpoint(small, tmp_path):
+def test_shared_start_imitates_once_and_runs_continue_from_it(small, tmp_path):
     (start,) = small.starts
     assert start.document["sft"]["steps"] == 50 and start.iterations == 0 and start.place == Path("runs/same/start")
     began = cell(small, "same/ppo/1")
@@ -55,21 +55,21 @@ def test_a_shared_start_imitates_once_and_its_runs_go_on_from_its_checkpoint(sma
     assert document["model"] == str(tmp_path / "runs/same/start/checkpoints/sft-000050/policy")
     assert "tiny" not in document and document["sft"]["steps"] == 0 and document["evaluation"]["untrained"] is False
     assert document["engine"]["value_head"] is True
-    # What a tiny policy is told without being asked is told to those who continue from it.
+    # Default prompt settings of a tiny policy also apply to runs that continue from its start.
     told = {"wording": "terse", "style": "bare", "admissible": False}
     assert told.items() <= document["prompt"].items() and told.items() <= start.document["prompt"].items()
     alone = cell(small, "next/ppo/1").with_start(tmp_path)
     assert alone["model"] == "tiny" and alone["sft"]["steps"] == 50 and "tiny" in alone
 
 
-def test_a_start_that_relabels_ends_with_its_last_round_and_its_runs_do_not_begin_anew(tmp_path):
+def test_shared_start_with_relabeling_ends_with_its_last_round(tmp_path):
     plan = plan_of(SMALL + "\n[common.sft]\nrounds = 2\nround_steps = 10\n")
     document = cell(plan, "same/ppo/1").with_start(tmp_path)
     assert document["model"].endswith("start/checkpoints/sft-000070/policy")
     assert document["sft"]["steps"] == document["sft"]["rounds"] == 0
 
 
-def test_those_who_continue_read_what_the_start_was_taught_with():
+def test_runs_inherit_prompt_settings_of_their_start():
     plan = plan_of(SMALL + "\n[worlds.same.start.method]\nhistory = 0\n[methods.long]\nname = 'grpo'\nhistory = 3\n")
     histories = {c.method: c.document["prompt"]["history"] for c in plan.cells if c.world == "same"}
     assert histories == {"grpo": 0, "plain": 0, "ppo": 0, "long": 3}
@@ -78,13 +78,13 @@ def test_those_who_continue_read_what_the_start_was_taught_with():
     assert {c.document["prompt"]["chat"] for c in talk.cells if c.world == "same"} == {True}, "a conversation goes on as one"
 
 
-def test_settings_for_all_methods_are_for_those_that_have_them():
+def test_common_method_settings_apply_to_methods_that_have_them():
     plan = plan_of(SMALL + "\n[common.method]\nlam = 0.5\n")
     assert cell(plan, "same/ppo/0").document["method"]["lam"] == 0.5
     assert "lam" not in cell(plan, "same/grpo/0").document["method"]
 
 
-def test_the_page_about_it_shows_a_file_that_works():
+def test_example_in_the_guide_can_be_planned():
     page = (Path(__file__).parents[2] / "docs" / "guides" / "compare_methods.md").read_text()
     plan = plan_of(page.split("```toml\n")[1].split("```")[0])
     assert plan.name == "step-credit" and plan.methods == ("grpo", "gigpo", "bipace-ngram") and len(plan.cells) == 30
@@ -92,7 +92,7 @@ def test_the_page_about_it_shows_a_file_that_works():
     assert cell(plan, "kitchen/gigpo/0").document["method"]["step_weight"] == 0.5
 
 
-def test_different_budgets_are_said():
+def test_different_budgets_are_noted():
     plan = plan_of(SMALL + "\n[methods.more]\nname = 'grpo'\nschedule.group_size = 8\n")
     assert (
         plan.notes[0].startswith("budgets differ in same: grpo trains on 64 episodes") and "more trains on 128" in plan.notes[0]
@@ -125,7 +125,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_work_is_refused_with_the_reason(case):
+def test_impossible_comparison_is_refused_with_the_reason(case):
     before, after, reason = REFUSED[case]
     assert before in SMALL
     with pytest.raises(TacitError) as refused:
@@ -134,13 +134,13 @@ def test_what_cannot_work_is_refused_with_the_reason(case):
 
 
 @pytest.mark.parametrize("kind", ["worlds", "methods"])
-def test_a_file_without_methods_or_worlds_is_refused(kind):
+def test_file_without_methods_or_worlds_is_refused(kind):
     document = {key: value for key, value in tomllib.loads(SMALL).items() if key != kind}
     with pytest.raises(TacitError, match=f"names no {kind}"):
         make_plan(document)
 
 
-def test_only_some_of_the_runs(small):
+def test_choose_selects_runs_by_world_method_and_seed(small):
     assert len(small.choose("")) == 18
     assert {c.world for c in small.choose("next")} == {"next"} and len(small.choose("next")) == 9
     assert [(c.world, c.seed) for c in small.choose("next/*/1")] == [("next", 1)] * 3 and len(small.choose("*/1")) == 6
@@ -155,7 +155,7 @@ def test_only_some_of_the_runs(small):
         small.choose("plan")
 
 
-def test_a_run_made_with_other_settings_is_not_taken_for_this_one(small, tmp_path):
+def test_run_stored_with_other_settings_is_refused(small, tmp_path):
     from tacit.runs.files import write_json
 
     made = cell(small, "next/grpo/0")
@@ -165,7 +165,7 @@ def test_a_run_made_with_other_settings_is_not_taken_for_this_one(small, tmp_pat
     check_stored(small, tmp_path)
     older = made.with_start(tmp_path)
     older["evaluation"] = {key: value for key, value in older["evaluation"].items() if key != "top_k"}
-    write_json(path / "settings.json", older)  # made before there was such a setting: it is at its default
+    write_json(path / "settings.json", older)  # as written before the setting existed: it has its default
     check_stored(small, tmp_path)
     write_json(path / "settings.json", merge(made.with_start(tmp_path), {"schedule": {"lr": 1.0, "iterations": 1}}))
     with pytest.raises(TacitError, match=r"other settings .*schedule.lr=0.003\)"):

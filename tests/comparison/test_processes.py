@@ -1,4 +1,4 @@
-"""Commands in processes of their own."""
+"""Subprocesses of `tacit compare`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def tell(names: list[str]) -> int:
 
 
 @pytest.mark.parametrize(("most", "told"), [(2, "true 3"), (5, "false 1"), (9, "false 1")])
-def test_texts_are_encoded_on_a_run_s_share_of_the_cores(most, told, tmp_path, monkeypatch):
+def test_tokenizer_threads_are_each_runs_share_of_the_cores(most, told, tmp_path, monkeypatch):
     monkeypatch.setattr("tacit.comparison.run.usable_cpus", lambda: 6)
-    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # which they set, like the next: they end with this test
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # set by Processes, like the next; monkeypatch restores both
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("TOKENIZERS_PARALLELISM")
     monkeypatch.delenv("RAYON_NUM_THREADS", raising=False)
@@ -30,9 +30,9 @@ def test_texts_are_encoded_on_a_run_s_share_of_the_cores(most, told, tmp_path, m
         assert command.code == 0 and (tmp_path / "log").read_text().endswith(f"\n{expected}\n")
 
 
-def test_each_sees_the_environment_as_it_is_when_it_is_started(tmp_path, monkeypatch):
-    """The server they are forked from was started with the first of these."""
-    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # which they set: it ends with this test
+def test_subprocess_gets_the_current_environment(tmp_path, monkeypatch):
+    """The fork server was started with the first environment."""
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # set by Processes; monkeypatch restores it
     processes = Processes(tell, most=1)
     for place in ("here", "there"):
         monkeypatch.setenv("TACIT_CACHE", place)

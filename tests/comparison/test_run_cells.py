@@ -1,4 +1,4 @@
-"""The order in which runs are done, and what is said of those that end badly, with processes that only pretend."""
+"""The order of runs and the reports of failures, with fake processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan() -> Plan:
 
 
 class Pretended:
-    """Ends when looked at for the second time."""
+    """A process that ends when polled for the second time."""
 
     def __init__(self, end: Callable[[], int]) -> None:
         self._end, self._looks = end, 0
@@ -44,7 +44,7 @@ class Pretended:
 
 @pytest.fixture
 def world(monkeypatch, tmp_path):
-    """Records what is started; a run ends as `ends` says: 0 and finished, a code and an error in its log, or a signal."""
+    """Records starts. `ends` gives a run's exit code and log: 0 for success, an error code, or a negative signal number."""
 
     class World:
         def __init__(self) -> None:
@@ -77,18 +77,18 @@ def world(monkeypatch, tmp_path):
     return made
 
 
-def test_a_start_comes_before_its_runs_and_no_more_are_at_work_than_allowed(plan, world):
+def test_start_precedes_its_runs_and_parallelism_is_limited(plan, world):
     told = []
     failed = run_cells(plan, plan.cells, world.directory, world.at_most(2), told.append)
     assert failed == [] and max(event.running for event in told) == 2 and len(world.started) == 7
     assert [event.success for event in told if event.kind == "finished"] == [0.25] * 7
     assert world.started[0] == "same/start"
-    assert world.started[1].startswith("next/")  # it need not wait
+    assert world.started[1].startswith("next/")  # independent of the start
     assert {status_of(world.directory / run.place, run.iterations) for run in (*plan.starts, *plan.cells)} == {"finished"}
     assert run_cells(plan, plan.cells, world.directory, world.at_most(2), told.append) == [] and len(world.started) == 7
 
 
-def test_a_start_whose_weights_are_gone_is_not_made_anew_unasked(plan, world):
+def test_missing_start_checkpoint_is_not_retrained_silently(plan, world):
     (start,) = plan.starts
     path = world.directory / start.place
     path.mkdir(parents=True)
@@ -101,7 +101,7 @@ def test_a_start_whose_weights_are_gone_is_not_made_anew_unasked(plan, world):
     assert run_cells(plan, own, world.directory, world.at_most(1), lambda event: None) == [] and len(world.started) == len(own)
 
 
-def test_runs_whose_start_fails_are_not_begun(plan, world):
+def test_runs_of_a_failed_start_are_not_started(plan, world):
     world.ends["same/start"] = (2, "much\nerror: no expert came.\nmore\n")
     told = []
     failed = run_cells(plan, plan.cells, world.directory, world.at_most(1), told.append)
@@ -122,7 +122,7 @@ def test_runs_whose_start_fails_are_not_begun(plan, world):
         (3, "", "exit status 3: no output"),
     ],
 )
-def test_what_a_failed_run_is_said_to_have_died_of(plan, world, code, said, reason):
+def test_reason_of_a_failed_run_is_reported(plan, world, code, said, reason):
     world.ends["next/grpo/0"] = (code, said)
     told = []
     (failed,) = run_cells(plan, [c for c in plan.cells if c.world == "next"], world.directory, world.at_most(3), told.append)
@@ -131,7 +131,7 @@ def test_what_a_failed_run_is_said_to_have_died_of(plan, world, code, said, reas
     assert status_of(world.directory / failed.place, failed.iterations) == "failed"
 
 
-def test_what_is_at_work_is_stopped_when_the_command_is(plan, world):
+def test_interrupt_stops_running_processes(plan, world):
     def interrupt(event) -> None:
         if event.running == 2:
             raise KeyboardInterrupt
@@ -141,14 +141,14 @@ def test_what_is_at_work_is_stopped_when_the_command_is(plan, world):
     assert [command.stopped for command in world.commands] == [True, True]
 
 
-def test_two_commands_do_not_share_a_directory(plan, world):
+def test_two_commands_cannot_share_a_directory(plan, world):
     with (world.directory / ".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(TacitError, match="another `tacit compare` is running"):
             run_cells(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
 
 
-def test_a_run_that_is_to_be_longer_goes_on(plan, tmp_path):
+def test_run_resumes_when_more_iterations_are_planned(plan, tmp_path):
     run = plan.cells[0]
     path = tmp_path / run.place
     assert run_command(run, tmp_path)[:2] == ["train", "--config"]
@@ -161,8 +161,8 @@ def test_a_run_that_is_to_be_longer_goes_on(plan, tmp_path):
     assert status_of(path, run.iterations) == "unfinished"
 
 
-def test_what_may_change_is_taken_over_from_the_file_when_a_run_goes_on(plan, world):
-    """It was accepted, and then nothing came of it."""
+def test_resumed_run_takes_changeable_settings_from_the_file(plan, world):
+    """A changed `keep` must reach the settings of the stored run."""
     run = next(cell for cell in plan.cells if cell.world == "next")
     path = world.directory / run.place
     path.mkdir(parents=True)
@@ -177,7 +177,7 @@ def test_what_may_change_is_taken_over_from_the_file_when_a_run_goes_on(plan, wo
 
 
 @pytest.mark.parametrize("summary", ['{"iterations": ', "[]", ""])
-def test_a_damaged_summary_means_that_the_run_is_gone_on_with(plan, tmp_path, summary):
+def test_run_with_damaged_summary_is_resumed(plan, tmp_path, summary):
     run = plan.cells[0]
     path = tmp_path / run.place
     path.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The table from cells made up so that every number can be worked out by hand."""
+"""The comparison table, from small cells whose numbers can be computed by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ START = evaluation("sft", 9, "1000")
 
 
 def make_cell(method: str, seed: int, *rl: str, world: str = "w", start: dict[str, Any] | None = START) -> dict[str, Any]:
-    """Finished where it has evaluations of practice, every fifth iteration."""
+    """A finished cell if it has RL evaluations, one every five iterations; otherwise a failed cell."""
     trained = [evaluation("rl", 5 * (i + 1), outcomes, seed) for i, outcomes in enumerate(rl)]
     curve = [(0, START["success"]), *((e["step"], e["success"]) for e in trained)]
     return {
@@ -60,30 +60,30 @@ def rows() -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in make_table(CELLS, ["w"], ["grpo", "better", "lost"], THRESHOLDS)}
 
 
-def test_final_and_peak_are_kept_apart_and_the_start_is_one_measurement(rows):
+def test_final_and_peak_are_separate_and_start_is_counted_once(rows):
     grpo, better = rows["grpo"], rows["better"]
     assert grpo["final"]["mean"] == 0.375 and grpo["peak"]["mean"] == 0.5
     assert grpo["final"]["per_seed"] == [0.25, 0.5] and better["peak"]["per_seed"] == [0.75, 1.0]
-    # Both seeds won the first task and one the second: the tasks' means are 1, ½, 0, 0, so eight episodes are worth 4.09.
+    # Both seeds solve the first task, one the second. Task means are 1, ½, 0, 0, so eight episodes count as 4.09.
     assert (grpo["final"]["low"], grpo["final"]["high"]) == share_interval([0.25, 0.5], 4.09090909090909)
-    # Two seeds began from one start that was measured once on four episodes, not on eight.
+    # Both seeds share one start, which was evaluated once on four episodes.
     assert (grpo["start"]["low"], grpo["start"]["high"]) == pytest.approx(wilson(1, 4))
     assert grpo["success_length"]["mean"] == 2.5 and grpo["invalid"]["mean"] == 0.05
 
 
-def test_values_that_agree_have_no_interval_of_their_own(rows):
+def test_equal_values_have_no_interval(rows):
     assert rows["better"]["score"] == {"mean": 0.75, "low": None, "high": None, "per_seed": [0.75, 0.75]}
     assert (rows["grpo"]["score"]["low"], rows["grpo"]["score"]["high"]) == bounded_interval([0.25, 0.5])
 
 
-def test_intervals_stay_where_their_values_can_be(rows):
+def test_intervals_stay_in_bounds(rows):
     assert t_interval([0.25, 0.5])[0] < 0 and t_interval([0.25, 0.5])[1] > 1, "two seeds: the plain interval leaves [0, 1]"
     for name in ("score", "invalid"):
         assert 0 <= rows["grpo"][name]["low"] < rows["grpo"][name]["mean"] < rows["grpo"][name]["high"] <= 1
     assert t_interval([2.0, 3.0])[0] < 0 == rows["grpo"]["success_length"]["low"]
 
 
-def test_a_world_whose_score_leaves_its_range_still_has_a_table():
+def test_score_out_of_range_falls_back_to_t_interval():
     cells = [make_cell("grpo", seed, "1000") for seed in (0, 1)]
     for cell, score in zip(cells, (0.5, 7.0), strict=True):
         cell["final"] = {**cell["final"], "score": score}
@@ -91,12 +91,12 @@ def test_a_world_whose_score_leaves_its_range_still_has_a_table():
     assert (found["low"], found["high"]) == t_interval([0.5, 7.0])
 
 
-def test_what_is_missing_is_said(rows):
+def test_missing_seeds_are_listed(rows):
     assert rows["lost"]["seeds"] == [0] and rows["lost"]["missing"] == [1]
     assert rows["lost"]["against"]["seeds"] == [0] and rows["lost"]["against"]["p_seeds"] is None
 
 
-def test_differences_are_paired_by_seed_and_by_task(rows):
+def test_differences_are_paired_by_seed_and_task(rows):
     against = rows["better"]["against"]
     assert rows["grpo"]["against"] is None
     assert against["difference"]["per_seed"] == [0.5, 0.25]
@@ -104,30 +104,30 @@ def test_differences_are_paired_by_seed_and_by_task(rows):
     assert against["p_seeds"] == 2 / 4
     lost = rows["lost"]["against"]
     assert (lost["won"], lost["lost"], lost["p"]) == (1, 1, 1.0)
-    # Two questions were asked over seeds × tasks, one over seeds.
+    # Holm corrects for two tests over seeds × tasks and one over seeds.
     assert against["p_holm"] == 2 * against["p"] and lost["p_holm"] == 1.0 and against["p_seeds_holm"] == against["p_seeds"]
 
 
-def test_steps_to_thresholds_count_who_never_got_there(rows):
+def test_steps_to_threshold_count_seeds_that_never_reach_it(rows):
     first, second = rows["better"]["steps_to"]
-    assert (first["median"], first["reached"], first["of"]) == (0, 2, 2)  # the start was there already
+    assert (first["median"], first["reached"], first["of"]) == (0, 2, 2)  # the start already reaches it
     assert (second["median"], second["reached"], second["of"]) == (5, 2, 2)
     assert (rows["grpo"]["steps_to"][1]["median"], rows["grpo"]["steps_to"][1]["reached"]) == (None, 0)
 
 
-def test_a_difference_all_seeds_agree_on_still_has_the_doubt_of_its_episodes():
+def test_equal_differences_of_all_seeds_still_have_an_interval():
     cells = [make_cell(m, s, o) for s in (0, 1) for m, o in (("grpo", "1000"), ("same", "1000"))]
     difference = make_table(cells, ["w"], ["grpo", "same"], THRESHOLDS)[1]["against"]["difference"]
     assert difference["mean"] == 0.0 and difference["low"] < -0.1 and difference["high"] > 0.1
 
 
-def test_the_outcome_can_be_the_mean_of_the_last_evaluations():
+def test_outcome_may_be_the_mean_of_the_last_evaluations():
     methods = ["grpo", "better", "lost"]
     rows = {row["method"]: row for row in make_table(CELLS, ["w"], methods, THRESHOLDS, outcome=2)}
     assert rows["grpo"]["outcome"]["per_seed"] == [0.375, 0.5] and rows["better"]["outcome"]["per_seed"] == [0.75, 0.875]
     against = rows["better"]["against"]
     assert against["difference"]["per_seed"] == [0.375, 0.375] and against["p_seeds"] == 2 / 4
-    # The tasks' mean differences are 0, 1/4, 1, 1/4: of 16 sign flips of three numbers, two are as far from 0.
+    # Mean differences of the tasks are 0, 1/4, 1, 1/4. Of the 8 sign flips of three numbers, 2 are as extreme.
     assert against["p"] == 2 / 8 and (against["won"], against["lost"]) == (6, 0)
     told = found() | {"table": list(rows.values()), "outcome": "mean:2"}
     head, cells = table_text(told, "w")
@@ -138,7 +138,7 @@ def test_the_outcome_can_be_the_mean_of_the_last_evaluations():
         read_outcome("mean")
 
 
-def test_panels_with_different_hashes_do_not_share_a_table():
+def test_panels_with_different_hashes_cannot_share_a_table():
     other = evaluation("rl", 5, "1000", panel_hash="bbbb")
     with pytest.raises(TacitError, match=r"aaaa in runs/one, and w/test/4 with panel_hash bbbb in runs/two"):
         check_same_panel("w", {"runs/one": START, "runs/two": other})
@@ -159,7 +159,7 @@ def found() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_page_says_everything_in_words():
+def test_markdown_page_has_table_failures_and_differences():
     text = markdown(found())
     lines = text.splitlines()
     assert "Panel `w/test/4` (hash `aaaa`), 4 episodes at every evaluation." in lines
@@ -172,7 +172,7 @@ def test_the_page_says_everything_in_words():
     assert cells[-3].startswith("+37.5 [") and cells[-2:] == ["0.500", "0.500"]
 
 
-def test_thresholds_in_words():
+def test_threshold_and_p_value_text():
     told = found()
     assert table_text(told, "w")[1][0][8:10] == ["0 (2/2)", "never (0/2)"]
     told["table"][0]["steps_to"][1] |= {"reached": 1}
@@ -180,7 +180,7 @@ def test_thresholds_in_words():
     assert (p_text(None), p_text(0.0004), p_text(1.0)) == ("–", "<0.001", "1.000")
 
 
-def test_the_csv_can_be_read_back():
+def test_csv_can_be_read_back():
     rows = list(csv.DictReader(io.StringIO(csv_text(found()))))
     assert [r["method"] for r in rows] == ["grpo", "better", "lost"]
     assert float(rows[1]["final"]) == 0.75 and float(rows[1]["p"]) == 0.25 and rows[0]["p"] == ""
@@ -188,7 +188,7 @@ def test_the_csv_can_be_read_back():
 
 
 @pytest.mark.slow
-def test_pictures_name_every_method_and_are_the_same_every_time(tmp_path):
+def test_plots_name_every_method_and_are_deterministic(tmp_path):
     first, second = draw(found(), tmp_path / "a"), draw(found(), tmp_path / "b")
     assert [p.name for p in first] == [
         "learning-w.png", "learning-w.svg", "thresholds-w.png", "thresholds-w.svg",
@@ -200,13 +200,13 @@ def test_pictures_name_every_method_and_are_the_same_every_time(tmp_path):
     assert all(word in steps for word in (">better<", ">never<", "≥ 75%"))
 
 
-def test_a_world_without_curves_is_not_drawn(tmp_path):
+def test_world_without_curves_is_not_drawn(tmp_path):
     nothing = {**found(), "cells": [make_cell("grpo", 0)]}
     assert draw(nothing, tmp_path) == []
 
 
-def test_numbers_of_practice_are_drawn_in_spans(tmp_path):
-    """Twenty iterations in ten spans of two; a seed that is silent in a span has no point there."""
+def test_training_metrics_are_drawn_as_span_averages(tmp_path):
+    """Twenty iterations in ten spans of two. A span without values has no point."""
     told = [[step, float(step)] for step in range(1, 21) if step not in (7, 8)]
     spans = average_spans(told)
     assert spans == {2 * n: 2 * n - 0.5 for n in (1, 2, 3, 5, 6, 7, 8, 9, 10)} and average_spans([]) == {}

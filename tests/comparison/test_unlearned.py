@@ -1,4 +1,4 @@
-"""Rows that learn nothing, worlds that may be absent, and further panels."""
+"""Comparison rows that are not trained, optional worlds, and extra evaluation splits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def plan_of(text: str) -> Plan:
     return make_plan(tomllib.loads(text))
 
 
-def test_who_learns_nothing_is_measured_where_the_others_are_and_starts_nowhere():
+def test_untrained_row_is_evaluated_on_the_same_panel_without_a_start():
     plan = plan_of(RULES + LEARNED)
     by_method = {cell.method: cell for cell in plan.cells}
     reader, learned = by_method["reader-text"], by_method["learned"]
@@ -75,7 +75,7 @@ def test_who_learns_nothing_is_measured_where_the_others_are_and_starts_nowhere(
     prepare(Recipe.from_json(reader.document))
 
 
-def test_only_what_it_reads_is_held_against_the_others():
+def test_untrained_row_is_compared_only_by_its_prompt_settings():
     plan = plan_of(RULES + LEARNED)
     (block,) = plan.differences["kitchen"]
     assert block.setting == "block" and block.values == {
@@ -92,7 +92,7 @@ def test_only_what_it_reads_is_held_against_the_others():
         ('world = "cooking"', 'world = "countdown"', "world 'countdown' has no rule agent"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(before, after, reason):
+def test_impossible_untrained_row_is_refused(before, after, reason):
     assert before in RULES
     with pytest.raises(TacitError) as refused:
         plan_of(RULES.replace(before, after, 1))
@@ -108,12 +108,12 @@ def test_what_cannot_be_meant_is_refused(before, after, reason):
         (["--iterations", "0", "--no-evaluation.untrained"], "leaves nothing to evaluate for the reader"),
     ],
 )
-def test_a_reader_is_not_trained(flags, reason, capsys, tmp_path):
+def test_training_a_rule_agent_is_refused(flags, reason, capsys, tmp_path):
     assert main(["train", "--model", "reader", "--world", "cooking", "--out", str(tmp_path / "run"), *flags]) == 2
     assert reason in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
-def test_a_world_that_may_be_absent_is_left_out_with_its_reason(monkeypatch, tmp_path):
+def test_optional_world_without_data_is_skipped_with_a_note(monkeypatch, tmp_path):
     text = RULES + '[worlds.published]\nworld = "alfworld"\noptional = true\nevaluation.split = "valid_seen"\n'
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     plan = plan_of(text)
@@ -126,13 +126,13 @@ def test_a_world_that_may_be_absent_is_left_out_with_its_reason(monkeypatch, tmp
 
 
 @pytest.mark.slow
-def test_rules_are_compared_for_real_and_go_on_after_a_kill(tmp_path, capsys, monkeypatch):
+def test_comparison_of_rule_agents_resumes_after_a_kill(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "150")
     file, out = tmp_path / "rules.toml", tmp_path / "out"
     file.write_text(RULES.replace('[worlds.kitchen.start]\nmethod = "constant_context"\nsft.steps = 5\n', ""))
     compare = ["compare", str(file), "--out", str(out), "--jobs", "2"]
     assert main([*compare, "--only", "reader/0,explorer"]) == 0
-    killed = out / "runs/kitchen/explorer/1"  # as after a kill: it had begun, and what it had measured is lost
+    killed = out / "runs/kitchen/explorer/1"  # as if killed: the run was started and its summary is missing
     before = json.loads((killed / "summary.json").read_text())
     (killed / "summary.json").unlink()
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""A run is found again from another working directory: what it names is written down with its whole path."""
+"""Runs store absolute paths, so they work from another working directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAIN = [
 
 @pytest.fixture
 def away(tmp_path, monkeypatch):
-    """A directory with a world of one's own, which is then left."""
+    """A directory with a custom world, and an empty one beside it. Starts in the first."""
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "home").mkdir()
     (tmp_path / "elsewhere").mkdir()
@@ -32,7 +32,7 @@ def away(tmp_path, monkeypatch):
     sys.modules.pop("letters_here", None)
 
 
-def test_a_run_in_a_world_of_ones_own_is_measured_and_resumed_from_elsewhere(away, monkeypatch, capsys):
+def test_run_in_a_custom_world_works_from_another_directory(away, monkeypatch, capsys):
     assert main([*TRAIN, "--out", "run"]) == 0
     monkeypatch.chdir(away / "elsewhere")
     sys.modules.pop("letters_here")
@@ -45,7 +45,7 @@ def test_a_run_in_a_world_of_ones_own_is_measured_and_resumed_from_elsewhere(awa
     assert json.loads((Path(run) / "summary.json").read_text())["iterations"] == 2
 
 
-def test_every_file_has_its_whole_path_and_other_names_are_left_alone(away):
+def test_file_paths_become_absolute_and_names_stay(away):
     home = away / "home"
     for name in ("panel.json", "shown.jsonl"):
         Path(name).write_text("")

@@ -1,4 +1,4 @@
-"""A calibration belongs to a model, a world and a context; and a run, once begun, to nothing but its own directory."""
+"""A calibration belongs to a model, a world and a context. A started run depends only on its own settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def recipe(world: str = "countdown", model: str = "tiny", **prompt) -> Recipe:
 
 
 def calibrate(for_: Recipe, layer: int, epsilon: float) -> None:
-    """What `tacit calibrate` leaves behind."""
+    """Write the file that `tacit calibrate` writes."""
     place = calibration_path(prepare(for_).recipe, open_world(for_.world))
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps({"embedders": {"actor": {"layer": layer, "pooling": "mean", "epsilon": epsilon}}}))
@@ -34,7 +34,7 @@ def geometry(of: Recipe) -> tuple:
     return settings.layer, settings.pooling, settings.epsilon
 
 
-def test_a_calibration_made_in_one_world_is_not_taken_in_another():
+def test_calibration_is_used_only_in_its_world_context_and_model():
     calibrate(recipe("countdown"), -1, 0.33)
     assert geometry(recipe("countdown")) == (-1, "mean", 0.33)
     assert geometry(recipe("cooking")) == (-2, "last", 0.10), "the published one"
@@ -42,7 +42,7 @@ def test_a_calibration_made_in_one_world_is_not_taken_in_another():
     assert geometry(recipe("countdown", model="tiny-base")) == (-2, "last", 0.10), "another model"
 
 
-def test_two_models_of_one_size_are_two(tmp_path):
+def test_models_of_equal_size_have_separate_calibrations(tmp_path):
     for name, weights in (("first/model", b"1" * 100), ("second/model", b"2" * 100)):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.json").write_text(json.dumps({"num_hidden_layers": 4, "vocab_size": 50_000}))
@@ -56,7 +56,7 @@ def test_two_models_of_one_size_are_two(tmp_path):
     assert geometry(recipe(model=str(tmp_path / "moved" / "first" / "model"))) == (-1, "mean", 0.33), "a directory may be moved"
 
 
-def test_a_copy_of_a_packaged_base_is_that_base_by_whatever_name(tmp_path):
+def test_copy_of_a_packaged_base_is_recognized(tmp_path):
     calibrate(recipe(model="tiny-base"), -1, 0.33)
     copy = shutil.copytree(FOLDER / "tiny-base", tmp_path / "of-my-own")
     assert base_named(str(copy)) == "tiny-base" and geometry(recipe(model=str(copy))) == (-1, "mean", 0.33)
@@ -67,7 +67,7 @@ def test_a_copy_of_a_packaged_base_is_that_base_by_whatever_name(tmp_path):
     assert base_named(str(copy)) == "" and geometry(recipe(model=str(copy))) == (-2, "last", 0.10), "other weights"
 
 
-def test_a_directory_may_be_renamed(tmp_path):
+def test_renamed_model_directory_keeps_its_calibration(tmp_path):
     place = tmp_path / "before"
     place.mkdir()
     (place / "config.json").write_text(json.dumps({"num_hidden_layers": 4, "vocab_size": 50_000}))
@@ -80,7 +80,7 @@ def test_a_directory_may_be_renamed(tmp_path):
     assert geometry(recipe(model=str(after))) == (-3, "mean", 0.05), "what is found later takes its place"
 
 
-def test_a_run_that_was_begun_is_repeated_from_its_own_settings_whatever_is_calibrated_since():
+def test_started_run_keeps_its_geometry_after_a_new_calibration():
     calibrate(recipe(), -1, 0.33)
     written = prepare(recipe()).recipe.to_json()
     calibrate(recipe(), -3, 0.05)

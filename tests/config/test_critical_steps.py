@@ -1,4 +1,4 @@
-"""How many steps of an episode have a skill of their own where credit is measured: what the method says, or else the world."""
+"""The number of critical steps in credit measurement: the method's setting, or else the world's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tacit.worlds import get_environment
         ("searchqa", {"name": "opid", "critical_steps": 3}, 3),
     ],
 )
-def test_the_shift_is_measured_with_as_many_critical_steps_as_there_are_in_training(world, method, most):
+def test_credit_measurement_uses_the_number_of_critical_steps_of_training(world, method, most):
     recipe, there = Recipe.from_json({"world": world, "model": "tiny", "method": method}), get_environment(world)
     context = recipe.settings.build(there).context
     target = Target("an agent", recipe, there, context, ScriptedPolicy(lambda prompt: ""), Sampling(), 0)

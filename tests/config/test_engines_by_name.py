@@ -1,4 +1,4 @@
-"""Engines by name: what they say they can do is held against what a method needs, before anything is loaded."""
+"""Engines by name: capabilities are checked against the method's needs before anything is loaded."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def recipe(**said) -> Recipe:
     return Recipe.from_json({"world": "countdown", "model": "tiny-base", **said})
 
 
-def test_the_local_engine_can_do_everything():
+def test_local_engine_has_all_capabilities():
     assert get_engine("local").capabilities == set(CAPABILITIES)
     assert {"local", "chat"} <= set(all_engines())
 
 
 @pytest.mark.parametrize("engine", ["local", "sharded"])
-def test_an_unreachable_hub_is_noticed_before_torch_is_needed(engine, monkeypatch):
+def test_unreachable_hub_is_reported_before_importing_torch(engine, monkeypatch):
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
@@ -48,12 +48,12 @@ def test_an_unreachable_hub_is_noticed_before_torch_is_needed(engine, monkeypatc
         get_engine(engine).load(ModelSource("nobody/nothing"), get_engine(engine).settings())
 
 
-def test_an_unknown_engine_is_refused_with_those_there_are(capsys):
+def test_unknown_engine_lists_known_engines(capsys):
     assert main(["train", "--world", "countdown", "--engine", "lokal"]) == 2
     assert "unknown engine 'lokal'. Did you mean 'local'? Known: chat, local, sharded, tinker." in capsys.readouterr().err
 
 
-def test_an_engine_that_cannot_learn_is_refused_before_anything_is_loaded():
+def test_engine_that_cannot_learn_is_refused():
     with pytest.raises(TacitError, match=r"'grpo' needs learning, reference, scoring, which engine 'chat' cannot do.*: local"):
         prepare(recipe(engine="chat", method="grpo"))
 
@@ -70,7 +70,7 @@ def test_an_engine_that_cannot_learn_is_refused_before_anything_is_loaded():
         ({"name": "reuserl+bipace", "kl": 0.0}, "hidden_states"),
     ],
 )
-def test_what_a_method_needs_and_an_engine_lacks(method, missing, tmp_path, monkeypatch):
+def test_engine_that_lacks_a_needed_capability_is_refused(method, missing, tmp_path, monkeypatch):
     (tmp_path / "narrow_engine.py").write_text(HALF)
     engine = f"{tmp_path / 'narrow_engine.py'}:NARROW"
     try:
@@ -82,24 +82,24 @@ def test_what_a_method_needs_and_an_engine_lacks(method, missing, tmp_path, monk
         sys.path[:] = [place for place in sys.path if place != str(tmp_path)]
 
 
-def test_an_engine_declares_what_exists():
+def test_engine_may_declare_only_known_capabilities():
     with pytest.raises(TacitError, match=r"declares \['flying'\], which no method asks for"):
         Engine("odd", "", frozenset({"flying"}), EngineSettings, lambda model, settings: None)
 
 
-def test_the_engine_turns_on_what_a_method_needs():
+def test_value_head_is_enabled_for_ppo():
     prepared = prepare(recipe(method={"name": "ppo"}))
     assert prepared.recipe.engine.value_head and any("value_head" in note for note in prepared.recipe.notes)
 
 
-def test_a_policy_nobody_asks_for_is_refused():
+def test_unused_or_missing_policy_is_refused():
     with pytest.raises(TacitError, match=r"\[policies.extractor\]: method 'grpo' does not use a policy of that name"):
         prepare(recipe(policies={"extractor": {"model": "tiny-base"}}))
     with pytest.raises(TacitError, match="model '/nowhere/at/all': the directory does not exist"):
         prepare(recipe(policies={"extractor": {"model": "/nowhere/at/all"}}))
 
 
-def test_a_second_policy_is_like_the_first_unless_something_is_said():
+def test_second_policy_defaults_to_settings_of_the_first():
     teaching = f"{Path(__file__).parents[1] / 'teaching.py'}:Teaching"
     told = recipe(method=teaching, engine={"threads": 1}, policies={"pupil": {"model": "tiny", "tiny": {"layers": 1}}})
     assert told.policies["pupil"].tiny.layers == 1 and told.policies["pupil"].engine.threads == 1

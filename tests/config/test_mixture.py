@@ -1,4 +1,4 @@
-"""Several worlds in one run: how they are written, how an iteration is shared out, and what each keeps to itself."""
+"""Several worlds in one run: notation, division of groups, and per-world settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tacit.training.loop import Collector, Loop, divide_groups, draw_tasks
 from tacit.worlds import get_environment
 
 
-def test_shares_are_equal_unless_said():
+def test_shares_are_equal_by_default():
     assert read_mixture("alfworld") == {"alfworld": 1.0}
     assert read_mixture("alfworld, countdown") == {"alfworld": 0.5, "countdown": 0.5}
     assert read_mixture("path/to/file.py:WORLD=0.25,countdown=0.75") == {"path/to/file.py:WORLD": 0.25, "countdown": 0.75}
@@ -39,13 +39,13 @@ def test_shares_are_equal_unless_said():
         ("alfworld,,countdown", "an empty name"),
     ],
 )
-def test_shares_that_make_no_sense_are_refused(text, reason, capsys):
+def test_invalid_shares_are_refused(text, reason, capsys):
     with pytest.raises(TacitError, match=reason):
         read_mixture(text)
     assert main(["train", "--world", text]) == 2 and reason in capsys.readouterr().err
 
 
-def test_every_world_gets_its_share_over_the_iterations():
+def test_every_world_gets_its_share_of_groups():
     assert divide_groups(8, [1.0], 1) == [8]
     assert divide_groups(8, [0.75, 0.25], 3) == [6, 2]
     counts = np.array([divide_groups(4, [0.6, 0.3, 0.1], n) for n in range(1, 11)])
@@ -53,8 +53,8 @@ def test_every_world_gets_its_share_over_the_iterations():
     assert divide_groups(1, [0.5, 0.5], 1) != divide_groups(1, [0.5, 0.5], 2), "one group an iteration: they take turns"
 
 
-def test_the_pool_is_walked_through_epoch_by_epoch():
-    """Drawn afresh every iteration, 200 draws of 200 tasks had found 124 of them."""
+def test_task_pool_is_shuffled_per_epoch():
+    """Every task is drawn once per epoch, in a new order each time."""
     taken = np.concatenate([draw_tasks(200, 8 * n, 8, seed=3) for n in range(25)])
     assert sorted(taken) == list(range(200)), "each once"
     again = np.concatenate([draw_tasks(200, 200 + 8 * n, 8, seed=3) for n in range(25)])
@@ -85,7 +85,7 @@ def test_one_iteration_in_two_worlds():
     assert all(f"seconds_{phase}" in done.metrics for phase in ("rollout", "credit", "scoring", "update", "companions"))
 
 
-def test_collecting_may_run_ahead_of_learning():
+def test_rollouts_may_be_collected_ahead_of_updates():
     policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 2 else "hm")
     ahead, behind = (Loop([collector("countdown", 1.0)], policy, iterations=2) for _ in range(2))
     first, second = ahead.collect(1), ahead.collect(2)
@@ -95,13 +95,13 @@ def test_collecting_may_run_ahead_of_learning():
         assert [g.task.id for g in one.played] == [g.task.id for g in other.played]
 
 
-def test_batches_with_other_columns_are_not_joined():
+def test_batches_with_different_columns_cannot_be_joined():
     one = Batch.imitation([np.arange(3)], [np.arange(2)])
     with pytest.raises(ValueError, match="other columns"):
         Batch.concatenate([one, one.with_column("returns", "row", np.zeros(1))])
 
 
-def test_what_is_said_of_one_world_holds_there_alone():
+def test_per_world_settings_apply_to_that_world_only():
     document = {
         "world": "alfworld=0.5,countdown=0.5", "model": "tiny-base", "method": "grpo", "max_steps": 9,
         "worlds": {"countdown": {"max_steps": 5, "evaluation": {"tasks": 7}, "prompt": {"history": 0}}},
@@ -126,12 +126,12 @@ def test_what_is_said_of_one_world_holds_there_alone():
         ({"countdown": {"evaluation": {"split": "unseen"}}}, "unknown split 'unseen' of world 'countdown'"),
     ],
 )
-def test_bad_tables_of_single_worlds(worlds, reason):
+def test_bad_per_world_settings_are_refused(worlds, reason):
     with pytest.raises(TacitError, match=reason):
         prepare(Recipe.from_json({"world": "alfworld,countdown", "model": "tiny-base", "worlds": worlds}))
 
 
-def test_what_is_said_of_one_world_is_not_overruled_for_a_small_model():
+def test_per_world_prompt_settings_override_small_model_defaults():
     own = {"countdown": {"prompt": {"style": "tags", "wording": "full"}}}
     document = {"world": "alfworld,countdown", "model": "tiny-base", "worlds": own}
     house, puzzle = prepare(Recipe.from_json(document)).recipe.places
@@ -145,7 +145,7 @@ def test_one_world_under_two_names_is_refused():
         prepare(Recipe.from_json({"world": twice, "model": "tiny-base"}))
 
 
-def test_worlds_count_the_same_in_a_score_however_large_their_panels():
+def test_mean_over_worlds_ignores_panel_size():
     def score(world, success, episodes):
         known = {"stage": "rl", "step": 3, "panel": f"{world}/test/{episodes}", "world": world}
         return {**known, "success": success, "interval": [success - 0.1, success + 0.1], "episodes": episodes}
@@ -157,7 +157,7 @@ def test_worlds_count_the_same_in_a_score_however_large_their_panels():
     assert over_worlds([score("a", 0.8, 10)]) == score("a", 0.8, 10)
 
 
-def test_options_of_a_world():
+def test_world_options():
     flags = {("world", "tests"): "hidden", ("world",): "code"}
     recipe = Recipe.resolve(None, flags)
     assert recipe.world == "code+tests=hidden" and str(recipe.out) == "runs/code-grpo-0"
@@ -172,7 +172,7 @@ def test_options_of_a_world():
         Recipe.from_json({"world": {"name": "code,countdown", "tests": "hidden"}})
 
 
-def test_a_folder_of_tasks_is_kept_by_its_absolute_path(tmp_path, monkeypatch):
+def test_task_folder_is_stored_as_absolute_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     document = Recipe.from_json({"world": "code+folder=mine+tests=hidden"}).to_json()

@@ -1,4 +1,4 @@
-"""A package of its own brings a world, a method and an engine by entry points; they are listed, and train together."""
+"""A separate package adds a world, a method and an engine by entry points. They are listed and train together."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ broken = letters_package:NOTHING
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """As pip leaves an installed package: its modules, and a dist-info beside them."""
+    """An installed package as pip leaves it: modules and a dist-info directory."""
     place = tmp_path_factory.mktemp("site")
     (place / "letters_package.py").write_text(MODULE)
     info = place / "letters_package-1.0.dist-info"
@@ -73,14 +73,14 @@ def tacit(installed: Path, *words: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-def test_they_are_listed(installed):
+def test_entry_points_are_listed(installed):
     for what, name in (("worlds", "letters"), ("methods", "bold"), ("engines", "courier")):
         listed = tacit(installed, "list", what)
         assert listed.returncode == 0 and name in listed.stdout, listed.stdout + listed.stderr
 
 
 @pytest.mark.slow
-def test_they_train_together(installed, tmp_path):
+def test_entry_points_train_together(installed, tmp_path):
     words = ["--world", "letters", "--method", "bold+gigpo", "--engine", "courier", "--model", "tiny-0.5m", "--iterations", "1",
              "--groups", "2", "--group-size", "2", "--sft.steps", "2", "--tasks", "8", "--evaluation.tasks", "2",
              "--engine.device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
@@ -89,6 +89,6 @@ def test_they_train_together(installed, tmp_path):
     assert "the courier loads tiny-0.5m" in done.stdout and (tmp_path / "run" / "summary.json").exists()
 
 
-def test_what_a_package_does_not_have_is_said(installed):
+def test_broken_entry_point_is_reported(installed):
     done = tacit(installed, "train", "--world", "letters", "--engine", "broken")
     assert done.returncode == 2 and "cannot load the engine 'broken' of letters-package" in done.stderr

@@ -1,4 +1,4 @@
-"""What may change when a run goes on, also in what was said of one of its worlds; and what only a whole run can be told."""
+"""Settings that may change when a run resumes, also per world, and settings that all worlds of a run share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def written(worlds=None, **more):
     return Recipe.from_json({**MIXED, **more, **({"worlds": worlds} if worlds else {})}).to_json()
 
 
-def test_what_may_change_may_change_in_one_world():
+def test_changeable_settings_may_change_in_one_world():
     before = written({"countdown": {"workers": 1, "max_steps": 9}})
     after = written({"countdown": {"workers": 2, "world_timeout_s": 5.0, "max_steps": 9}}, keep=7, workers=3)
     assert fixed_differences(before, after) == []
@@ -24,7 +24,7 @@ def test_what_may_change_may_change_in_one_world():
     assert fixed_differences(after | {"worlds": {"countdown": {"workers": 2}}}, written(keep=7)) == [], "nor is it now"
 
 
-def test_the_rest_may_not_and_is_named_where_it_is():
+def test_fixed_settings_are_listed_with_their_path():
     before = written({"countdown": {"evaluation": {"tasks": 9}}})
     after = written({"countdown": {"evaluation": {"tasks": 8}, "prompt": {"history": 1}}, "alfworld": {"max_steps": 3}})
     assert fixed_differences(before, after) == [
@@ -34,7 +34,7 @@ def test_the_rest_may_not_and_is_named_where_it_is():
     assert fixed_differences(written(), written(evaluation={"every": 2})) == ["evaluation.every=2"]
 
 
-def test_a_world_whose_name_has_dots():
+def test_world_name_with_dots():
     place = {"world": f"alfworld,{OWN}"}
     before, after = (written({OWN: {"workers": n, "max_steps": n}}, **place) for n in (1, 2))
     assert fixed_differences(before, after) == [f"worlds.{OWN}.max_steps=2"]
@@ -51,6 +51,6 @@ def test_a_world_whose_name_has_dots():
         ({"evaluation": {"every": 1}}, "evaluation.every"),
     ],
 )
-def test_what_the_worlds_of_a_run_share_is_not_said_of_one(table, setting):
+def test_shared_settings_are_refused_in_a_world_table(table, setting):
     with pytest.raises(TacitError, match=rf"\[worlds.countdown\] sets '{setting}', which all worlds of a run share"):
         written({"countdown": table})

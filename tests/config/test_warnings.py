@@ -1,4 +1,4 @@
-"""What is said before a run that will hardly learn."""
+"""Warnings before a run that will hardly learn."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ def warnings(*words: str, method: str = "grpo") -> str:
     return "\n".join(prepare(Recipe.resolve(None, said)).recipe.notes)
 
 
-def test_a_policy_from_scratch_with_nothing_to_imitate_and_a_language_models_learning_rate():
+def test_random_policy_without_imitation_and_with_low_learning_rate_warns():
     notes = warnings("--model", "tiny", "--iterations", "3")
     assert "tiny starts from random weights and there is no imitation" in notes and "add --sft.steps 300" in notes
     assert "lr = 1e-06 is meant for language models and too low for tiny; try --lr 3e-4" in notes
     assert "tiny-base was not trained on any task" in warnings("--model", "tiny-base")
 
 
-def test_a_language_model_that_would_imitate_at_the_rate_of_a_tiny_policy():
+def test_high_imitation_learning_rate_for_a_language_model_warns():
     notes = warnings("--model", "owner/language-model", "--sft.steps", "60", "--iterations", "0")
     assert "sft.lr = 0.001 is meant for policies of a million parameters" in notes and "try --sft.lr 1e-4" in notes
     assert "sft.lr" not in warnings("--model", "owner/language-model", "--sft.steps", "60", "--sft.lr", "1e-4")
     assert "sft.lr" not in warnings("--model", "owner/language-model") + warnings("--model", "tiny-base", "--sft.steps", "60")
 
 
-def test_an_extractor_that_is_shown_lines_and_asked_for_json():
+def test_extractor_style_that_differs_from_its_examples_warns():
     shown = ("--method", "complementary", "--sft.steps", "60", "--sft.entries", "100", "--sft.lr", "1e-4")
     assert "add --extractor.style terse" in warnings("--model", "owner/language-model", *shown, method="complementary")
     said = warnings("--model", "owner/language-model", *shown, "--extractor.style", "terse", method="complementary")
@@ -38,13 +38,13 @@ def test_an_extractor_that_is_shown_lines_and_asked_for_json():
     assert said.count("add --extractor.style terse") == 1, "it is said by whom it concerns, and once"
 
 
-def test_settings_that_learn_are_not_doubted():
+def test_sensible_settings_do_not_warn():
     assert not {"imitates", "hardly"} & set(warnings("--model", "tiny", "--sft.steps", "300", "--lr", "3e-4").split())
     assert "hardly" not in warnings("--model", "owner/language-model")
     assert "hardly" not in warnings("--model", "tiny", "--sft.steps", "3", "--iterations", "0"), "nothing is trained with RL"
 
 
 @pytest.mark.parametrize("name", ["quickstart", "countdown", "household-published"])
-def test_no_recipe_of_ours_is_doubted(name):
+def test_packaged_recipes_do_not_warn(name):
     notes = prepare(Recipe.resolve(run_recipe(name), {})).recipe.notes
     assert not any("hardly" in note for note in notes)

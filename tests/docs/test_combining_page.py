@@ -1,4 +1,4 @@
-"""docs/guides/combine_methods.md: its table says of every pair of methods whether they can be added together, and why not."""
+"""docs/guides/combine_methods.md: for every pair of methods, whether they combine, or the reason why not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tacit.worlds import get_environment
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "combine_methods.md"
 WORLD = get_environment("alfworld")
 NAMES = [name for name in METHODS if name != "grpo"]
-"""grpo adds nothing, so it goes with everybody"""
+"""without grpo, which combines with every method"""
 
 
 def verdict(*names: str) -> str:
-    """Empty where the methods build, else the reason, without the names."""
+    """Empty if the methods combine, otherwise the reason without the method names."""
     try:
         get_method("+".join(names))().build(WORLD)
     except TacitError as error:
@@ -28,7 +28,7 @@ def verdict(*names: str) -> str:
 
 
 def table() -> tuple[str, dict[str, str]]:
-    """The matrix, and what its letters mean."""
+    """The matrix, and the reason for each letter."""
     letters: dict[str, str] = {}
     cells = {}
     for pair in combinations(NAMES, 2):
@@ -39,7 +39,7 @@ def table() -> tuple[str, dict[str, str]]:
     return "\n".join(rows), {letter: reason for reason, letter in letters.items()}
 
 
-def test_the_table_is_what_the_methods_say():
+def test_table_matches_the_code():
     matrix, letters = table()
     text = PAGE.read_text(encoding="utf-8")
     legend = "\n".join(f"- **{letter}**: {reason}" for letter, reason in letters.items())
@@ -48,13 +48,13 @@ def test_the_table_is_what_the_methods_say():
 
 
 @pytest.mark.parametrize("names", [("bipace", "reuserl"), ("rloo", "gigpo"), ("constant_context", "bipace", "reuserl")])
-def test_the_order_in_which_they_are_named_changes_nothing(names):
+def test_order_of_methods_does_not_matter(names):
     one, other = (get_method("+".join(order))().build(WORLD) for order in (names, names[::-1]))
     for piece in ("rewards", "credits", "losses", "columns", "hidden_state", "schedule", "context"):
         assert getattr(one, piece) == getattr(other, piece)
 
 
-def test_with_grpo_a_method_is_itself():
+def test_grpo_adds_nothing_to_a_method():
     for name in NAMES:
         alone, added = get_method(name)().build(WORLD), get_method(f"grpo+{name}")().build(WORLD)
         assert (added.rewards, added.credits, added.losses) == (alone.rewards, alone.credits, alone.losses)

@@ -1,4 +1,4 @@
-"""The page on credit quality: its commands can be given, its files exist, its estimators are those that are measured."""
+"""docs/experiments/credit_quality.md: its commands parse, its files exist, its estimators are the measured ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMANDS = [line.partition("  #")[0].strip() for line in re.findall(r"^ {4}((?:t
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_can_be_given(command, tmp_path, monkeypatch):
+def test_commands_parse(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     program, *words = shlex.split(command)
     if program == "python":
@@ -36,13 +36,13 @@ def test_commands_can_be_given(command, tmp_path, monkeypatch):
         assert recipe.train.keep > recipe.schedule.iterations
 
 
-def test_estimators_on_the_page_are_those_that_are_measured():
+def test_measured_estimators_are_on_the_page():
     parts = {"exact observation": SameKey(), "exact state": SameKey("state"), "clusters": SameKey()}
     table = PAGE.split("## The estimators")[1].split("##")[0]
     for name in {name.partition(",")[0] for name in standard(parts)}:
         assert name in table, name
 
 
-def test_code_that_is_named_exists():
+def test_named_code_files_exist():
     for place in re.findall(r"`((?:tests|evaluation|benchmarks)/[\w/.]+\.py)`", PAGE):
         assert (ROOT / place).is_file() or (ROOT / "tacit" / place).is_file(), place

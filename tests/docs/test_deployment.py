@@ -1,4 +1,4 @@
-"""The deployment example of the serving guide: a unit that systemd accepts, and a proxy that nginx runs."""
+"""The deployment example of the serving guide: systemd accepts the unit and nginx runs the proxy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def block(language: str) -> str:
     return found
 
 
-def test_the_unit_starts_a_command_that_exists() -> None:
+def test_unit_starts_a_valid_command() -> None:
     (command,) = re.findall(r"^ExecStart=(.*)$", block("ini"), re.M)
     program, verb, *words = command.split()
     assert program.endswith("/tacit") and verb == "serve"
@@ -61,7 +61,7 @@ class Upstream(BaseHTTPRequestHandler):
 
 
 def test_nginx_runs_the_proxy(tmp_path: Path) -> None:
-    """With a certificate of our own, in front of a server of our own."""
+    """With a self-signed certificate and a local upstream server."""
     nginx, openssl = os.environ.get("NGINX") or shutil.which("nginx"), shutil.which("openssl")
     if nginx is None or openssl is None:
         pytest.skip("no nginx or openssl on this machine; NGINX=PATH names one")

@@ -1,4 +1,4 @@
-"""The page on evaluation: its commands parse, its table has every number, its panel can be played."""
+"""docs/guides/evaluation.md: its commands parse, all metrics are described, its example panel can be played."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def test_commands_parse(command):
     assert arguments.target or arguments.endpoint
 
 
-def test_there_are_commands():
+def test_page_has_commands():
     assert len(COMMANDS) >= 6
 
 
-def test_every_number_is_on_the_page():
+def test_every_metric_is_on_the_page():
     told = set(re.findall(r"`(?:behaviour\.)?(\w+)`", PAGE))
     names = {field.name for field in (*fields(PanelScore), *fields(Behavior))}
     assert not names - told
 
 
-def test_the_panel_shown_can_be_played(tmp_path):
+def test_example_panel_can_be_played(tmp_path):
     lines = re.findall(r"^    (\{\".*\})$", PAGE, re.MULTILINE)
     file = tmp_path / "shown.jsonl"
     file.write_text("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""The examples of docs/tutorials/own_world.md and docs/guides/extend.md are run, word for word."""
+"""The code blocks of docs/tutorials/own_world.md and docs/guides/extend.md run as they are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ evaluation = {tasks = 2}
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch, trusted_code) -> Path:
-    """The page's code blocks as the files it says they are."""
+    """The code blocks of both pages, written to the files they name."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     blocks = re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL)
     for name, text in zip(FILES, blocks, strict=True):
@@ -51,7 +51,7 @@ def train(*flags: str) -> int:
     return main(["train", "--config", "small.toml", *flags])
 
 
-def test_no_command_of_the_page_is_one_that_hardly_learns(written: Path) -> None:
+def test_commands_of_the_pages_do_not_warn(written: Path) -> None:
     commands = re.findall(r"^    tacit train (.*?)(?: +#.*)?$", PAGES, re.MULTILINE)
     own = [command.split() for command in commands if "my_package" not in command and "MODEL" not in command]
     assert len(own) == 5
@@ -60,20 +60,20 @@ def test_no_command_of_the_page_is_one_that_hardly_learns(written: Path) -> None
         assert not [note for note in prepare(Recipe.resolve(None, said)).recipe.notes if "hardly" in note], words
 
 
-def test_the_world_plays(written: Path, capsys) -> None:
+def test_example_worlds_can_be_played(written: Path, capsys) -> None:
     assert main(["play", "--world", "guess.py:GUESS", "--policy", "expert"]) == 0
     assert "success" in capsys.readouterr().out
     assert main(["eval", "expert", "--world", "more.py:MORE", "--tasks", "4"]) == 0
     assert "success 100.0%" in capsys.readouterr().out
 
 
-def test_the_prompt_for_language_models_asks_for_the_tags_that_are_parsed(written: Path) -> None:
+def test_full_wording_requests_the_tags_that_are_parsed(written: Path) -> None:
     rules = get_environment("guess.py:GUESS").wording("full")
     assert TAGS.parse(rules.request("tags").replace("> <", ">10<")) == Parsed("10", True)
     assert "<" not in rules.request("bare")
 
 
-def test_a_world_with_tags_of_its_own_plays_and_trains(written: Path, capsys) -> None:
+def test_world_with_its_own_tags_plays_and_trains(written: Path, capsys) -> None:
     assert main(["eval", "expert", "--world", "look_up.py:LOOK_UP", "--tasks", "3"]) == 0
     assert "success 100.0%" in capsys.readouterr().out
     assert train("--world", "look_up.py:LOOK_UP", "--style", "tags", "--max-tokens", "32") == 0
@@ -81,12 +81,12 @@ def test_a_world_with_tags_of_its_own_plays_and_trains(written: Path, capsys) ->
 
 
 @pytest.mark.parametrize("method", ["finish.py:Finish", "hurry.py:Hurry"])
-def test_the_methods_train(written: Path, capsys, method: str) -> None:
+def test_example_methods_train(written: Path, capsys, method: str) -> None:
     assert train("--world", "guess.py:GUESS", "--method", method, "--history", "-1") == 0
     assert "after rl 1" in capsys.readouterr().out
 
 
-def test_the_methods_change_what_they_say(written: Path) -> None:
+def test_example_methods_change_credits_and_rewards(written: Path) -> None:
     world = get_environment("guess.py:GUESS")
     finish, hurry = (get_method(name)().build(world) for name in ("finish.py:Finish", "hurry.py:Hurry"))
     assert [type(term).__name__ for term in finish.credits] == ["LastStep"]
@@ -95,7 +95,7 @@ def test_the_methods_change_what_they_say(written: Path) -> None:
     assert (both.credits, both.rewards[-1].cost) == (finish.credits, 0.3)
 
 
-def test_the_engine_says_what_it_can(written: Path, capsys) -> None:
+def test_example_engine_is_checked_for_capabilities(written: Path, capsys) -> None:
     assert get_engine("my_engine.py:ENGINE").capabilities == {"sampling", "learning"}
     assert main(["train", "--world", "guess.py:GUESS", "--engine", "my_engine.py:ENGINE", "--engine.device", "cuda"]) == 2
     assert "needs reference, scoring, which engine 'mine' cannot do. Engines that can: local" in capsys.readouterr().err
@@ -103,7 +103,7 @@ def test_the_engine_says_what_it_can(written: Path, capsys) -> None:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_in_the_world(written: Path, capsys, method: str) -> None:
+def test_every_method_trains_in_the_example_world(written: Path, capsys, method: str) -> None:
     assert train("--world", "more.py:MORE", "--method", method) == 0
     assert "after rl 1" in capsys.readouterr().out
 
@@ -111,11 +111,11 @@ def test_every_method_trains_in_the_world(written: Path, capsys, method: str) ->
 @pytest.mark.parametrize(
     ("method", "missing"), [("reuserl", "alphabet"), ("round_length", "alphabet"), ("constant_context", "tracker")]
 )
-def test_what_the_plain_world_misses_is_said(written: Path, capsys, method: str, missing: str) -> None:
+def test_missing_part_of_the_example_world_is_named(written: Path, capsys, method: str, missing: str) -> None:
     assert train("--world", "guess.py:GUESS", "--method", method) == 2
     assert f"Give its Environment `{missing}=" in capsys.readouterr().err
 
 
-def test_a_term_has_a_flag_of_its_own(written: Path, capsys) -> None:
+def test_example_method_has_its_own_flag(written: Path, capsys) -> None:
     assert main(["train", "--method", "hurry.py:Hurry", "--help"]) == 0
     assert "--cost NUMBER taken off for every step (default: 0.1)" in " ".join(capsys.readouterr().out.split())

@@ -1,4 +1,4 @@
-"""The pages of the methods: the code their tables of equations name exists, and so does every flag they mention."""
+"""The method pages: the code in their equation tables exists, and so do all flags they mention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacit.cli.main import COMMANDS, main
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "docs" / "methods").glob("*.md"))}
 METHODS = {"complementary_rl": "complementary"}
-"""of a page that is not called as its method is"""
+"""pages whose name differs from the method's"""
 FLAG = r"--[a-z][\w.-]*\w"
 each_page = pytest.mark.parametrize("name", PAGES)
 
@@ -26,12 +26,12 @@ def equations(name: str) -> list[str]:
 
 
 @each_page
-def test_the_table_is_there(name):
+def test_page_has_an_equation_table(name):
     assert len(equations(name)) >= 12
 
 
 @each_page
-def test_equations_point_at_code(name):
+def test_equations_point_at_existing_code(name):
     for row in equations(name):
         places = re.findall(r"`(tacit/[\w/]+)\.py`((?:[,;]? `[\w.]+`)+)", row)
         assert places, row
@@ -42,13 +42,13 @@ def test_equations_point_at_code(name):
 
 
 def commands(name: str) -> list[str]:
-    """Those of the page, in lines of their own and in sentences."""
+    """Commands of the page, as code blocks and inline."""
     return ["".join(found) for found in re.findall(r"^ {4}((?:tacit|python) .*)|`((?:tacit|python) [^`]+)`", PAGES[name], re.M)]
 
 
 @cache
 def flags_of(command: str, method: str) -> frozenset[str]:
-    """What `tacit train`, `tacit inspect dictionary` or `python a/script.py` takes: its own parser is asked."""
+    """The flags that the parser of `tacit train`, `tacit inspect dictionary` or a script accepts."""
     program, *words = command.split()
     if program == "python":
         return frozenset(re.findall(FLAG, run_script(ROOT / words[0], "--help").finish()))
@@ -60,7 +60,7 @@ def flags_of(command: str, method: str) -> frozenset[str]:
 
 
 def asked(command: str, otherwise: str) -> frozenset[str]:
-    """The flags that a command has as it is written, with the method it names."""
+    """The flags of a command as written, with the method it names."""
     begin = re.match(r"tacit( [a-z]+(?=\s|$))+|python \S+", command)
     method = re.search(r"--method (\w+)", command)
     assert begin, command
@@ -68,14 +68,14 @@ def asked(command: str, otherwise: str) -> frozenset[str]:
 
 
 @each_page
-def test_commands_have_the_flags_they_are_given(name):
+def test_commands_use_existing_flags(name):
     assert commands(name)
     for command in commands(name):
         assert set(re.findall(FLAG, command)) <= asked(command, name), command
 
 
 @each_page
-def test_flags_in_sentences_are_those_of_some_command(name):
+def test_flags_in_the_text_exist(name):
     others = re.findall(r"\w+", " ".join(re.findall(r"--method (\w+(?: \| \w+)*)", PAGES[name])))
     known = [flags_of(f"tacit {command}", name) for command in COMMANDS]
     known += [flags_of("tacit train", method) for method in others]

@@ -1,4 +1,4 @@
-"""The page on reproduction: its commands are real, its recipes exist, and no cell is both empty and done."""
+"""docs/experiments/reproduction.md: its commands parse, its recipes exist, and a row has results only if it is done."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_published_recipe_is_on_the_page():
 
 
 @pytest.mark.parametrize("letter", COMMANDS)
-def test_a_command_can_be_given(letter, monkeypatch):
+def test_command_parses(letter, monkeypatch):
     monkeypatch.chdir(ROOT)
     words = shlex.split(COMMANDS[letter])
     program, verb, *rest = words
@@ -47,14 +47,14 @@ def test_a_command_can_be_given(letter, monkeypatch):
         assert program == "bash" and located[:3] == ["tacit", "list", "recipes"] and find_recipe(located[3], "script")
 
 
-def test_every_letter_in_a_table_is_a_command():
+def test_letters_in_tables_are_commands():
     letters = re.compile(r"[A-Z]\d?(, [A-Z]\d?)*( \(.*\))?")
     told = [cell.partition(" (")[0].split(", ") for row in ROWS for cell in row if letters.fullmatch(cell)]
     used = {letter for each in told for letter in each}
     assert len(used) >= 8 and used <= set(COMMANDS)
 
 
-def test_what_is_done_has_a_figure_and_what_is_not_has_none():
+def test_row_has_results_only_if_done():
     states = {"done", "running", "not run", "in part"}
     for row in (row for row in ROWS if row[-1] in states and len(row) > 2):
         ours = [cell for cell in row[1:-2] if "[" in cell]

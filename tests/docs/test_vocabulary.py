@@ -1,4 +1,4 @@
-"""Retired words stay retired: names of the code, and phrases of the docs (docs/glossary.md has the terms to use)."""
+"""Retired names and phrases stay out of code and docs. docs/glossary.md has the terms to use."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ PAGES = [
 ]
 
 
-def test_names_of_the_code():
+def test_code_has_no_retired_names():
     found = []
     for path in sorted((ROOT / "tacit").rglob("*.py")):
-        if "packaged" in path.parts:  # repositories that agents repair
+        if "packaged" in path.parts:  # repositories used as repair tasks
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             defined = re.match(r"\s*(?:async )?(class|def) (\w+)", line)
@@ -48,7 +48,7 @@ def test_names_of_the_code():
     assert not found, "\n".join(found)
 
 
-def test_phrases_of_the_docs():
+def test_docs_have_no_retired_phrases():
     found = []
     for page in PAGES:
         text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -57,8 +57,8 @@ def test_phrases_of_the_docs():
     assert not found, "\n".join(found)
 
 
-def test_numbers_are_in_tables():
-    """A line of prose with more than twelve numbers wants to be a table."""
+def test_docs_have_no_number_dense_prose():
+    """A line of prose with more than twelve numbers should be a table."""
     dense = [
         f"{page.relative_to(ROOT)}:{number}: {line[:80]}"
         for page in PAGES

@@ -1,4 +1,4 @@
-"""A maze so small that what every step is worth can be worked out: the true Q and V of a policy that throws a die."""
+"""A small maze in which the true Q and V of a random policy can be computed exactly."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DOORS = {
     "cellar": {"left": "cellar", "right": "attic"},
     "attic": {"left": "lost", "right": "won"},
 }
-"""where left and right lead from each place; `won` and `lost` end it"""
+"""where left and right lead from each place; `won` and `lost` end the episode"""
 LEFT = {"start": 0.7, "hall": 0.4, "cellar": 0.5, "attic": 0.6}
-"""how often the policy goes left"""
+"""probability of going left"""
 LIMIT, GAMMA = 6, 0.9
 TASKS = [Task("maze", f"maze/{i}", "only", "train", i, "get out") for i in range(6)]
 
@@ -74,7 +74,7 @@ WORLD = Environment(
 
 @cache
 def value(place: str, left: int, gamma: float = GAMMA) -> float:
-    """V with so many steps left."""
+    """V with `left` steps remaining."""
     if place in ("won", "lost") or not left:
         return 0.0
     go_left = LEFT[place]

@@ -15,7 +15,7 @@ from tacit.evaluation.scores import score_panel
 from tacit.worlds import get_environment
 
 
-def test_lengths_invalid_and_repeats():
+def test_lengths_invalid_and_repeats_by_hand():
     refused = replace(episode("AAB"), steps=(step("A"), step("A", effective=False), step("B"), step("A")))
     found = behavior([episode("AB-B"), refused, episode("ABCABC", success=False)], ABC)
     assert (found.episodes, found.successes) == (3, 2)
@@ -29,12 +29,12 @@ def test_lengths_invalid_and_repeats():
     assert found.failures == {"step_limit": 1.0}
 
 
-def test_repeats_are_counted_from_the_second_time():
+def test_repeats_count_from_the_second_occurrence():
     assert repeated(episode("ABAA")) == [False, False, True, True]
 
 
-def test_a_turn_that_did_not_parse_is_that_and_neither_refused_nor_repeated():
-    """The world refuses a mumbled word each time it is heard; it is counted once, as what it is."""
+def test_unparsed_turn_is_neither_refused_nor_repeated():
+    """The world refuses an unparsed completion each time. It counts once, as unparsed."""
     mumbled = replace(step("hm", effective=False), valid=False)
     played = replace(episode("A"), steps=(mumbled, mumbled, step("hm"), mumbled))
     assert repeated(played) == [False] * 4, "nor is an action one that was only mumbled before"
@@ -44,8 +44,8 @@ def test_a_turn_that_did_not_parse_is_that_and_neither_refused_nor_repeated():
     assert (score.invalid, score.ineffective) == (3 / 4, 0.0)
 
 
-def test_what_was_carried_out_was_done_however_it_was_written():
-    """A completion without a thought is executed all the same: its action was taken, and it led somewhere."""
+def test_unformatted_but_executed_action_counts_as_taken():
+    """A completion without a thought is still executed, so its action counts for repeats and revisits."""
     mumbled = replace(step("A"), valid=False)
     assert repeated(replace(episode("A"), steps=(mumbled, step("A"), mumbled))) == [False, True, False]
     there, back = ("go to shelf 1", "On the shelf 1"), ("go to desk 1", "On the desk 1")
@@ -54,7 +54,7 @@ def test_what_was_carried_out_was_done_however_it_was_written():
     assert revisits(unformatted, HOUSEHOLD) == revisits(walked, HOUSEHOLD) == 1
 
 
-def test_failures_by_the_worlds_own_labels():
+def test_failures_use_the_worlds_labels():
     world = get_environment("cooking")
     burned = replace(episode("A", success=False), stop=StopReason.FAILURE, detail="burned")
     late = episode("AB", success=False)
@@ -62,7 +62,7 @@ def test_failures_by_the_worlds_own_labels():
     assert found.failures == {"burned": 0.75, "timeout": 0.25} and found.per_success == {} == found.without
 
 
-def test_operators_and_resets_of_countdown():
+def test_countdown_operators_and_resets():
     world = get_environment("countdown")
     task = Task("countdown", "c/0", "three", "train", 0, "", {"numbers": [2, 3, 4], "target": 24})
 
@@ -93,7 +93,7 @@ def test_failures_are_counted_by_family():
 
 
 def walk(*turns: tuple[str, str], start: str = "-= Kitchen =-", refused: str = "") -> Trajectory:
-    """`turns` are (action, what it shows)."""
+    """`turns` are (action, resulting observation)."""
     shown = [start, *(shows for _, shows in turns)]
     steps = tuple(
         replace(step(action, effective=action != refused), observation=Observation(f"{here}\nand so on"))
@@ -120,9 +120,9 @@ def test_revisits_of_places_reached_by_direction():
     assert behavior(played, place=COOKING).revisits == 0.5
 
 
-def test_a_place_is_the_room_and_not_the_answer_to_the_last_command():
-    """`You go east.` stands above the room: two rooms reached by the same direction are two places, one left and reached again
-    by another is one."""
+def test_place_is_the_room_name_not_the_command_response():
+    """`You go east.` precedes the room name. Two rooms reached in the same direction are two places; one room reached from
+    different directions is one place."""
     east, west = "You go east.\n-= {} =-", "You go west.\n-= {} =-"
     onward = walk(("go east", east.format("Hall")), ("go east", east.format("Yard")))
     assert revisits(onward, COOKING) == 0
@@ -130,7 +130,7 @@ def test_a_place_is_the_room_and_not_the_answer_to_the_last_command():
     assert revisits(back, COOKING) == 1
 
 
-def test_places_in_a_game_that_is_played():
+def test_visited_places_are_rooms_of_the_game():
     world = get_environment("cooking")
     task = next(t for t in world.tasks("hard", 20, 0))
     live, explorer, rooms = world.make(), world.expert()(task), []
@@ -144,19 +144,19 @@ def test_places_in_a_game_that_is_played():
     assert len(rooms) > 2 and set(rooms) <= set(task.data["house"]), "the rooms of the house, by their names"
 
 
-def test_broken_worlds_say_nothing_and_nothing_is_nothing():
+def test_crashed_episodes_are_excluded():
     crashed = replace(episode("A", success=False), stop=StopReason.WORLD_ERROR)
     found = behavior([crashed], ABC)
     assert found.episodes == 0 and found.success_length is None and found.invalid is None and found.failures == {}
     assert found.to_json()["successes"] == 0
 
 
-def test_kinds():
+def test_kind_is_the_label_without_arguments():
     assert kind("OP_ADD-LARGE-SMALL") == "OP_ADD" and kind("RESET") == "RESET"
 
 
 @pytest.mark.parametrize(("place", "found"), [(COOKING, 0.0), (None, None)])
-def test_a_world_without_places_has_no_number_of_revisits(place, found):
+def test_world_without_places_has_no_revisits(place, found):
     won = walk(("go to shelf 1", "There is a shelf."), start="You are in a room")
     assert won.success and behavior([won], place=place).revisits == found
     world = replace(get_environment("countdown"), place=place, alphabet=None)

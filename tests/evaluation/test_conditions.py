@@ -1,4 +1,4 @@
-"""Measured under a condition: what was told is in the prompts, in the score, in the journal's name and in the records."""
+"""Evaluation under a condition: the note is in the prompts, the score, the journal's name and the records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def measure(rules: Rules):
     return score, played, policy
 
 
-def test_an_evaluation_is_asked_for_a_condition_and_says_so():
+def test_condition_is_in_prompts_and_score():
     plain, alone, _ = measure(RULES)
     guided, told, policy = measure(replace(RULES, condition=GUIDED))
     assert (plain.success, guided.success) == (0.0, 1.0)
@@ -47,7 +47,7 @@ def test_an_evaluation_is_asked_for_a_condition_and_says_so():
     assert {t.condition for t in told} == {GUIDED} and {t.condition for t in alone} == {PLAIN}
 
 
-def test_each_task_may_be_told_something_of_its_own():
+def test_condition_may_depend_on_the_task():
     def advise(task):
         return Condition("guided", f"The target is {task.data['target']}.") if task.data["target"] > 100 else PLAIN
 
@@ -67,7 +67,7 @@ def measured(rules: Rules) -> Measurement:
     return Measurement.of(PANEL, rules, "a policy", "f00d")
 
 
-def test_a_journal_is_of_one_condition(tmp_path):
+def test_journal_belongs_to_one_condition(tmp_path):
     guided, other = replace(RULES, condition=GUIDED), replace(RULES, condition=replace(GUIDED, note="Add first."))
     names = {measured(rules).file_name for rules in (RULES, guided, other)}
     assert len(names) == 3
@@ -84,12 +84,12 @@ def test_a_journal_is_of_one_condition(tmp_path):
     assert score_panel(PANEL, again, guided) == score_panel(PANEL, whole, guided)
 
 
-def test_plain_measurements_keep_the_name_they_had():
+def test_plain_condition_does_not_change_the_settings_hash():
     assert replace(measured(RULES), condition={"name": "plain"}).settings_hash == measured(RULES).settings_hash
     assert measured(RULES).settings_hash == measured(replace(RULES, condition=lambda task: PLAIN)).settings_hash
 
 
-def test_what_was_told_is_recorded_and_read_back():
+def test_condition_is_recorded_and_read_back():
     _, (told, *_), _ = measure(replace(RULES, condition=GUIDED))
     record = json.loads(json.dumps(trajectory_record(told)))
     assert (record["condition"], record["note"], record["entry"]) == ("guided", "Multiply first.", "bank/3")

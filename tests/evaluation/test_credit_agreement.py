@@ -1,4 +1,4 @@
-"""Agreement with the truth: numbers by hand, the noise taken out of it, tasks drawn again; and estimators in the maze."""
+"""Agreement of credit with the true advantage: by hand, with noise removed, with a task bootstrap, and in the maze."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def of(found, name: str = "GRPO", on: str = "all"):
     return next(a for a in found.agreements if (a.estimator, a.on) == (name, on))
 
 
-def test_by_hand():
+def test_agreement_by_hand():
     told = of(quality([made([1, 2, 3], [1, 3, 2])]))
     assert told.correlation.value == pytest.approx(0.5) and told.raw == pytest.approx(0.5)
     assert told.cosine.value == pytest.approx((1 + 6 + 6) / 14) and told.steps == 3
     assert told.gain.value is None and told.correlation.low is None, "one task says nothing about another"
     assert of(quality([made([-1, -2, -3], [1, 3, 2])])).correlation.value == pytest.approx(-0.5)
-    # halves that differ: their mean in the numerator, what they share in the denominator
+    # Halves that differ: their mean in the numerator, their covariance in the denominator.
     c, one, two = np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 2]), np.array([1.0, 4, 2, 3])
     told = of(quality([made(c, one, two)]))
     expected = np.cov(c, (one + two) / 2, ddof=0)[0, 1] / (np.var(c) * np.cov(one, two, ddof=0)[0, 1]) ** 0.5
     assert told.correlation.value == pytest.approx(expected) and 0 < expected < 1
 
 
-def test_what_cannot_be_said_is_not_said():
+def test_undefined_agreement_is_none():
     flat = quality([made([0, 0, 0], [1, 3, 2])])
     assert of(flat).correlation.value is None and of(flat).cosine.value is None
     nothing = quality([made([1, 2, 3], [1, 0, -1], [-1, 0, 1])])
@@ -67,7 +67,7 @@ def test_what_cannot_be_said_is_not_said():
     assert of(constant).correlation.value is None, "what is only rounding is no variance"
 
 
-def test_rounding_is_no_truth():
+def test_rounding_errors_are_not_variance():
     alike = quality([made([1, 2, 3], [0.1 + 0.2, 0.3, 0.3])])
     assert of(alike).correlation.value is None and of(alike).raw is None, "an advantage that is the same everywhere"
     assert alike.reliability is None and alike.spread is None and alike.noise == 0
@@ -77,7 +77,7 @@ def test_rounding_is_no_truth():
     won = quality([made(range(10), always, task="a", ending="all won"), made(range(10), [0] * 10, task="b", ending="all lost")])
     assert all((a.correlation.value, a.cosine.value, a.raw) == (None, None, None) for a in won.agreements)
     assert won.reliability is None
-    # noise in one half beside rounding in the other: what they share is rounding still
+    # noise in one half, rounding errors in the other: their covariance is still rounding
     halves = quality([made([1, 2, 3], [0.004, 0, 0], [1e-16, 0, 0], task=task) for task in "ab"])
     assert of(halves).correlation.to_json() == of(halves).cosine.to_json() == [None, None, None]
     v = [0.1 + 0.2, 0.3, 0.3]
@@ -85,8 +85,8 @@ def test_rounding_is_no_truth():
     assert left.unexplained.value is None, "V is the same everywhere"
 
 
-def test_a_figure_that_noise_carries_out_of_its_range_is_unknown():
-    """Halves that hardly share anything: cov(c, Â) / √(var c · cov(Â₁, Â₂)) would be 1.5."""
+def test_correlation_above_one_is_unknown():
+    """The halves share almost nothing, so cov(c, Â) / √(var c · cov(Â₁, Â₂)) would be 1.5."""
     c, one, two = [1.0, 2, 3], [1.0, 2, 3], [2.0, 1, 2.01]
     product, shared = np.cov(c, (np.array(one) + two) / 2, ddof=0)[0, 1], np.cov(one, two, ddof=0)[0, 1]
     assert product / (np.var(c) * shared) ** 0.5 > 1.5
@@ -98,8 +98,8 @@ def test_a_figure_that_noise_carries_out_of_its_range_is_unknown():
     assert opposed.reliability == 0 and opposed.spread == 0, "halves that say the contrary measure nothing"
 
 
-def test_an_ending_of_one_task_has_no_interval():
-    """Drawn again it is always the same task, which used to look like certainty."""
+def test_outcome_with_one_task_has_no_interval():
+    """A bootstrap of one task always draws the same task, which would look like certainty."""
     one = made([1, 2, 3], [1, 3, 2], task="a")
     others = [made([1, 2, 3], [3, 1, 2 + i], task=f"{i}", ending="all lost") for i in range(3)]
     told = quality([one, *others])
@@ -108,7 +108,7 @@ def test_an_ending_of_one_task_has_no_interval():
 
 
 def noisy(rng, tasks: int, steps: int, noise: float, share: float) -> tuple[list[Measured], float]:
-    """Credit whose correlation with the truth is known, and a truth measured with noise."""
+    """Credit with a known correlation to the truth, and a noisy measurement of the truth."""
     measured = []
     for task in range(tasks):
         truth_N = rng.normal(size=steps)
@@ -118,7 +118,7 @@ def noisy(rng, tasks: int, steps: int, noise: float, share: float) -> tuple[list
     return measured, share
 
 
-def test_noise_in_the_truth_does_not_lower_the_figure():
+def test_measurement_noise_does_not_lower_the_correlation():
     measured, share = noisy(np.random.default_rng(0), tasks=60, steps=100, noise=3.0, share=0.4)
     found = quality(measured)
     told = of(found)
@@ -131,8 +131,8 @@ def test_noise_in_the_truth_does_not_lower_the_figure():
     assert told.cosine.value == pytest.approx(share, abs=0.07)
 
 
-def test_intervals_are_over_tasks():
-    """Steps of one task all alike: ten tasks are ten draws, however many steps they have."""
+def test_intervals_resample_tasks_not_steps():
+    """All steps of a task are alike, so ten tasks are ten draws, however many steps they have."""
     rng = np.random.default_rng(1)
     wide = []
     for task in range(10):
@@ -147,7 +147,7 @@ def test_intervals_are_over_tasks():
 
 @pytest.mark.slow
 def test_coverage_of_the_intervals():
-    """Of a hundred repetitions about 95 hold the truth; with twenty tasks a few less."""
+    """About 95 of 100 intervals cover the truth; with twenty tasks slightly fewer."""
     rng = np.random.default_rng(2)
     held = 0
     for _ in range(100):
@@ -157,7 +157,7 @@ def test_coverage_of_the_intervals():
     assert 85 <= held <= 100
 
 
-def test_the_gain_is_drawn_with_the_same_tasks():
+def test_gain_is_resampled_with_the_same_tasks():
     rng = np.random.default_rng(3)
     measured, _ = noisy(rng, tasks=20, steps=20, noise=0.0, share=0.5)
     both = []
@@ -170,7 +170,7 @@ def test_the_gain_is_drawn_with_the_same_tasks():
     assert told.gain.low > 0 and told.gain.high - told.gain.low < base.correlation.high - base.correlation.low
 
 
-def test_by_ending_and_by_stage():
+def test_agreement_by_outcome_and_stage():
     a, b = made([1, 2, 3], [1, 2, 3], task="a"), made([3, 2, 1], [1, 2, 3], task="b", ending="all lost")
     found = quality([a, b])
     assert of(found, on="mixed").correlation.value == pytest.approx(1.0)
@@ -180,13 +180,13 @@ def test_by_ending_and_by_stage():
     assert found.endings == {"mixed": 1, "all won": 0, "all lost": 1} and found.tasks == 2
 
 
-def test_what_a_partition_leaves_of_v():
+def test_unexplained_variance_of_v_by_partition():
     v = [0.0, 0.0, 1.0, 1.0]
     for part, expected in (([0, 0, 1, 1], 0.0), ([0, 0, 0, 0], 1.0), ([0, 1, 1, 0], 1.0), ([0, 0, 0, 1], 2 / 3)):
         (left,) = quality([made([0] * 4, [0] * 4, v=[v, v], part=part)]).partitions
         assert left.unexplained.value == pytest.approx(expected)
     assert left.metrics["parts"] == 2 and left.metrics["parts_singleton_steps"] == 0.25
-    # noise in V would look like variance that every partition leaves; the halves do not share it
+    # Noise in V would look like unexplained variance, but the halves do not share it.
     rng = np.random.default_rng(4)
     v_N = np.repeat([0.0, 1.0], 500)
     halves = v_N + rng.normal(size=(2, 1000))
@@ -194,7 +194,7 @@ def test_what_a_partition_leaves_of_v():
     assert abs(left.unexplained.value) < 0.2
 
 
-def test_figures():
+def test_figure_of_missing_and_normal_samples():
     assert Figure.of(float("nan"), np.array([1.0])).to_json() == [None, None, None]
     assert Figure.of(0.5, np.array([])).to_json() == [0.5, None, None]
     assert Figure.of(0.5, np.linspace(0, 1, 101)).to_json() == [0.5, 0.025, 0.975]
@@ -215,7 +215,7 @@ def measured_exactly(geometries=()) -> list[Measured]:
 
 
 def test_estimators_in_the_maze():
-    """Against the true advantage: credit for the action in its state is nearer than credit for the episode."""
+    """Credit for the action in its state is closer to the true advantage than credit for the episode."""
     found = quality(measured_exactly([Geometry(-1, "last", 0.0), Geometry(-1)]))
     value = {a.estimator: a.correlation.value for a in found.agreements if a.on == "all"}
     assert value["PACE-Q, exact state"] > value["GiGPO, exact state"] > value["GRPO"] > 0
@@ -232,7 +232,7 @@ def test_estimators_in_the_maze():
     assert left["exact prompt"] <= left["exact observation"] < 0.5, "what is left is the time that is left"
 
 
-def test_a_group_that_all_won_teaches_grpo_nothing():
+def test_all_won_group_gives_no_grpo_credit():
     group = GROUPS[0]
     only = replace(group, trajectories=tuple(t for t in group.trajectories if t.success))
     assert ending_of(only) == "all won" and ending_of(replace(group, trajectories=only.trajectories[:1])) == "all won"
@@ -240,7 +240,7 @@ def test_a_group_that_all_won_teaches_grpo_nothing():
     assert not credit_N.any()
 
 
-def test_stages_are_thirds():
+def test_stages_are_thirds_of_a_trajectory():
     lengths = [len(t) for t in GROUPS[0].trajectories]
     stage_N = stages_of(GROUPS[0])
     assert len(stage_N) == sum(lengths)
@@ -250,7 +250,7 @@ def test_stages_are_thirds():
         start += n
 
 
-def test_any_credit_may_be_measured_and_kept():
+def test_custom_credit_is_measured_and_round_trips():
     parts = {"p": SameKey()}
     own = [np.arange(len(g.steps), dtype=float) for g in GROUPS]
     (first, *_) = credit_groups(GROUPS, None, {"mine": (EpisodeRelative(), EpisodeRelative())}, parts, {"own": own})
@@ -262,7 +262,7 @@ def test_any_credit_may_be_measured_and_kept():
     assert again.to_json() == measured.to_json()
 
 
-def test_geometries_are_read():
+def test_geometry_is_parsed():
     assert Geometry.parse("-2:last") == Geometry(-2, "last") and Geometry.parse("-1:mean:0.0675") == Geometry(
         -1, "mean", 0.0675
     )

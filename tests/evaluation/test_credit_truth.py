@@ -1,4 +1,4 @@
-"""What steps were worth, by Monte Carlo, in a maze where it can be worked out."""
+"""Monte Carlo values of steps, in a maze where the true values are known."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def exact(group: Group, gamma: float = GAMMA) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_q_and_v_are_those_of_the_maze():
+def test_monte_carlo_q_and_v_match_the_maze():
     group = Group(TASKS[0], tuple(sorted(GROUPS[0].trajectories, key=len)[-3:]))
     truth = value_group(SETUP, group, 300, GAMMA)
     q_N, v_N = exact(group)
     assert np.ptp(q_N - v_N) > 0.5, "there is something to find"
     for half in (0, 1):
-        # 150 continuations of a state at least: a standard error of at most 0.04
+        # at least 150 continuations per state: a standard error of at most 0.04
         np.testing.assert_allclose(truth.q_HN[half], q_N, atol=0.13)
         np.testing.assert_allclose(truth.v_HN[half], v_N, atol=0.13)
     assert (truth.v_HN[0] != truth.v_HN[1]).any()
@@ -59,7 +59,7 @@ def test_q_and_v_are_those_of_the_maze():
 
 @pytest.mark.slow
 def test_halves_are_unbiased_and_independent():
-    """Many small valuations of one group: their mean is the truth, and the errors of one half tell nothing of the other's."""
+    """Over many small estimates of one group, the mean is the truth and the errors of the halves are uncorrelated."""
     group = Group(TASKS[0], GROUPS[0].trajectories[:2])
     q_N, v_N = exact(group)
     valued = [value_group(SETUP, group, 4, GAMMA, seed) for seed in range(100)]
@@ -71,7 +71,7 @@ def test_halves_are_unbiased_and_independent():
 
 
 @pytest.mark.slow
-def test_the_discount_and_the_ends():
+def test_discount_and_terminal_values():
     trajectories = [t for g in GROUPS for t in g.trajectories]
     won = next(t for t in trajectories if t.success and len(t) > 1)
     out_of_time = next(t for t in trajectories if len(t) == LIMIT and not t.success)
@@ -83,7 +83,7 @@ def test_the_discount_and_the_ends():
         np.testing.assert_allclose(truth.q_HN[0, 0], action_value("start", won.steps[0].action, LIMIT, gamma), atol=0.13)
 
 
-def test_a_continuation_counts_for_every_state_it_comes_through():
+def test_continuation_counts_for_every_state_it_visits():
     group = GROUPS[0]
     found, episodes, steps = continuations(SETUP, group, 2)
     states = {state for trajectory in group.trajectories for state in states_of(trajectory)}
@@ -96,7 +96,7 @@ def test_a_continuation_counts_for_every_state_it_comes_through():
         assert all(1 <= n <= LIMIT - len(done) for ends in halves for _, n in ends)
 
 
-def test_an_episode_begun_midway_reads_what_the_recorded_one_read():
+def test_midway_episode_has_the_recorded_prompts():
     setup = make_setup(turns=None)
     group = setup.collect(3)[0]
     whole = max(group.trajectories, key=len)
@@ -111,7 +111,7 @@ def test_an_episode_begun_midway_reads_what_the_recorded_one_read():
 
 
 class Talker(ScriptedPolicy):
-    """Answers by the turns it has behind it: every other answer is no action, and no two of those are the same."""
+    """Answers by turn: every other answer is not an action, and those all differ."""
 
     def __init__(self, act: str) -> None:
         super().__init__(lambda prompt, seed: act if prompt.count("assistant") % 2 else f"Well, {seed} is what I think of it")
@@ -128,8 +128,8 @@ TAGGED = "<think>so</think><action>left</action>"
 
 
 @pytest.mark.parametrize(("style", "act"), [("tools", CALL), ("tags", TAGGED)], ids=["tools", "tags"])
-def test_what_was_written_instead_of_an_action_is_read_midway_too(style, act):
-    """In a conversation an agent reads its own words; told of the action alone it would read others."""
+def test_midway_conversation_keeps_the_agents_own_words(style, act):
+    """In a chat the agent reads its own completions, so replaying only the actions would change the prompt."""
     context = History(WORLD.wording("full"), None, False, style, chat=True)
     plans = [EpisodePlan(TASKS[0], seed) for seed in (1, 2)]
     one, other = rollout(plans, context, InProcessPool(Maze), Talker(act), Sampling(max_tokens=64), LIMIT)
@@ -142,14 +142,14 @@ def test_what_was_written_instead_of_an_action_is_read_midway_too(style, act):
     assert states_of(one)[1] != states_of(other)[1], "the same place, and other words to read"
 
 
-def test_the_limit_counts_the_steps_that_came_first():
+def test_step_limit_includes_replayed_steps():
     world = MidwayWorld(Maze(), LIMIT)
     world.reset(start_midway(TASKS[0], [(action, None) for action in ("right", "left", "left", "left")]))
     assert not world.step("left").done and world.step("left").done
 
 
 class Moody(Maze):
-    """Shows something else each time it is asked."""
+    """Shows a different observation at each reset."""
 
     count = 0
 
@@ -160,7 +160,7 @@ class Moody(Maze):
 
 
 class Brittle(Maze):
-    """Breaks when it has gone right and is asked to go on: the recorded members did."""
+    """Raises on the next step after going right, as the recorded members did."""
 
     broken = False
 
@@ -170,13 +170,13 @@ class Brittle(Maze):
         return super().step(action)
 
 
-def test_a_world_that_does_not_repeat_itself_is_refused():
+def test_nondeterministic_world_is_refused():
     moody = make_setup(replace(WORLD, make=Moody))
     with pytest.raises(TacitError, match="do not lead to the same state"):
         value_group(moody, GROUPS[0], 2)
 
 
-def test_a_state_from_which_the_world_always_breaks_is_told_of():
+def test_state_whose_continuations_all_crash_is_reported():
     group = next(g for g in GROUPS if any(s.observation.text == "cellar" for t in g.trajectories for s in t.steps))
     setup = make_setup(replace(WORLD, make=Brittle))
     assert value_group(setup, group, 2).episodes > 0
@@ -188,6 +188,6 @@ def test_a_state_from_which_the_world_always_breaks_is_told_of():
         Brittle.broken = False
 
 
-def test_nothing_to_value():
+def test_empty_group_has_no_values():
     truth = value_group(SETUP, Group(TASKS[0], ()), 4)
     assert truth.q_HN.shape == truth.v_HN.shape == (2, 0) and truth.episodes == 0

@@ -7,16 +7,16 @@ from tacit.evaluation.statistics import area, median_steps_to, steps_to
 CURVE = [(0, 0.1), (5, 0.4), (10, 0.3), (20, 0.6)]
 
 
-def test_the_first_measured_step_at_or_above_a_threshold():
+def test_steps_to_is_the_first_step_at_the_threshold():
     assert [steps_to(CURVE, t) for t in (0.05, 0.1, 0.35, 0.4, 0.5, 0.7)] == [0, 0, 5, 5, 20, None]
     assert steps_to([], 0.1) is None
 
 
-def test_a_seed_that_never_got_there_is_later_than_all_others():
+def test_median_counts_unreached_seeds_as_latest():
     assert median_steps_to([5, None, 20]) == 20
     assert median_steps_to([5, None, None]) is None
     assert median_steps_to([5, 10, 20, None]) == 15
-    assert median_steps_to([5, None]) is None  # half of them: nobody knows where the median lies
+    assert median_steps_to([5, None]) is None  # exactly half of the seeds: the median is unknown
     assert median_steps_to([]) is None
 
 

@@ -1,4 +1,4 @@
-"""Panels, scores and how sure they are."""
+"""Panels, scores and Wilson intervals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_wilson_against_known_values(successes, trials, low, high):
 
 
 @given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_holds_the_proportion_and_mirrors(counts):
+def test_wilson_contains_the_proportion_and_is_symmetric(counts):
     successes, trials = counts
     low, high = wilson(successes, trials)
     assert 0.0 <= low <= successes / trials <= high <= 1.0
@@ -55,7 +55,7 @@ def test_wilson_holds_the_proportion_and_mirrors(counts):
     assert low < high
 
 
-def test_a_panel_is_the_same_in_every_process():
+def test_panel_is_equal_in_every_process():
     code = "from tacit.worlds import get_environment; from tacit.evaluation.panels import Panel;"
     code += "p = Panel.of(get_environment('countdown'), 'test', 12); print(p.name, p.hash)"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -63,7 +63,7 @@ def test_a_panel_is_the_same_in_every_process():
     assert PANEL.name == "countdown/test/12" and len(PANEL.hash) == 16
 
 
-def test_a_larger_panel_begins_with_the_smaller():
+def test_larger_panel_starts_with_the_smaller():
     assert Panel.of(WORLD, "test", 20).tasks[:12] == PANEL.tasks
     assert Panel.of(WORLD, "test", 20).hash != PANEL.hash
 
@@ -74,7 +74,7 @@ def test_any_change_of_a_task_changes_the_hash(field):
     assert Panel(PANEL.name, (first, *PANEL.tasks[1:])).hash != PANEL.hash
 
 
-def test_seed_data_and_order_are_part_of_the_hash_and_the_name_is_not():
+def test_hash_covers_seed_data_and_order_but_not_the_name():
     first, *rest = PANEL.tasks
     assert Panel("p", (replace(first, seed=first.seed + 1), *rest)).hash != PANEL.hash
     assert Panel("p", (replace(first, data={**first.data, "target": 1}), *rest)).hash != PANEL.hash
@@ -84,7 +84,7 @@ def test_seed_data_and_order_are_part_of_the_hash_and_the_name_is_not():
     assert Panel("p", (turned, *rest)).hash == PANEL.hash, "the order of keys says nothing"
 
 
-def test_splits_that_are_not_there():
+def test_unknown_split_or_empty_panel_is_refused():
     with pytest.raises(TacitError, match="Did you mean 'test'"):
         Panel.of(WORLD, "tset", 3)
     with pytest.raises(TacitError, match="has no tasks here"):
@@ -98,13 +98,13 @@ def played(batch, seed=0, repeats=2):
     return score_panel(PANEL, episodes, rules), [(t.task.id, t.seed, [s.completion.text for s in t.steps]) for t in episodes]
 
 
-def test_a_score_does_not_depend_on_the_batch_size():
+def test_score_does_not_depend_on_batch_size():
     whole = played(256)
     assert 0 < whole[0].successes < 24 == whole[0].episodes, "a policy that wins some and loses some"
     assert played(1) == whole == played(7)
 
 
-def test_repeats_and_seeds_draw_anew():
+def test_repeats_and_seeds_draw_different_episodes():
     score, episodes = played(256)
     assert played(256, repeats=1)[1] == episodes[:12], "the first pass over the panel is the same"
     assert len({seed for _, seed, _ in episodes}) == 24
@@ -112,14 +112,14 @@ def test_repeats_and_seeds_draw_anew():
     assert score.panel_hash == PANEL.hash and score.panel == PANEL.name and score.sampling["temperature"] == 0.4
 
 
-def test_an_expert_scores_one():
+def test_expert_scores_one():
     policy = ScriptedPolicy(solve_countdown)
     score, _ = evaluate(PANEL, Rules(Sampling(), 30), InProcessPool(WORLD.make), TERSE, policy)
     assert score.success == 1.0 and score.score == 1.0 and score.invalid == score.ineffective == 0.0
     assert score.steps == score.success_steps and str(score) == "100.0% [75.8, 100.0] of 12 episodes"
 
 
-def test_a_score_by_hand():
+def test_score_by_hand():
     group = make_group(
         [[2, 4], [3], [1], []],
         success=[True, False, False, False],
@@ -134,6 +134,6 @@ def test_a_score_by_hand():
     assert written["success"] == 0.25 and written["interval"] == pytest.approx(wilson(1, 4))
 
 
-def test_a_score_of_nothing():
+def test_score_without_episodes():
     score = score_panel(PANEL, [], Rules(Sampling(), 4))
     assert score.success == 0.0 and score.interval == (0.0, 1.0) and score.steps == 0.0

@@ -1,4 +1,4 @@
-"""Evaluations that stop and go on."""
+"""The evaluation journal: interrupted evaluations resume with the same result."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Killed(BaseException):
 
 
 class Steady(ByteTokens, ScriptedPolicy):
-    """The same tokens for the same text in every process, as a real tokenizer has them."""
+    """Encodes text to the same tokens in every process, like a real tokenizer."""
 
     # A class that inherits from a protocol and was instantiated has `object.__init__` in Python 3.11.
     __init__ = ScriptedPolicy.__init__
 
 
 class Dying(Steady):
-    """Dies when it is asked once too often."""
+    """Raises Killed after the given number of sample calls."""
 
     def __init__(self, turns: int) -> None:
         super().__init__(stumble_through_countdown)
@@ -72,7 +72,7 @@ def answers_before(policy, turn: int) -> int:
 
 
 @pytest.mark.slow
-def test_killed_at_every_turn_it_ends_in_the_same_table(tmp_path):
+def test_evaluation_killed_at_any_turn_resumes_to_the_same_result(tmp_path):
     whole, policy = play()
     turns = len(policy.asked)
     assert 0 < sum(t.success for t in whole) < 20 and turns > 10
@@ -85,7 +85,7 @@ def test_killed_at_every_turn_it_ends_in_the_same_table(tmp_path):
         assert answers(again) == answers(policy) - answers_before(policy, dies_after), "nothing is asked for twice"
 
 
-def test_what_is_complete_is_not_played_again_and_more_repeats_only_add(tmp_path):
+def test_finished_episodes_are_reused_and_repeats_extend_them(tmp_path):
     first, _ = play(Journal(tmp_path, MEASURED), repeats=1)
     journal = Journal(tmp_path, MEASURED)
     again, policy = play(journal, repeats=1)
@@ -97,7 +97,7 @@ def test_what_is_complete_is_not_played_again_and_more_repeats_only_add(tmp_path
     assert policy.asked == [] and table(fewer) == table(first)
 
 
-def test_a_half_written_line_is_one_episode_to_play(tmp_path):
+def test_half_written_line_is_replayed(tmp_path):
     whole, _ = play(Journal(tmp_path, MEASURED))
     path = Journal(tmp_path, MEASURED).path
     text = path.read_text()
@@ -109,7 +109,7 @@ def test_a_half_written_line_is_one_episode_to_play(tmp_path):
     assert play(Journal(tmp_path, MEASURED))[1].asked == [], "the new line did not become part of the half one"
 
 
-def test_files_are_named_by_what_is_measured(tmp_path):
+def test_file_name_depends_on_the_measurement(tmp_path):
     names = {replace(MEASURED, **change).file_name for change in (
         {}, {"panel_hash": "0"}, {"fingerprint": "beef"}, {"seed": 1}, {"max_steps": 5},
         {"sampling": {"temperature": 0.0}}, {"reads": {"method": "rloo"}},
@@ -120,7 +120,7 @@ def test_files_are_named_by_what_is_measured(tmp_path):
     assert replace(MEASURED, numbers="").settings_hash == "c7c6c27f58bd", "an endpoint's episodes keep the name they had"
 
 
-def test_episodes_of_another_version_are_put_aside_and_said(tmp_path):
+def test_episodes_of_another_version_are_moved_aside_with_a_note(tmp_path):
     play(Journal(tmp_path, MEASURED))
     journal = Journal(tmp_path, replace(MEASURED, code="0.2.0+def"))
     played, policy = play(journal)
@@ -133,7 +133,7 @@ def test_episodes_of_another_version_are_put_aside_and_said(tmp_path):
 
 
 @pytest.mark.parametrize("head", ["", "nonsense\n", "[1]\n", '{"format": 99, "code": "0.1.0+abc"}\n'])
-def test_a_file_that_cannot_be_continued_is_put_aside(tmp_path, head):
+def test_unreadable_journal_is_moved_aside(tmp_path, head):
     journal = Journal(tmp_path, MEASURED)
     journal.path.write_text(head)
     played, _ = play(journal)
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_continued_is_put_aside(tmp_path, head):
     assert any(path.read_text() == head for path in tmp_path.iterdir())
 
 
-def test_afresh_keeps_what_there_was(tmp_path):
+def test_fresh_keeps_previous_files(tmp_path):
     play(Journal(tmp_path, MEASURED))
     for _ in range(2):
         journal = Journal(tmp_path, MEASURED)
@@ -151,7 +151,7 @@ def test_afresh_keeps_what_there_was(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_what_models_write_cannot_break_a_line(tmp_path):
+def test_line_separators_in_completions_do_not_break_lines(tmp_path):
     def mumble(prompt: str, seed: int) -> str:
         return '\u2028\x85\x0b hm \u2029 ["}\\'
 
@@ -161,7 +161,7 @@ def test_what_models_write_cannot_break_a_line(tmp_path):
     assert [s.action for t in again for s in t.steps] == [s.action for t in whole for s in t.steps]
 
 
-def test_an_episode_is_on_disk_when_it_is_over_and_not_when_its_batch_is(tmp_path):
+def test_episode_is_saved_when_it_ends(tmp_path):
     journal, kept = Journal(tmp_path, MEASURED), []
 
     class Looking(RolloutObserver):
@@ -172,7 +172,7 @@ def test_an_episode_is_on_disk_when_it_is_over_and_not_when_its_batch_is(tmp_pat
     assert kept == list(range(1, 21))
 
 
-def test_a_turn_cut_off_in_writing_is_asked_for_again_and_turns_go_when_all_is_played(tmp_path):
+def test_truncated_turn_is_asked_again_and_turn_file_is_removed(tmp_path):
     journal = Journal(tmp_path, MEASURED)
     with pytest.raises(Killed):
         play(journal, Dying(1), batch=20)
@@ -185,7 +185,7 @@ def test_a_turn_cut_off_in_writing_is_asked_for_again_and_turns_go_when_all_is_p
     assert not turns.exists()
 
 
-def test_turns_of_another_measurement_are_not_taken(tmp_path):
+def test_turns_of_another_measurement_are_not_reused(tmp_path):
     with pytest.raises(Killed):
         play(Journal(tmp_path, MEASURED), Dying(3))
     other = Journal(tmp_path, replace(MEASURED, code="0.2.0+def"))
@@ -193,7 +193,7 @@ def test_turns_of_another_measurement_are_not_taken(tmp_path):
 
 
 class Failing(Steady):
-    """Every answer to the second task is lost on the way."""
+    """Every answer to the second task is unusable."""
 
     def sample(self, requests, sampling, hidden=None):
         lost = f"> {PANEL.tasks[1].data['target']}"
@@ -203,7 +203,7 @@ class Failing(Steady):
         ]
 
 
-def test_an_episode_with_an_unusable_answer_is_counted_and_never_kept(tmp_path):
+def test_episode_with_unusable_answer_is_counted_but_not_saved(tmp_path):
     journal = Journal(tmp_path, MEASURED)
     played, _ = play(journal, Failing(stumble_through_countdown))
     lost = [t for t in played if t.unusable]
@@ -214,6 +214,6 @@ def test_an_episode_with_an_unusable_answer_is_counted_and_never_kept(tmp_path):
     assert table(repaired) == table(play()[0])
 
 
-def test_evaluate_is_play_and_score():
+def test_evaluate_equals_play_and_score():
     score, played = evaluate(PANEL, RULES, InProcessPool(WORLD.make), TERSE, Steady(stumble_through_countdown))
     assert table(played) == table(play()[0]) and score.to_json() == table(played)[0]

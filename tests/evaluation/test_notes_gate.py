@@ -1,4 +1,4 @@
-"""`tacit inspect notes`: notes that a policy follows pass the gate, notes that it ignores do not."""
+"""`tacit inspect notes`: notes that the policy follows pass the gate, ignored notes do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tacit.prompts.conversation import OPEN
 
 
 class Follower(Words):
-    """Thinks likely what a note in its prompt names."""
+    """Gives high probability to the action named by the note in its prompt."""
 
     follows = True
 
@@ -30,7 +30,7 @@ class Follower(Words):
 
 
 class Expert:
-    """Knows the way of its task."""
+    """Knows the solution of its task."""
 
     def __init__(self, task: Task) -> None:
         self.way = task.goal
@@ -40,7 +40,7 @@ class Expert:
 
 
 def played(policy: Words) -> list[Group]:
-    """Two tasks, `left` and `right`; in every episode both are tried in turn."""
+    """Two tasks, `left` and `right`. Every episode tries both actions in turn."""
     groups = []
     for goal in ("left", "right"):
         task, steps = Task("toy", goal, "only", "train", 0, goal), []
@@ -57,7 +57,7 @@ def played(policy: Words) -> list[Group]:
     ("follows", "wanted"),
     [(True, {"true": 1.0, "empty": 0.5, "placebo": 0.0, "oracle": 1.0}), (False, dict.fromkeys(KINDS, 0.5))],
 )
-def test_a_policy_that_follows_notes_is_told_from_one_that_does_not(follows, wanted):
+def test_auc_separates_policies_that_follow_notes(follows, wanted):
     policy = Follower()
     policy.follows = follows
     groups = played(policy)
@@ -70,8 +70,8 @@ def test_a_policy_that_follows_notes_is_told_from_one_that_does_not(follows, wan
     assert all(low <= auc <= high for auc, (low, high) in found.values())
 
 
-def test_a_completion_without_tokens_is_not_shifted():
-    """Before, it had the shift of the next step's first token, and at the end of a group it was an IndexError."""
+def test_completion_without_tokens_has_zero_shift():
+    """It must not take the shift of the next step's first token, nor raise at the end of a group."""
     policy = Follower()
     groups = played(policy)
     empty = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), "", "stop")
@@ -87,7 +87,7 @@ def test_a_completion_without_tokens_is_not_shifted():
         assert found["true"][0] == 1.0, "of `left`, both written actions `right` without tokens are shifted by 0"
 
 
-def test_the_area_under_the_curve():
+def test_area_under_the_curve():
     good = np.array([True, True, False, False])
     assert area_under_curve(np.array([2.0, 3.0, 0.0, 1.0]), good) == 1.0
     assert area_under_curve(np.zeros(4), good) == 0.5
@@ -97,7 +97,7 @@ def test_the_area_under_the_curve():
 @pytest.mark.parametrize(
     ("true", "handbook", "passes"), [(0.65, 0.5, True), (0.6, 0.5, False), (0.65, 0.44, False), (None, 0.5, False)]
 )
-def test_both_rules_must_hold(true, handbook, passes):
+def test_gate_requires_auc_and_handbook_rules(true, handbook, passes):
     told = {"none": (0.4, None), "true": (0.4, true), "empty": (0.4, 0.52), "handbook": (handbook, None)}
     rows = tuple(NoteResult(note, success, (0.0, 1.0), auc) for note, (success, auc) in told.items())
     assert Gate(rows, 24, 100, 0.5).passes is passes
@@ -108,7 +108,7 @@ NOTES = "inspect notes tiny --world countdown --members 1 --engine.device cpu --
 SHORT = [*NOTES[:-1], *("--max-tokens", "8", "--tasks")]
 
 
-def test_one_task_has_no_placebo(capsys):
+def test_notes_gate_needs_two_tasks(capsys):
     assert main([*NOTES, "1"]) != 0
     assert "a placebo is another task's note, so at least 2 are needed (--tasks)" in capsys.readouterr().err
     assert main([*NOTES, "0"]) != 0
@@ -116,7 +116,7 @@ def test_one_task_has_no_placebo(capsys):
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_rule_and_the_verdict(capsys):
+def test_inspect_notes_prints_rule_and_verdict(capsys):
     assert main([*SHORT, "2"]) == 0
     told = capsys.readouterr().out
     assert "AUC, true − empty: not measured" in told and "the gate fails: do not compare note-based methods" in told

@@ -1,4 +1,4 @@
-"""Panels of your own, and the published hashes."""
+"""Custom panels and published panel hashes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GENERATED = [
 
 
 @pytest.mark.parametrize(("name", "split"), GENERATED)
-def test_this_machine_makes_the_published_tasks(name, split):
+def test_generated_tasks_match_published_hashes(name, split):
     hashes = get_environment(name).panels[split]
     sizes = [size for size in hashes if size <= 128]
     tasks = Panel.of(get_environment(name), split, max(sizes)).tasks
@@ -29,7 +29,7 @@ def test_this_machine_makes_the_published_tasks(name, split):
 
 
 @pytest.mark.slow
-def test_published_games_are_those_the_hash_was_taken_of(shared_data, monkeypatch):
+def test_published_games_match_their_hash(shared_data, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(shared_data / "alfworld"))
     world = get_environment("alfworld")
     panel = Panel.of(world, "valid_seen", 140)
@@ -39,7 +39,7 @@ def test_published_games_are_those_the_hash_was_taken_of(shared_data, monkeypatc
 @pytest.mark.parametrize(
     "name", ["countdown", "alfworld", "cooking", "textcraft", "sokoban", "searchqa", "minihack", "errands"]
 )
-def test_every_split_has_a_hash_but_those_of_files_we_never_had(name):
+def test_every_split_has_a_published_hash(name):
     world = get_environment(name)
     theirs = ("valid_unseen",) if name != "searchqa" else ("published_train", "published_test")
     missing = [
@@ -48,14 +48,14 @@ def test_every_split_has_a_hash_but_those_of_files_we_never_had(name):
     assert not missing, f"{name}: add the hashes of {missing} to its panels.py"
 
 
-def test_other_tasks_under_the_same_name_are_told_with_both_hashes():
+def test_different_tasks_under_a_published_name_are_reported():
     changed = (replace(PANEL.tasks[0], goal="Use 1, 1 to make 2."), *PANEL.tasks[1:])
     told = replace(PANEL, tasks=changed).difference()
     assert hash_tasks(changed) in told and WORLD.panels["test"][16] in told and "countdown/test/16" in told
     assert PANEL.difference() == ""
 
 
-def test_tasks_in_a_file_are_held_against_the_name_they_bear(tmp_path):
+def test_panel_file_is_checked_against_its_published_name(tmp_path):
     changed = replace(PANEL, tasks=(*PANEL.tasks[1:], PANEL.tasks[0]))
     file = write(tmp_path / "p.json", json.dumps(changed.to_json()))
     assert "countdown/test/16" in choose_panel(WORLD, "", 0, file=str(file)).difference()
@@ -63,13 +63,13 @@ def test_tasks_in_a_file_are_held_against_the_name_they_bear(tmp_path):
     assert choose_panel(WORLD, "", 0, file=str(own)).difference() == ""
 
 
-def test_a_world_of_ones_own_publishes_its_panels_too():
+def test_custom_world_publishes_panels():
     world = replace(WORLD, name="mine", panels={"test": {4: "0123456789abcdef"}}, panel_version="3")
     panel = Panel.of(world, "test", 6)
     assert panel.version == "3" and "published panel mine/test/4 (version 3)" in panel.difference()
 
 
-def test_a_larger_panel_is_known_by_its_beginning_and_a_smaller_one_not_at_all():
+def test_larger_panel_is_checked_by_its_prefix():
     larger = Panel.of(WORLD, "test", 20)
     assert larger.difference() == ""
     wrong = (*larger.tasks[:3], replace(larger.tasks[3], seed=1), *larger.tasks[4:])
@@ -78,7 +78,7 @@ def test_a_larger_panel_is_known_by_its_beginning_and_a_smaller_one_not_at_all()
     assert small.difference() == "", "nothing is published that it could begin with"
 
 
-def test_a_panel_of_another_name_or_version_has_nothing_published():
+def test_panel_with_another_name_or_version_is_not_checked():
     turned = tuple(reversed(PANEL.tasks))
     assert Panel("mine", turned).known_to(WORLD).difference() == ""
     assert Panel(PANEL.name, turned, "of my own").known_to(WORLD).difference() == ""
@@ -91,14 +91,14 @@ def write(path: Path, *lines) -> Path:
     return path
 
 
-def test_a_panel_written_down_and_read_back_is_the_same(tmp_path):
+def test_panel_round_trip(tmp_path):
     whole = write(tmp_path / "p.json", json.dumps(PANEL.to_json()))
     lines = write(tmp_path / "p.jsonl", {"name": "p", "version": "7"}, *(asdict(t) for t in PANEL.tasks))
     assert read_panel(whole).hash == read_panel(lines).hash == PANEL.hash
     assert read_panel(whole).name == PANEL.name and read_panel(lines).version == "7"
 
 
-def test_what_a_task_does_not_say(tmp_path):
+def test_missing_task_fields_get_defaults(tmp_path):
     file = write(tmp_path / "p.jsonl", {"name": "p", "version": "1"}, ONE)
     (task,) = read_panel(file, "countdown").tasks
     assert (task.world, task.family, task.split, task.seed) == ("countdown", "own", "own", 0)
@@ -106,7 +106,7 @@ def test_what_a_task_does_not_say(tmp_path):
     assert read_panel(file).tasks == (task,)
 
 
-def test_a_line_separator_inside_a_goal_is_no_new_line(tmp_path):
+def test_unicode_line_separator_in_a_goal_is_kept(tmp_path):
     told = {**ONE, "goal": "one\u2028two"}
     file = tmp_path / "p.jsonl"
     file.write_text('{"name": "p", "version": "1"}\n' + json.dumps(told, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -135,12 +135,12 @@ HEAD = {"name": "p", "version": "1", "world": "countdown"}
         ((HEAD, ONE, {**ONE, "id": "2", "world": "cooking"}), r"tasks of several worlds \(cooking, countdown\)"),
     ],
 )
-def test_what_is_wrong_with_a_panel_is_said(tmp_path, lines, message):
+def test_bad_panel_names_line_and_reason(tmp_path, lines, message):
     with pytest.raises(TacitError, match=message):
         read_panel(write(tmp_path / "p.jsonl", *lines))
 
 
-def test_files_that_are_no_panel(tmp_path):
+def test_file_that_is_not_a_panel_is_refused(tmp_path):
     with pytest.raises(TacitError, match=r"cannot read the panel .*: No such file"):
         read_panel(tmp_path / "nothing.json")
     with pytest.raises(TacitError, match='an object with "name", "version" and a list "tasks"'):

@@ -1,4 +1,4 @@
-"""Pictures: every seed is seen, names do not touch, and looks differ."""
+"""Plots: every seed is visible, labels do not overlap, line styles differ."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def axes():
 
 
 def dots(axes) -> list[tuple[float, float, str]]:
-    """(x, y, how it is filled)"""
+    """(x, y, fill color)"""
     return [(*line.get_xydata()[0], str(line.get_markerfacecolor())) for line in axes.lines if line.get_marker() == "o"]
 
 
-def test_labels_keep_apart_and_looks_differ():
+def test_labels_are_spaced_and_line_styles_differ():
     assert apart([3.0, 1.0, 1.2], 1.0) == [3.0, 1.0, 2.0]
     assert apart([9.5, 9.9, 10.0, 2.0], 1.0, highest=10.0) == [8.0, 9.0, 10.0, 2.0], "none above the top"
     assert len({line_style(i) for i in range(20)}) == 20
 
 
-def test_names_of_lines_that_end_together_are_pushed_apart(axes):
+def test_labels_of_close_line_ends_are_spread(axes):
     many = [Series(f"m{i}", [Point(0, 0.0), Point(1, 0.99 + i * 1e-3)], i) for i in range(6)]
     draw_lines(axes, many)
     axes.set_ylim(0, 1)
@@ -47,21 +47,21 @@ def test_names_of_lines_that_end_together_are_pushed_apart(axes):
     assert len(heights) == 6 and all(b - a >= 0.0799 for a, b in pairwise(heights)) and heights[-1] <= 1
 
 
-def test_a_mean_over_seeds_is_taken_where_all_were_measured():
+def test_mean_over_seeds_only_where_all_were_measured():
     mean = mean_series("grpo", [{0: 0.1, 5: 0.3, 10: 0.9}, {0: 0.3, 5: 0.5}], 2)
     assert [(p.x, p.y) for p in mean.points] == [(0, pytest.approx(0.2)), (5, pytest.approx(0.4))]
     assert [[p.y for p in line] for line in mean.each] == [[0.1, 0.3, 0.9], [0.3, 0.5]] and mean.color == 2
     assert mean_series("none", [], 0).points == []
 
 
-def test_bands_and_seeds_are_drawn_where_they_are_known(axes):
+def test_bands_and_seed_lines_are_drawn_if_known(axes):
     draw_lines(axes, [Series("a", [Point(0, 0.5, 0.4, 0.6), Point(1, 0.6, 0.5, 0.7)]), Series("b", [Point(0, 1), Point(1, 2)])])
     assert len(axes.collections) == 1 and len(axes.lines) == 2
     draw_lines(axes, [mean_series("c", [{0: 0.1, 1: 0.2}, {0: 0.3, 1: 0.4}], 1)], marks=True)
     assert len(axes.lines) == 5 and len(dots(axes)) == 1
 
 
-def test_a_dot_per_seed_and_those_that_never_got_there_apart(axes):
+def test_arrivals_draw_one_dot_per_seed_and_mark_unreached_ones(axes):
     draw_arrivals(axes, [Arrivals("grpo", [5, 10, None], 0), Arrivals("gigpo", [5, 5, 5], 1)], last=20)
     drawn = dots(axes)
     five, ten, never, *others = (x for x, _, _ in drawn)
@@ -78,7 +78,7 @@ def test_many_seeds_stay_in_their_row(axes):
     assert max(heights[:50]) < heights[50] - 0.5
 
 
-def test_a_spread_has_a_mark_for_every_seed_and_says_its_mean(axes):
+def test_spread_shows_every_seed_and_the_mean(axes):
     draw_spreads(axes, [Spread("a", 0.5, 0.4, 0.65, [0.45, 0.55], 0), Spread("b", 0.0, 0.0, 0.0, [], 1)])
     assert [list(line.get_xdata()) for line in axes.lines[:3]] == [[0.4, 0.65], [0.45, 0.55], [0.5]]
     assert [text.get_text() for text in axes.texts] == ["50.0%", "0.0%"]

@@ -20,7 +20,7 @@ TASKS = tuple(Task("toy", f"toy/{i}", family, "test", 0, "do it") for i, family 
 PANEL = Panel("toy", TASKS, "3")
 RULES = Rules(Sampling(), 4, seed=6)
 WON = ((True, False, True), (True, True, False), (True, False, False))
-"""by repeat, by task"""
+"""one row per repeat, one column per task"""
 
 
 def played(won=WON) -> list[Trajectory]:
@@ -52,7 +52,7 @@ def test_repeats_families_and_tokens():
     assert score.cost == pytest.approx((2.0 * read + 10.0 * written) / 1e6)
 
 
-def test_what_is_not_asked_for():
+def test_unrequested_metrics_are_empty():
     once = score_panel(PANEL, played(WON[:1]), RULES)
     assert once.pass_at == {} == once.majority_at and once.cost is None and once.outcomes == ("101",)
     assert list(score_panel(PANEL, played(), RULES).majority_at) == [3], "the repeats there are"
@@ -60,7 +60,7 @@ def test_what_is_not_asked_for():
         score_panel(PANEL, played(), RULES, ks=(5,))
 
 
-def test_json_holds_all_of_it():
+def test_score_to_json_holds_all_metrics():
     told = json.loads(json.dumps(score_panel(PANEL, played(), RULES).to_json()))
     assert told["families"]["a"]["successes"] == 4 and told["majority_at"] == {"3": pytest.approx(1 / 3)}
     assert told["outcomes"] == ["101", "110", "100"] and told["panel_hash"] == PANEL.hash and told["macro"] == 0.5
@@ -69,7 +69,7 @@ def test_json_holds_all_of_it():
     assert told["success"] == pytest.approx(5 / 9) and told["interval"][0] < 5 / 9 < told["interval"][1]
 
 
-def test_final_and_peak_are_two_numbers():
+def test_final_and_peak_evaluation():
     def at(stage: str, step: int, success: float) -> dict:
         return {"stage": stage, "step": step, "success": success}
 
@@ -80,7 +80,7 @@ def test_final_and_peak_are_two_numbers():
     assert final_and_peak(evaluations[:1]) == (evaluations[0], evaluations[0])
 
 
-def test_a_graded_score_is_no_success():
+def test_partial_score_is_not_success():
     half = [replace(t, score=0.5) for t in played(((False, False, False),))]
     score = score_panel(PANEL, half, RULES)
     assert score.score == 0.5 and score.success == 0.0 and score.families["a"].score == 0.5

@@ -1,4 +1,4 @@
-"""Paired tests against numbers worked out by hand and against each other."""
+"""Paired tests, by hand and against each other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_mcnemar_against_known_values(won, lost, p):
     assert mcnemar(*outcomes(won, lost)) == (won, lost, pytest.approx(p, rel=1e-3))
 
 
-def test_mcnemar_stands_thousands_of_episodes_and_refuses_what_is_not_paired():
+def test_mcnemar_handles_many_episodes_and_refuses_unpaired_ones():
     assert mcnemar(*outcomes(2600, 2400))[2] == pytest.approx(0.00487, abs=3e-4)
     with pytest.raises(ValueError, match="cannot be paired"):
         mcnemar([True], [True, False])
@@ -43,20 +43,20 @@ def test_sign_flip_tries_every_pattern():
     patterns = list(itertools.product((1, -1), repeat=5))
     hits = sum(abs(sum(s * d for s, d in zip(signs, differences, strict=True))) >= observed - 1e-12 for signs in patterns)
     assert sign_flip(differences) == hits / 32
-    assert sign_flip([0.1] * 5) == 2 / 32  # five seeds cannot do better
+    assert sign_flip([0.1] * 5) == 2 / 32  # the smallest p-value for five seeds
     assert sign_flip([0.0, 0.0]) == 1.0 and sign_flip([0.7]) == 1.0
-    # 0.3 − 0.1 − 0.2 is 0 on paper and 10⁻¹⁷ in floating point: no pattern is nearer
+    # 0.3 − 0.1 − 0.2 is 0 exactly and 10⁻¹⁷ in floating point; every pattern must count as at least as extreme.
     assert sign_flip([0.3, -0.1, -0.2]) == 1.0
     with pytest.raises(ValueError, match="at least one"):
         sign_flip([])
 
 
-def test_sign_flip_of_wins_and_losses_is_mcnemar():
+def test_sign_flip_of_wins_and_losses_equals_mcnemar():
     for won, lost in ((4, 1), (7, 2), (3, 3), (9, 0)):
         assert sign_flip([1.0] * won + [-1.0] * lost + [0.0] * 2) == pytest.approx(mcnemar(*outcomes(won, lost))[2])
 
 
-def test_random_patterns_come_close_to_all_of_them():
+def test_random_patterns_approximate_all_patterns():
     differences = np.random.default_rng(3).normal(0.3, 1.0, 16).tolist()
     exact = sign_flip(differences)
     drawn = sign_flip(differences, resamples=40_000)
@@ -65,13 +65,13 @@ def test_random_patterns_come_close_to_all_of_them():
 
 
 @pytest.mark.slow
-def test_sign_flip_is_wrong_no_more_often_than_it_says():
+def test_sign_flip_false_positive_rate():
     rng = np.random.default_rng(0)
     wrong = np.mean([sign_flip(rng.normal(0, 1, 8).tolist()) <= 0.05 for _ in range(600)])
     assert wrong < 0.075
 
 
-def test_holm_worked_out_by_hand():
-    # sorted 0.005·4, 0.01·3, 0.03·2, 0.04·1 -> the last is lifted to 0.06
+def test_holm_by_hand():
+    # sorted: 0.005·4, 0.01·3, 0.03·2, 0.04·1; the last is raised to 0.06
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.9]) == [1.0, 1.0] and holm([0.2]) == [0.2] and holm([]) == []

@@ -1,4 +1,4 @@
-"""Tokens of a context: counted by hand, equal to what a rollout read, flat for the state block and growing for histories."""
+"""Token counts of contexts: by hand, equal to a rollout's prompts, constant for the state block, growing for histories."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = StateBlock(WORLD.wording("terse"), WORLD.tracker)
 
 
 class Plain(Wording):
-    """Every part is one word, so that tokens (words and the gaps between them) can be counted on one's fingers."""
+    """Every part is one word, so tokens (words and the gaps between them) can be counted by hand."""
 
     separator = "\n"
 
@@ -47,12 +47,12 @@ def played(context, count=6, limit=12, answer=stumble_through_countdown):
     return rollout(plans, context, InProcessPool(WORLD.make), ScriptedPolicy(answer), Sampling(max_tokens=32), limit)
 
 
-def test_by_hand():
-    """Three turns of a world that lists nothing; a gap counts as a token, and so does the end of an action."""
+def test_token_counts_by_hand():
+    """Three turns without admissible actions. A gap counts as a token, and so does the end of an action."""
     trajectory = episode("ABC", success=True)
     one, _, full, _ = count_tokens([trajectory], react_contexts(Plain()), Words())
     assert (one.context, full.context) == ("ReAct-1step with actions", "ReAct-full with actions")
-    # task, now, request with two gaps between them; each past turn adds itself and a gap
+    # task, now and request with two gaps; each past turn adds itself and a gap
     assert one.prompts[0].tolist() == [5, 7, 7] and full.prompts[0].tolist() == [5, 7, 9]
     assert one.actions[0].tolist() == [2, 2, 2], "<think></think><action>A</action> is one word, and its end"
     assert (
@@ -65,7 +65,7 @@ def test_by_hand():
     assert full.figures["by_turn"] == [5.0, 7.0, 9.0]
 
 
-def test_means_are_over_those_that_got_there():
+def test_means_are_over_episodes_that_reached_the_turn():
     uses = TokenUse("c", (np.array([4, 6, 8]), np.array([2])), (np.array([1, 1, 1]), np.array([3])))
     assert (
         uses.figures["prompt_tokens_per_turn"] == 5.0
@@ -76,13 +76,13 @@ def test_means_are_over_those_that_got_there():
     assert uses.figures["by_turn"] == [3.0, 6.0, 8.0] and uses.figures["turns"] == 4
 
 
-def test_parts_are_joined():
+def test_joined_parts_equal_the_whole():
     parts = [count_tokens([episode(skills)], {"own": History(Plain(), None)}, Words())[0] for skills in ("ABC", "A")]
     (whole,) = count_tokens([episode("ABC"), episode("A")], {"own": History(Plain(), None)}, Words())
     assert join_uses(parts).figures == whole.figures
 
 
-def test_nothing_played_is_nothing_counted():
+def test_no_episodes_give_zero_counts():
     (use,) = count_tokens([], {"own": BLOCK}, Words())
     assert (
         use.figures["prompt_tokens_per_turn"],
@@ -95,7 +95,7 @@ def test_nothing_played_is_nothing_counted():
     assert short.figures["growth_per_turn"] is None
 
 
-def test_listed_actions_count_where_they_are_read():
+def test_admissible_actions_are_counted_if_in_the_prompt():
     trajectory = episode("A")
     step = replace(trajectory.steps[0], observation=Observation("here", ("up", "down")))
     trajectory = replace(trajectory, steps=(step,))
@@ -103,8 +103,8 @@ def test_listed_actions_count_where_they_are_read():
     assert listed.figures["longest_prompt"] == bare.figures["longest_prompt"] + 4
 
 
-def test_react_is_counted_with_the_list_and_without():
-    """Three turns, each of which lists two actions: two words and two gaps less in each where they are not shown."""
+def test_react_is_counted_with_and_without_admissible_actions():
+    """Three turns with two admissible actions each: without them, two words and two gaps less per prompt."""
     trajectory = episode("ABC", success=True)
     steps = tuple(replace(s, observation=replace(s.observation, actions=("up", "down"))) for s in trajectory.steps)
     uses = count_tokens([replace(trajectory, steps=steps)], react_contexts(Plain()), Words())
@@ -121,8 +121,8 @@ def test_react_is_counted_with_the_list_and_without():
     [BLOCK, History(WORLD.wording("terse"), 1, style="bare"), History(WORLD.wording("full"), None, style="bare")],
     ids=["state block", "one turn", "all turns"],
 )
-def test_what_is_counted_is_what_the_rollout_read(context):
-    """The same context told the same episode again writes the same prompts."""
+def test_counted_tokens_equal_the_rollouts_prompts(context):
+    """The same context on the same episode renders the same prompts."""
     episodes = played(context, answer=lambda prompt, seed: WORLD_ANSWERS[seed % 3])
     (use,) = count_tokens(episodes, {"own": context}, Words())
     assert [p.tolist() for p in use.prompts] == [[len(s.prompt_tokens) for s in t.steps] for t in episodes]
@@ -138,7 +138,7 @@ def test_crashed_episodes_are_left_out():
     assert use.figures["episodes"] == 1 and use.figures["turns"] == 1
 
 
-def test_an_unparsed_completion_counts_as_it_was_written():
+def test_unparsed_completion_is_counted_as_written():
     (use,) = count_tokens([episode("-A")], {"own": History(Plain(), 1)}, Words())
     assert use.actions[0].tolist() == [2, 2]
 
@@ -147,8 +147,8 @@ EARLY, LATE = slice(5, 12), slice(25, 40)
 
 
 @pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown"])
-def test_the_state_block_is_flat_and_the_whole_history_is_not(name):
-    """Long aimless episodes of every world with a tracker: what is read in the end is no more than what is read early on."""
+def test_state_block_stays_constant_while_full_history_grows(name):
+    """Long random episodes in every world with a tracker."""
     world = get_environment(name)
     wording = world.wording("terse")
     own = StateBlock(wording, world.tracker)
@@ -156,7 +156,7 @@ def test_the_state_block_is_flat_and_the_whole_history_is_not(name):
     rng = Random(3)
 
     def answer(prompt, seed):
-        """anything that is listed, but for what could end the game"""
+        """a random admissible action that cannot end the game"""
         listed = prompt.rpartition("[")[2].partition("]")[0].split("; ")
         final = ("eat", "drink", "cook", "prepare", "slice", "dice", "chop")
         return rng.choice([a for a in listed if a.split()[0] not in final])
@@ -167,7 +167,7 @@ def test_the_state_block_is_flat_and_the_whole_history_is_not(name):
     block, one, _, full, _ = count_tokens(episodes, {"own": own, **react_contexts(wording)}, Words())
     changes = []
     for wandered, tokens in zip(episodes, block.prompts, strict=True):
-        # Cooking's recipe is a line more from the turn that reads it; before it and after it nothing may grow.
+        # Cooking's recipe adds a line from the turn that reads it. Before and after that turn nothing may grow.
         read = next((n for n, step in enumerate(wandered.steps) if "Ingredients:" in step.observation.text), len(tokens))
         changes += [np.diff(tokens[1:read]), np.diff(tokens[read + 1 :])]
     assert (
@@ -183,7 +183,7 @@ def test_the_state_block_is_flat_and_the_whole_history_is_not(name):
     assert mean(full, LATE) > 2 * mean(block, LATE)
 
 
-def test_recordings_get_their_lists_of_actions_back():
+def test_replay_restores_admissible_actions():
     context = History(WORLD.wording("terse"), 1, admissible=True, style="bare")
     episodes = played(context)
     recorded = [
@@ -201,7 +201,7 @@ def test_recordings_get_their_lists_of_actions_back():
     assert short.figures["prompt_tokens_per_turn"] < right.figures["prompt_tokens_per_turn"]
 
 
-def test_a_recording_of_another_world_is_refused():
+def test_recording_of_another_world_is_refused():
     (trajectory, *_) = played(BLOCK)
     first, *rest = trajectory.steps
     other = replace(first, observation=Observation("numbers: 1 2 3 | target: 6"))

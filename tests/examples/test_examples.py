@@ -1,4 +1,4 @@
-"""Every script of examples/ runs, as a program of its own. Those that need an extra are started in tests/integrations."""
+"""Every script in examples/ runs as a program. Scripts that need an optional package are tested in tests/integrations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IN_TESTS_OF_INTEGRATIONS = {"gymnasium_integration", "openenv_integration", "ver
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
-    """They write where they are started."""
+    """The scripts write to the working directory."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -24,28 +24,28 @@ def example(name: str, *words: str | Path) -> str:
     return run_script(FOLDER / f"{name}.py", *words).finish()
 
 
-def test_these_are_all():
+def test_all_examples_are_listed():
     here = {"endpoint", "lora", "own_method", "own_world", "repair_code", "skill_module"}
     assert {file.stem for file in FOLDER.glob("*.py")} == here | IN_TESTS_OF_INTEGRATIONS
 
 
-def test_own_world(tmp_path):
+def test_own_world_example(tmp_path):
     told = example("own_world", "--steps", "3", "--iterations", "1", "--panel", "8")
     assert "the expert: success 100.0%" in told and "guessed as" in told and (tmp_path / "runs/guess/summary.json").is_file()
-    start("eval", "runs/guess", "--tasks", "2", "--trust-code").finish()  # the world is found again
+    start("eval", "runs/guess", "--tasks", "2", "--trust-code").finish()  # the run finds its world again
 
 
-def test_repair_code():
+def test_repair_code_example():
     told = example("repair_code", "--tasks", "1", "--experts", "oracle,none")
     assert told.splitlines()[-2:] == ["oracle: 1 of 1 solved", "none: 0 of 1 solved"] and "FAIL_TO_PASS" in told
 
 
-def test_own_method(tmp_path):
+def test_own_method_example(tmp_path):
     told = example("own_method", "--steps", "3", "--iterations", "1", "--panel", "4")
     assert [line.partition(":")[0] for line in told.splitlines()[-3:]] == ["grpo", "hurry", "rloo+hurry"]
 
 
-def test_endpoint(tmp_path):
+def test_endpoint_example(tmp_path):
     with serving(lambda body: (200, says("<think>hm</think><action>reset</action>"))) as server:
         told = example("endpoint", "--url", server.url, "--model", "some-model", "--tasks", "2")
     ways = {("tools" in asked, asked["messages"][0]["role"]) for asked in server.asked}
@@ -53,14 +53,14 @@ def test_endpoint(tmp_path):
     assert "tags: success" in told and told.count("100% of") == 2 and "tool calls: success" in told and "0% of" in told
 
 
-def test_lora(tmp_path):
+def test_lora_example(tmp_path):
     model = talking_model(tmp_path / "model", TOOLS)
     told = example("lora", "--model", model, "--rehearse")
     assert "iteration 1: success" in told and "it wrote:" in told
     assert (tmp_path / "runs/lora/checkpoints/rl-000001").is_dir()
 
 
-def test_skill_module(tmp_path):
+def test_skill_module_example(tmp_path):
     told = example("skill_module", "--steps", "3")
     assert told.count("solved") == 3
     assert example("skill_module").count("solved") == 3, "kept from the first time"

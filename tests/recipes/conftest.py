@@ -1,4 +1,4 @@
-"""Recipes are read here, and no world is played: what one needs to be played need not be installed."""
+"""Recipe tests only read settings, so the requirements of worlds need not be installed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where every value of a published recipe comes from.
+"""The source of every value in a published recipe.
 
-By recipe and column: place in the resolved document -> (value, source). A source is a place in the paper, or what the paper
-builds on: `script` and `yaml` are verl-agent's examples/*_trainer/run_alfworld.sh and trainer/config/ppo_trainer.yaml, `code`
-is what its trainer does. `ours` marks what nobody states, `instead` what is knowingly other than published, with the reason.
+For each recipe and column: place in the resolved document -> (value, source). A source is a place in the paper or in the code
+it builds on: `script` and `yaml` are verl-agent's examples/*_trainer/run_alfworld.sh and trainer/config/ppo_trainer.yaml,
+`code` is its trainer. `ours` marks values that are stated nowhere, `instead` marks deliberate deviations, with the reason.
 """
 
 from __future__ import annotations
@@ -527,7 +527,7 @@ ROUTINGS: dict[str, Sourced] = {
 
 
 def opid_table_1(model: Sourced) -> dict[tuple[str, str], Sourced]:
-    """Its eight trained rows in three worlds."""
+    """Eight trained rows in three worlds."""
     worlds: dict[str, Sourced] = {"alfworld": {}, "webshop": BY_OPID_IN_THE_SHOP, "searchqa": BY_OPID_IN_SEARCH}
     return {
         (world, method): BY_OPID | own | model | row | (TWO_CRITICAL if (world, method) == ("searchqa", "opid") else {})
@@ -756,7 +756,7 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
         ("alfworld", "no-step-cost"): without("step_cost"),
     },
 }
-"""by recipe, then by (world, method) of a comparison; a run has no method's name"""
+"""by recipe, then by (world, method) of a comparison; a run has an empty method name"""
 
 SEEDS = {
     "bipace-table2-1.5b": ([0, 1, 2], "Table 2: three seeds"),

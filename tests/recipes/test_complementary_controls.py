@@ -1,4 +1,4 @@
-"""The comparisons that test Complementary RL against its controls load, and each column runs on a CPU."""
+"""The comparisons of Complementary RL with its controls load, and every column trains on a CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TINY = {
 
 
 @pytest.mark.parametrize("name", ["complementary-qwen-gpu", "complementary-errands"])
-def test_the_columns_differ_in_what_they_are_about_alone(name):
+def test_columns_differ_only_in_what_they_compare(name):
     plan = make_plan(read_document(find_recipe(name, "comparison")))
     cells = {cell.method: cell.document for cell in plan.cells}
     assert {m: (d["schedule"]["group_size"], d["method"].get("extraction", "")) for m, d in cells.items()} == COLUMNS
@@ -43,7 +43,7 @@ def test_the_columns_differ_in_what_they_are_about_alone(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["complementary-qwen-gpu", "complementary-errands"])
 @pytest.mark.parametrize("column", COLUMNS)
-def test_a_column_runs_for_an_iteration(name, column, tmp_path):
+def test_column_trains_for_one_iteration(name, column, tmp_path):
     plan = make_plan(read_document(find_recipe(name, "comparison")))
     document = next(cell.document for cell in plan.cells if cell.method == column)
     file = tmp_path / "cell.json"

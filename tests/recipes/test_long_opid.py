@@ -1,4 +1,4 @@
-"""The recipes for OPID's fair test: their columns are the five that were promised, and each trains for one tiny iteration."""
+"""The OPID comparisons: their columns are the five planned ones, and each trains for one small iteration."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tacit.config.recipe import comparison_recipe, read_document
 COLUMNS = ("grpo", "opid", "opid-placebo", "opid-oracle", "opid-published")
 
 
-def test_the_primary_outcome_is_the_mean_of_the_last_three_evaluations():
-    """The files said so in a comment and compared the last evaluation."""
+def test_outcome_is_the_mean_of_the_last_three_evaluations():
+    """`outcome` in the file must say so; a comment does not."""
     for recipe in ("long-opid", "long-opid-qwen"):
         plan = make_plan(read_document(comparison_recipe(recipe)), recipe)
         assert plan.outcome == 3
@@ -31,7 +31,7 @@ def documents(recipe: str, world: str = "household") -> dict[str, dict]:
 @pytest.mark.parametrize(
     ("recipe", "world"), [("long-opid", "household"), ("long-opid", "household-notes"), ("long-opid-qwen", "household")]
 )
-def test_the_columns_differ_in_the_notes_and_their_weight_alone(recipe, world):
+def test_columns_differ_only_in_notes_and_their_weight(recipe, world):
     found = documents(recipe, world)
     assert tuple(found) == COLUMNS
     told = {name: (doc["method"]["skill_weight"], doc["method"]["notes"]) for name, doc in found.items() if name != "grpo"}
@@ -46,7 +46,7 @@ def test_the_columns_differ_in_the_notes_and_their_weight_alone(recipe, world):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "column"), [*(("long-opid", column) for column in COLUMNS), ("long-opid-qwen", "opid")])
-def test_a_column_trains_for_one_tiny_iteration(recipe, column, tmp_path, capsys):
+def test_column_trains_for_one_small_iteration(recipe, column, tmp_path, capsys):
     document = documents(recipe)[column]
     document |= {
         "model": "tiny-base",

@@ -1,4 +1,4 @@
-"""Published recipes have the published settings: every one of them, each with its source."""
+"""Every setting of a published recipe has the published value and a source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CARRIED_OUT = {
     "engine.device", "engine.dtype", "engine.threads", "engine.token_budget", "engine.max_batch",
     "engine.gradient_checkpointing", "engine.repeatable", "engine.fast",
 }  # fmt: skip
-"""how a run is carried out, or which it is; not what is trained"""
+"""settings of where and how a run executes, not of what is trained"""
 
 
 def flat(document: dict[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def flat(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def idle(told: dict[str, Any]) -> set[str]:
-    """Settings that have no effect beside the others."""
+    """Settings without effect given the others."""
     imitates = told["sft.steps"] or told["sft.epochs"]
     found = {place for place in told if place.startswith("sft.") and place != "sft.steps"} if not imitates else set()
     if not told["sft.noted"] and not told["sft.step_notes"] and not told["sft.entries"]:
@@ -48,7 +48,7 @@ def idle(told: dict[str, Any]) -> set[str]:
 
 
 def documents(name: str) -> Iterator[tuple[tuple[str, str], dict[str, Any], int]]:
-    """Every (world, method) of a recipe with its complete document, and its seed."""
+    """Every (world, method) of a recipe with its complete document and its seed."""
     try:
         file = find_recipe(name, "comparison")
     except TacitError:
@@ -59,14 +59,14 @@ def documents(name: str) -> Iterator[tuple[tuple[str, str], dict[str, Any], int]
         yield (cell.world, cell.method), cell.document, cell.seed
 
 
-def test_every_published_recipe_has_its_table():
+def test_every_published_recipe_has_a_table_of_sources():
     names = {recipe.path.stem for recipe in packaged() if recipe.name.startswith("published/") and recipe.kind != "script"}
     assert names == set(PUBLISHED) == set(SEEDS)
 
 
 @pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_every_setting_is_the_published_one_and_says_where_it_is_published(name):
+def test_every_setting_has_the_published_value_and_a_source(name):
     met, seeds = set(), []
     for column, document, seed in documents(name):
         told, expected = flat(document), PUBLISHED[name][column]
@@ -80,12 +80,12 @@ def test_every_setting_is_the_published_one_and_says_where_it_is_published(name)
 
 
 @pytest.mark.parametrize(("world", "steps"), [("alfworld", 50), ("cooking", 40), ("countdown", 30), ("webshop", 15)])
-def test_where_a_recipe_leaves_the_limit_to_the_world_it_is_the_papers(world, steps):
+def test_step_limit_of_the_world_is_the_papers(world, steps):
     assert open_world(world).max_steps == steps
 
 
-def test_imitation_has_the_papers_epochs_for_each_module():
-    """Table 5: three, and one in ScienceWorld, whatever a family has of turns."""
+def test_imitation_epochs_are_the_papers():
+    """Table 5: three epochs, and one in ScienceWorld, whatever the number of turns."""
     sft = {name: next(document for _, document, _ in documents(name))["sft"] for name in PUBLISHED if "constant" in name}
     assert {name.rpartition("-")[2]: own["epochs"] for name, own in sft.items()} == {
         "table1": 3, "table3": 3, "webshop": 3, "scienceworld": 1,

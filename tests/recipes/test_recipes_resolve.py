@@ -1,4 +1,4 @@
-"""Every recipe of the package is understood by the parser that would read it; published ones say what the papers say."""
+"""Every packaged recipe is accepted by the parser of its command, and published recipes match their papers."""
 
 from __future__ import annotations
 
@@ -43,43 +43,43 @@ def plan_of(name: str) -> Plan:
 
 
 def cell(name: str, method: str, world: str = "alfworld") -> dict[str, Any]:
-    """The document of one world × method; seeds differ in nothing else."""
+    """The document of one world × method. Seeds differ in nothing else."""
     found: PlannedRun = next(c for c in plan_of(name).cells if (c.world, c.method) == (world, method))
     return found.document
 
 
-def test_every_file_is_one_of_three_kinds():
+def test_every_file_is_a_comparison_run_or_script():
     assert len(COMPARISONS) >= 10 and RUNS and SCRIPTS
     assert sorted([*COMPARISONS, *RUNS, *SCRIPTS]) == FILES
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("file", COMPARISONS, ids=named)
-def test_a_comparison_can_be_planned(file):
+def test_comparison_can_be_planned(file):
     plan = plan_of(named(file))
     assert len(plan.cells) == len(plan.seeds) * len(plan.worlds) * len(plan.methods)
     assert plan.name == file.stem
 
 
 @pytest.mark.parametrize("file", RUNS, ids=named)
-def test_a_run_can_be_started(file):
+def test_run_can_be_prepared(file):
     recipe = Recipe.resolve(file, {})
     method = prepare(recipe).methods[0]
     assert method.schedule == recipe.schedule
 
 
 @pytest.mark.parametrize("name", ["quickstart.toml", "household-modules.toml", "published/constant-context-table1.toml"])
-def test_a_module_can_be_trained_for_every_skill(name):
+def test_module_can_be_trained_for_every_skill(name):
     recipe = Recipe.resolve(RECIPES / name, {})
     world = open_world(recipe.world)
     skills = choose_skills(world, "all")
-    assert not recipe.train.families and len(skills) == 5  # a module's skill decides its families
+    assert not recipe.train.families and len(skills) == 5  # the module's skill sets the families
     for families in skills.values():
         prepare(replace(recipe, train=replace(recipe.train, families=",".join(families))))
 
 
 @pytest.mark.parametrize("name", ["shop.toml", "published/constant-context-table1-webshop.toml"])
-def test_one_module_serves_the_whole_shop(name):
+def test_one_module_serves_all_shop_families(name):
     recipe = Recipe.resolve(RECIPES / name, {})
     world = open_world(recipe.world)
     (families,) = choose_skills(world, "all").values()
@@ -88,13 +88,13 @@ def test_one_module_serves_the_whole_shop(name):
 
 
 @pytest.mark.parametrize("file", SCRIPTS, ids=named)
-def test_a_script_has_commands(file):
+def test_script_contains_commands(file):
     assert len(commands(file)) >= 2
 
 
 @pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("file", PUBLISHED, ids=named)
-def test_commands_and_files_that_a_published_recipe_names_are_there(file):
+def test_commands_named_in_a_published_recipe_are_valid(file):
     found = commands(file)
     assert found, "it does not say how it is run"
     for command in found:
@@ -114,7 +114,7 @@ LAPTOP = [f for f in COMPARISONS if f.parent.name == "comparisons" and 'device =
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("file", LAPTOP, ids=named)
-def test_laptop_versions_need_no_gpu_and_no_download(file):
+def test_laptop_comparisons_need_no_gpu_and_no_download(file):
     optional = {world: table.get("optional") for world, table in read_document(file)["worlds"].items()}
     for planned in plan_of(named(file)).cells:
         assert planned.document["engine"]["device"] == "cpu"
@@ -123,18 +123,18 @@ def test_laptop_versions_need_no_gpu_and_no_download(file):
         assert planned.document["prompt"]["wording"] == "terse"
 
 
-# What the papers state
+# Values stated in the papers
 
 
-def test_bipace_table_4_is_three_seeds_of_its_rows_and_one_of_each_other_radius():
+def test_bipace_table_4_has_three_seeds_per_row_and_one_per_radius():
     name = "published/bipace-table4.toml"
     (wanted,) = (command for command in commands(RECIPES / name) if "compare" in command)
     chosen = plan_of(name).choose(shlex.split(wanted)[-1])
     assert len(chosen) == 3 * 3 + 3  # three seeds of three rows, one of each other radius
 
 
-def test_bipace_table_l1():
-    """The variants differ in what the table's names say, and in nothing else."""
+def test_bipace_table_l1_rows_differ_only_as_named():
+    """The variants differ only in what the table's names say."""
     name = "published/bipace-table-l1.toml"
     rows = {row: cell(name, row)["method"] for row in plan_of(name).methods}
     told = {row: (method.get("estimator"), method.get("action_key"), method["embedder"]) for row, method in rows.items()}
@@ -151,7 +151,7 @@ def test_bipace_table_l1():
 
 
 def table_5(document: dict[str, Any]) -> None:
-    """Settings of constant context's Table 5."""
+    """Check the settings of Constant Context, Table 5."""
     method, schedule, evaluation = document["method"], document["schedule"], document["evaluation"]
     assert document["model"] == "Qwen/Qwen3-8B" and document["max_steps"] == 30 and document["max_tokens"] == 64
     assert {key: document["engine"][key] for key in ("lora_rank", "lora_alpha", "lora_dropout", "clip_norm")} == {
@@ -197,7 +197,7 @@ def test_constant_context_table_2():
 
 
 def test_constant_context_table_1_in_scienceworld(shared_data, monkeypatch):
-    """Five families imitate, four train on; with ETO's limits in practice and Table 6's own reward."""
+    """Five families use imitation, four of them also RL, with ETO's step limits and the reward of Table 6."""
     monkeypatch.setenv("SCIENCEWORLD_ETO", str(shared_data / "scienceworld"))
     recipe = Recipe.resolve(RECIPES / "published/constant-context-table1-scienceworld.toml", {})
     told = [shlex.split(each) for each in commands(RECIPES / "published/constant-context-table1-scienceworld.toml")]
@@ -228,7 +228,7 @@ def test_constant_context_figure_4():
         ("comparisons/ablation.toml", "household"),
     ],
 )
-def test_constant_context_table_3_leaves_out_one_thing_at_a_time(name, world):
+def test_constant_context_table_3_ablates_one_component_at_a_time(name, world):
 
     def told_to(method):
         document = cell(name, method, world)
@@ -251,17 +251,17 @@ def test_constant_context_table_3_leaves_out_one_thing_at_a_time(name, world):
     assert {"no-state-block", "outcome-only"} <= set(others)
 
 
-def test_cooking_is_there_with_and_without_a_state_block_for_every_method():
+def test_cooking_has_a_world_with_and_without_state_block():
     plan = plan_of("comparisons/reuse.toml")
     told = {world: [c.document for c in plan.cells if c.world == world] for world in ("cooking", "cooking-without-block")}
     assert {d["world"] for documents in told.values() for d in documents} == {"cooking"}
     read = {world: {(d["prompt"]["state_block"], d["prompt"]["history"]) for d in told[world]} for world in told}
     assert read == {"cooking": {(True, 1)}, "cooking-without-block": {(False, 4)}}
     start = next(s for s in plan.starts if s.world == "cooking-without-block").document["prompt"]
-    assert (start["state_block"], start["history"]) == (False, 4)  # it is taught in the context that it will act in
+    assert (start["state_block"], start["history"]) == (False, 4)  # imitation uses the context of the run
 
 
-def test_demonstrations_differ_in_nothing_else():
+def test_demonstration_columns_differ_only_in_their_number():
     name = "comparisons/demonstrations.toml"
     plan = plan_of(name)
     shown = {method: cell(name, method, "household")["sft"]["tasks"] for method in plan.methods}
@@ -270,7 +270,7 @@ def test_demonstrations_differ_in_nothing_else():
     assert all(document == rest[0] for document in rest)
 
 
-def test_the_radii_on_a_laptop_are_in_the_paper_s_proportions():
+def test_laptop_radii_have_the_papers_proportions():
     name = "comparisons/radius.toml"
     radii = [cell(name, m, "household")["method"]["epsilon"] for m in ("radius-half", "actor", "radius-more", "radius-twice")]
     assert [round(radius / radii[1], 6) for radius in radii] == [0.5, 1.0, 1.5, 2.0]

@@ -1,4 +1,4 @@
-"""A page as a strict reader sees it: every element closed, in order, and every text as a person reads it."""
+"""A strict HTML parser for tests: every element is closed in order, and the visible text is collected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VOID = {"meta", "link", "br", "input", "hr", "img"}
 
 
 class Page(HTMLParser):
-    """Raises where the page is not well formed. `text` is what is shown, `blocks` the JSON embedded for the script."""
+    """Raises if the page is not well formed. `text` is the visible text, `blocks` the JSON embedded for the script."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)

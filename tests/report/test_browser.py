@@ -1,4 +1,4 @@
-"""The pages in a real browser, opened from disk: no complaints, nothing fetched, and steps that can be stepped through."""
+"""Report pages in a real browser, opened from disk: no console messages, no requests, working episode viewer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _written(file: Path, text: str) -> str:
 @pytest.mark.parametrize("name", ["run", "hostile", "skilled", "comparison"])
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_opens_from_disk_without_a_complaint_and_fits(browser, pages, name, width, dark):
+def test_page_opens_from_disk_without_messages_and_fits(browser, pages, name, width, dark):
     browser.open(pages[name], width, 800, dark)
     assert browser.evaluate("document.readyState") == "complete" and browser.complaints == []
     assert browser.evaluate(WIDTH) == width, "the page itself never scrolls sideways"
@@ -53,7 +53,7 @@ def test_it_opens_from_disk_without_a_complaint_and_fits(browser, pages, name, w
     assert paper == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
 
 
-def test_tokens_have_the_color_of_their_shift(browser, pages):
+def test_tokens_are_colored_by_skill_shift(browser, pages):
     browser.open(f"{pages['skilled']}#episode=1&step=1")
     tokens = browser.evaluate("[...document.querySelectorAll('.token')].map(t => [t.textContent, t.title, t.style.background])")
     (likelier, first, blue), (hostile, second, orange) = tokens
@@ -85,7 +85,7 @@ def test_keys_and_buttons_step_through_an_episode(browser, pages):
     assert browser.evaluate(HASH) == "#episode=2&step=1" and browser.complaints == []
 
 
-def test_an_address_names_the_step(browser, pages):
+def test_url_fragment_selects_episode_and_step(browser, pages):
     browser.open(pages["run"] + "#episode=3&step=4")
     assert browser.evaluate(WHERE).startswith("step 4 of") and browser.evaluate(WROTE) == "wrote 3"
     assert "credit" in browser.evaluate("document.querySelector('.facts').textContent")
@@ -93,7 +93,7 @@ def test_an_address_names_the_step(browser, pages):
     assert browser.evaluate(WHERE).startswith("step 1 of") and browser.complaints == []
 
 
-def test_filters_leave_what_was_asked_for(browser, pages):
+def test_filters_select_episodes(browser, pages):
     browser.open(pages["run"])
     box = "const b = document.querySelectorAll('.choices select')[n]"
     choose = f"(n, v) => {{ {box}; b.value = v; b.dispatchEvent(new Event('change', {{bubbles: true}})); }}"
@@ -108,7 +108,7 @@ def test_filters_leave_what_was_asked_for(browser, pages):
     assert browser.evaluate(WHERE).startswith("step 1 of") and browser.complaints == []
 
 
-def test_charts_tell_the_value_under_the_pointer_and_under_the_keys(browser, pages):
+def test_charts_show_value_under_pointer_and_keys(browser, pages):
     browser.open(pages["run"])
     chart = "document.querySelector('svg[data-chart]')"
     output = f"{chart}.closest('figure').querySelector('output').textContent"
@@ -132,7 +132,7 @@ def test_reading_a_chart_does_not_move_it(browser, pages, name, width):
     for number in range(browser.evaluate("document.querySelectorAll('svg[data-chart]').length")):
         chart = f"document.querySelectorAll('svg[data-chart]')[{number}]"
         if not browser.evaluate(f"{chart}.checkVisibility()"):
-            continue  # folded away
+            continue  # in a closed details element
         place = f"(b => [b.x, b.y, b.width, b.height])({chart}.getBoundingClientRect())"
         browser.evaluate(f"{chart}.scrollIntoView({{block: 'center'}})")
         before = browser.evaluate(place)
@@ -141,24 +141,24 @@ def test_reading_a_chart_does_not_move_it(browser, pages, name, width):
         assert browser.evaluate(place) == before and browser.evaluate(WIDTH) == width
 
 
-def test_hostile_text_is_shown_and_never_run(browser, pages):
+def test_hostile_text_is_shown_and_not_executed(browser, pages):
     browser.open(pages["hostile"] + "#episode=1&step=1")
     assert browser.evaluate("document.querySelector('.goal').textContent") == HOSTILE
     assert HOSTILE in browser.evaluate("document.getElementById('step').textContent")
     assert browser.evaluate("document.images.length") == 0 and browser.evaluate("document.title") == "hostile: a run"
-    # Even markup that found its way in could not run: the page's policy allows its own script only.
+    # Even injected markup could not run: the content security policy allows only the page's own script.
     browser.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')")
     browser.evaluate("new Promise(done => setTimeout(done, 100))")
     assert browser.evaluate("document.title") == "hostile: a run"
     assert any("Content Security Policy" in c for c in browser.complaints)
 
 
-def test_an_episode_without_steps_can_be_looked_at(browser, pages):
+def test_episode_without_steps_is_shown(browser, pages):
     browser.open(pages["hostile"] + "#episode=3")
     assert browser.evaluate(WHERE) == "This episode ended before its first step." and browser.complaints == []
 
 
-def test_a_button_that_a_page_moves_away_is_pressed_where_it_went(browser, tmp_path):
+def test_click_follows_a_button_that_moves(browser, tmp_path):
     page = tmp_path / "moving.html"
     late = "addEventListener('mousemove', () => document.getElementById('late').style.height = '300px')"
     page.write_text(f"<div id=late></div><button onclick='this.textContent += 1'>pressed </button><script>{late}</script>")

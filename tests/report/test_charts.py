@@ -1,4 +1,4 @@
-"""Charts on the page: scales that end on round numbers, thinning that keeps the end, the same bytes for the same numbers."""
+"""Charts: round tick values, thinning that keeps the end, deterministic output."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def line(*values: float, name: str = "a", color: int = 0) -> Series:
         (-2, -2, [-2, -1.5, -1, -0.5, 0]),
     ],
 )
-def test_scales_end_on_round_numbers(low, high, ticks):
+def test_axis_ends_on_round_numbers(low, high, ticks):
     assert _round(low, high) == pytest.approx(ticks)
 
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e99, 1e99), min_size=1, max_size=30), st.booleans(), st.sampled_from([math.inf, 0.0]))
-def test_whatever_the_values_the_drawing_holds_them(values, share, floor):
+def test_chart_contains_all_values(values, share, floor):
     html = draw_chart("t", [line(*values)], share=share, floor=floor, marks=True)
     Page(html)
     heights = [float(y) for y in re.findall(r'<use [^>]*y="([-\d.]+)" style="fill: var\(--c0\); stroke', html)]
@@ -53,7 +53,7 @@ def test_thinning_keeps_the_mean_and_the_end():
     assert thin_points(points[:MAX_POINTS]) == points[:MAX_POINTS]
 
 
-def test_a_chart_has_the_colors_of_the_page_and_nothing_twice():
+def test_chart_uses_page_colors_and_unique_ids():
     charts = [draw_chart(f"t{n}", [line(1, n), line(3, 4, name="b", color=1)], marks=True) for n in range(2)]
     assert charts[0] == draw_chart("t0", [line(1, 0), line(3, 4, name="b", color=1)], marks=True), "the same every time"
     html = "".join(charts)
@@ -64,11 +64,11 @@ def test_a_chart_has_the_colors_of_the_page_and_nothing_twice():
     assert len(charts[0]) < 6_000
 
 
-def test_scales_are_written_with_all_their_digits():
+def test_tick_labels_have_all_digits():
     assert Page(draw_chart("t", [line(0.0151, 0.0188)])).text.endswith("iteration 0.015 0.016 0.017 0.018 0.019")
 
 
-def test_several_lines_are_named_and_their_values_are_there_for_the_script():
+def test_several_lines_are_named_with_values_for_the_script():
     page = Page(draw_chart("t", [line(0, 1, name="grpo"), line(1, 2, name="a method with a long name", color=9)]))
     assert "grpo" in page.text and "a method with a l…" in page.text
     chart = json.loads(page.all("svg")[0]["data-chart"])
@@ -78,7 +78,7 @@ def test_several_lines_are_named_and_their_values_are_there_for_the_script():
     ]
 
 
-def test_hostile_names_are_words():
+def test_hostile_names_are_escaped():
     strange = f"$x$ {HOSTILE} \ud800"
     for html in (
         draw_chart(strange, [line(1, 2, name=strange), line(2, 3, name="b")], note=strange),
@@ -90,7 +90,7 @@ def test_hostile_names_are_words():
     assert "$a$ <b>\N{REPLACEMENT CHARACTER}" in page.text
 
 
-def test_forest_plots_are_shares_on_a_scale_from_zero():
+def test_forest_plot_shows_shares_from_zero():
     html = draw_spreads("Final", [Spread("a", 0.5, 0.4, 0.65, [0.45, 0.55], 0), Spread("b", 0.0, 0.0, 0.0, [], 1)], "note")
     page = Page(html)
     assert page.all("svg")[0]["aria-label"] == "Final. a 50.0%, interval 40.0% to 65.0%; b 0.0%, interval 0.0% to 0.0%."
@@ -98,7 +98,7 @@ def test_forest_plots_are_shares_on_a_scale_from_zero():
     assert Page(draw_spreads("F", [Spread("a", 0, 0, 0, [], 0)], ""))
 
 
-def test_arrivals_are_told_in_words():
+def test_arrivals_have_a_text_label():
     page = Page(draw_arrivals("at 50%", [Arrivals("grpo", [5, 10, None], 0), Arrivals("gigpo", [5, 5, 5], 1)], last=20))
     assert page.all("svg")[0]["aria-label"] == "at 50%. grpo 5, 10, never; gigpo 5, 5, 5."
     assert "0 5 10 15 20 never" in page.text

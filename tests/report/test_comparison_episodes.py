@@ -1,4 +1,4 @@
-"""Trajectories on the page of a comparison: the same tasks by every method, and practice with its credit."""
+"""Trajectories on a comparison page: the same tasks for every method, and training episodes with their credit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train(place: Path, world: str, method: str, credits: list[list[float]]) -> N
 
 
 @pytest.mark.slow
-def test_every_method_plays_the_same_tasks_and_they_are_those_that_tell(place):
+def test_all_methods_show_the_same_tasks_with_different_outcomes(place):
     shown = embedded(render_comparison(place))
     assert [e["from"].split(",")[0] for e in shown] == [
         f"{world} / {method} / 0" for world in WORLDS for _ in range(2) for method in ("grpo", "bipace", "reuserl")
@@ -51,7 +51,7 @@ def test_every_method_plays_the_same_tasks_and_they_are_those_that_tell(place):
 
 
 @pytest.mark.slow
-def test_practice_is_the_episode_whose_credit_differs_most_and_a_limit_cuts_evenly(place):
+def test_training_episode_with_largest_credit_difference_is_shown(place):
     for method in ("grpo", "bipace", "reuserl"):
         train(place, "countdown", method, [[0.5, 0.5, 0.5], [0.9, -0.4], [0.1, 0.2, 0.3, 0.2]])
     shown = embedded(render_comparison(place, most_trajectories=11))
@@ -63,7 +63,7 @@ def test_practice_is_the_episode_whose_credit_differs_most_and_a_limit_cuts_even
 
 
 @pytest.mark.slow
-def test_runs_that_are_gone_or_unfinished_are_done_without(place):
+def test_missing_and_unfinished_runs_are_skipped(place):
     shutil.rmtree(place / "runs/countdown/grpo/0")
     shutil.rmtree(place / "runs/letters")
     shown = embedded(render_comparison(place))

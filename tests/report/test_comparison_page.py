@@ -1,4 +1,4 @@
-"""The page of a comparison: the table, what is missing from it, and the way to every run."""
+"""A comparison page: the table, notes on missing runs, links to the runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rewrite(place: Path, **changes) -> None:
     (place / "comparison.json").write_text(json.dumps({**found, **changes}))
 
 
-def test_the_table_has_means_intervals_and_significance(place):
+def test_table_has_means_intervals_and_significance(place):
     text = Page(render_comparison(place)).text
     found = json.loads((place / "comparison.json").read_text())
     for row in found["table"]:
@@ -37,7 +37,7 @@ def test_the_table_has_means_intervals_and_significance(place):
     assert "grpo baseline" in text and "hash 0123456789abcdef" in text
 
 
-def test_what_is_missing_is_said(place):
+def test_missing_and_failed_runs_are_reported(place):
     page = Page(render_comparison(place))
     assert "letters / reuserl / seed 1 failed: tacit: the loss is not a number at iteration 21." in page.text
     assert (
@@ -47,7 +47,7 @@ def test_what_is_missing_is_said(place):
     assert "Budgets differ between the methods." in page.text and "15 / 18" in page.text and "not complete" in page.text
 
 
-def test_curves_are_means_over_finished_seeds_with_every_seed_thin(place):
+def test_curves_are_means_over_finished_seeds(place):
     found = read_comparison(place)
     series = next(line for line in mean_curves(found, "countdown") if line.name == "grpo")
     assert [p.x for p in series.points] == list(range(0, 41, 5)) and series.points[-1].y == pytest.approx(0.565)
@@ -56,7 +56,7 @@ def test_curves_are_means_over_finished_seeds_with_every_seed_thin(place):
     assert len(only.each) == 1, "one seed has finished"
 
 
-def test_a_method_without_a_finished_run_is_drawn_from_what_there_is(place):
+def test_method_without_finished_runs_is_drawn_from_unfinished_ones(place):
     found = json.loads((place / "comparison.json").read_text())
     cells = [c for c in found["cells"] if c["status"] == "unfinished"]
     rewrite(place, cells=cells, table=[])
@@ -66,7 +66,7 @@ def test_a_method_without_a_finished_run_is_drawn_from_what_there_is(place):
 
 
 @pytest.mark.slow
-def test_links_lead_to_the_runs_from_wherever_the_page_lies(place, tmp_path):
+def test_links_to_runs_are_relative_to_the_page(place, tmp_path):
     links = [a["href"] for a in Page(render_comparison(place)).all("a") if not a["href"].startswith("#")]
     assert "runs/countdown/grpo/0/" in links and not any("letters/reuserl/2" in link for link in links), "nothing leads nowhere"
     (place / "runs" / "countdown" / "grpo" / "0" / "report.html").write_text("")
@@ -74,7 +74,7 @@ def test_links_lead_to_the_runs_from_wherever_the_page_lies(place, tmp_path):
     assert "compared/runs/countdown/grpo/0/report.html" in elsewhere and "compared/runs/countdown/grpo/1/" in elsewhere
 
 
-def test_thresholds_behavior_and_settings(place):
+def test_thresholds_behavior_and_settings_are_shown(place):
     text = Page(render_comparison(place)).text
     assert "≥ 25% ≥ 50%" in text and "10 3 of 3 not reached 0 of 3" in text
     assert "out of steps 100.0% 100.0% 100.0%" in text and "Prompt tokens by turn" in text
@@ -82,7 +82,7 @@ def test_thresholds_behavior_and_settings(place):
 
 
 @pytest.mark.slow
-def test_pictures_of_arrivals_have_the_finished_seeds(place):
+def test_arrival_plots_show_finished_seeds(place):
     found = json.loads((place / "comparison.json").read_text())
     for cell in found["cells"]:
         step = None if cell["seed"] == 2 else 10 + cell["seed"]
@@ -96,7 +96,7 @@ def test_pictures_of_arrivals_have_the_finished_seeds(place):
     assert any(t.startswith("First evaluation at 50% or above. grpo never, never, never") for t in told)
 
 
-def test_hostile_names_stay_text(place):
+def test_hostile_names_are_escaped(place):
     found = json.loads((place / "comparison.json").read_text())
     for cell in found["cells"]:
         cell |= {"method": HOSTILE, "error": HOSTILE, "run": "javascript:alert(1)"}
@@ -108,7 +108,7 @@ def test_hostile_names_stay_text(place):
     assert not [a for a in page.all("a") if "javascript" in (a["href"] or "")]
 
 
-def test_other_formats_and_broken_cells_are_said(place):
+def test_other_format_and_broken_cells_are_reported(place):
     found = json.loads((place / "comparison.json").read_text())
     rewrite(
         place,
@@ -122,20 +122,20 @@ def test_other_formats_and_broken_cells_are_said(place):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"cells": 3}'])
-def test_a_file_that_is_no_comparison_is_refused(place, content):
+def test_file_that_is_not_a_comparison_is_refused(place, content):
     (place / "comparison.json").write_text(content)
     with pytest.raises(TacitError, match="tacit compare"):
         render_comparison(place)
 
 
-def test_the_command_writes_it(place, capsys):
+def test_report_command_writes_the_comparison_page(place, capsys):
     assert main(["report", str(place)]) == 0
     page = Page((place / "report.html").read_text())
     assert "three methods" in page.text and str(place / "report.html") in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_pages_of_its_runs_too(place, capsys):
+def test_report_command_writes_pages_of_runs(place, capsys):
     shutil.rmtree(place / "runs" / "countdown" / "grpo" / "0")
     write_run(place / "runs" / "countdown" / "grpo" / "0")
     assert main(["report", str(place), "--runs"]) == 0
@@ -147,7 +147,7 @@ def test_the_pages_of_its_runs_too(place, capsys):
     assert "--runs is for comparisons" in capsys.readouterr().err
 
 
-def test_the_outcome_has_a_column_of_its_own(place):
+def test_outcome_has_its_own_column(place):
     found = json.loads((place / "comparison.json").read_text())
     found["table"][0]["outcome"] = {"mean": 0.123, "low": 0.1, "high": 0.2, "per_seed": [0.123]}
     rewrite(place, table=found["table"], outcome="mean:3")
@@ -155,7 +155,7 @@ def test_the_outcome_has_a_column_of_its_own(place):
     assert "final mean of last 3 peak" in text and "12.3%" in text and "the mean of the last 3 evaluations" in text
 
 
-def test_many_runs_that_were_never_begun_are_one_sentence(place):
+def test_many_missing_runs_are_listed_in_one_sentence(place):
     cells = json.loads((place / "comparison.json").read_text())["cells"]
     for cell in cells:
         if cell["world"] == "letters" and cell["method"] != "grpo":

@@ -1,4 +1,4 @@
-"""Behavior: episodes of several worlds are told apart, and each world names its own failures."""
+"""Behavior section: one column per world, each with the world's own failure labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def records(world: str, label: str) -> list[dict]:
     return [episode(n, False, 2, labels={"world": world, "failure": label}) for n in range(5)]
 
 
-def test_episodes_of_several_worlds_are_several_columns_with_their_own_labels():
+def test_each_world_has_its_own_behavior_column():
     parted = split_by_world([Episodes("rl", 7, [*records("countdown", "stuck"), *records("cooking", "burned")])])
     assert [(e.title, len(e.records)) for e in parted] == [
         ("training, iteration 7, countdown", 5),
@@ -30,11 +30,11 @@ def test_episodes_of_one_world_keep_their_title():
     assert split_by_world([whole]) == [whole]
 
 
-def test_episodes_without_labels_are_told_by_their_endings():
+def test_episodes_without_labels_show_stop_reasons():
     told = build_behavior([Episodes("rl", 7, [episode(1, False)])], [])
     assert told["failures"][2] == [["out of steps", "100.0%"]]
 
 
-def test_reading_load_is_over_the_episodes_that_came_so_far():
+def test_prompt_tokens_are_averaged_over_episodes_that_reached_the_turn():
     series = prompt_series(Episodes("rl", 1, [episode(1, True, 1), episode(2, True, 3)]))
     assert [(p.x, p.y, p.low, p.high) for p in series.points] == [(1, 10, 10, 10), (2, 11, 11, 11), (3, 12, 12, 12)]

@@ -1,4 +1,4 @@
-"""Both tracks of a run with an experience bank, and the entries that stood out; runs without one have none of it."""
+"""Experience-bank section: success with and without an entry, and the most useful and harmful entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tracks(step: int, prefix: str = "") -> dict[str, float]:
     return {f"{prefix}experience/{name}": value for name, value in told.items()}
 
 
-def test_both_tracks_are_drawn_where_a_run_has_them(tmp_path):
+def test_guided_and_free_success_are_charted(tmp_path):
     run = write_run(tmp_path / "run")
     assert "Experience" not in Page(render_run(run)).text
     lines = [tracks(s) for s in (1, 2, 3)]
@@ -45,7 +45,7 @@ def test_both_tracks_are_drawn_where_a_run_has_them(tmp_path):
     assert "Most useful" not in Page(html).text, "there is no bank"
 
 
-def test_each_world_has_its_own_halves(tmp_path):
+def test_each_world_has_its_own_experience_charts(tmp_path):
     run = write_run(tmp_path / "run")
     worlds = [{"one/success": s / 9, "two/success": s / 8, **tracks(s, "one/"), **tracks(s, "two/")} for s in (1, 2)]
     write_metrics(run, worlds)
@@ -54,7 +54,7 @@ def test_each_world_has_its_own_halves(tmp_path):
     assert "Entries in the bank. one: 10 at iteration 1, 20 at 2; two: 10 at iteration 1, 20 at 2." in told
 
 
-def test_an_entry_says_its_world_where_the_bank_has_several(tmp_path):
+def test_entries_name_their_world_if_there_are_several(tmp_path):
     run = write_run(tmp_path / "run")
     bank = Bank(run / "experience" / "bank.sqlite", EMBED.name, EMBED.dimensions)
     for world, task in (("alfworld", "train/look-1"), ("countdown", "countdown/train/3")):
@@ -65,7 +65,7 @@ def test_an_entry_says_its_world_where_the_bank_has_several(tmp_path):
     assert "alfworld: train/look-1" in text and "countdown: train/3" in text
 
 
-def test_the_most_useful_and_the_most_harmful_entries_are_named_and_nothing_is_written(tmp_path):
+def test_most_useful_and_harmful_entries_are_listed_without_writing(tmp_path):
     run = write_run(tmp_path / "run")
     path = run / "experience" / "bank.sqlite"
     bank = Bank(path, EMBED.name, EMBED.dimensions)

@@ -1,4 +1,4 @@
-"""Whatever the files hold, there is a page: any value in any place may have become something else."""
+"""Pages are rendered from damaged files: any value may be replaced by any other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JUNK = (None, "", "text", -1, 1e308, float("nan"), True, [], [1, None], {}, {"a"
 
 
 def spoilt(value: Any, chance: random.Random, share: float) -> Any:
-    """The same value with some of its parts replaced by junk."""
+    """A copy of `value` with some parts replaced by junk."""
     if chance.random() < share:
         return chance.choice(JUNK)
     if isinstance(value, dict):
@@ -40,7 +40,7 @@ def spoil(file: Path, chance: random.Random, share: float) -> None:
 
 @pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("seed", range(24))
-def test_a_run_full_of_junk(tmp_path, seed):
+def test_run_page_renders_from_damaged_files(tmp_path, seed):
     chance = random.Random(seed)
     run = write_run(tmp_path / "run", episodes=[episode(n, n % 2 == 0, n % 4) for n in range(8)])
     for file in sorted(p for p in run.rglob("*") if p.is_file()):
@@ -55,7 +55,7 @@ def test_a_run_full_of_junk(tmp_path, seed):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(24))
-def test_a_comparison_full_of_junk(tmp_path, seed):
+def test_comparison_page_renders_from_damaged_files(tmp_path, seed):
     place = write_comparison(tmp_path / "compared")
     spoil(place / "comparison.json", random.Random(seed), share=(0.004, 0.1)[seed % 2])
     try:

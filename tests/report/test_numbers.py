@@ -1,4 +1,4 @@
-"""Numbers as a page writes them."""
+"""Number formats of the pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tacit.report.page import (
         ([format_probability(0.0004), format_probability(0.0417)], ["< 0.001", "0.042"]),
     ],
 )  # fmt: skip
-def test_numbers(written, said):
+def test_number_formats(written, said):
     assert written == said
 
 
@@ -41,5 +41,5 @@ def test_numbers(written, said):
     "show", [format_short, format_duration, format_points, format_percent, format_number, format_count, format_probability]
 )
 @pytest.mark.parametrize("value", [None, "text", True, math.nan, math.inf, 1e200, 10**400, [], {}])
-def test_what_is_no_number_is_a_dash(show, value):
+def test_value_that_is_not_a_number_is_a_dash(show, value):
     assert show(value) == "–"

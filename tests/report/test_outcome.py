@@ -1,4 +1,4 @@
-"""The report opens with one sentence on what happened and the learning curves; settings come last."""
+"""The report starts with one sentence on the outcome and the learning curves; settings come last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def outcome(*scores: dict) -> str:
     return describe_outcome([Panel(scores, scores, None, None)])
 
 
-def test_the_sentence_tells_imitation_from_rl_training():
+def test_outcome_sentence_compares_rl_with_its_start():
     start = score("sft", 200, 0.5, 0.4, 0.6)
     told = outcome(score("untrained", 0, 0.0, 0.0, 0.1), start, score("rl", 10, 0.6, 0.5, 0.7), score("rl", 20, 0.8, 0.7, 0.9))
     assert told == "Success on alfworld: 0.0% untrained, 50.0% after sft 200, 80.0% after rl 20. RL training raised it."

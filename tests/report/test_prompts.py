@@ -1,4 +1,4 @@
-"""The page shows the prompts that were recorded, and the command that repeats the run."""
+"""Recorded prompts on the page, and the command that repeats the run."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_recorded_prompts_are_embedded_and_broken_ones_are_not():
         {"world": "countdown", "method": {"name": "bipace", "layer": -2}, "prompt": {"history": -1}, "families": "-x, --y z"},
     ],
 )  # fmt: skip
-def test_the_command_on_the_page_repeats_the_run(document):
-    """Read by the real parser, it gives the settings it was made from."""
+def test_command_on_the_page_repeats_the_run(document):
+    """Parsed by the real parser, the command gives the run's settings."""
     recipe = Recipe.from_json(document)
     told = recipe.to_json()
     usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
@@ -68,7 +68,7 @@ def test_the_command_on_the_page_repeats_the_run(document):
     assert replace(again, out=recipe.out) == recipe
 
 
-def test_a_sum_of_methods_is_quoted_as_it_was_named():
+def test_combined_methods_are_quoted_as_named():
     told = {
         "world": "countdown",
         "model": "tiny",
@@ -80,12 +80,12 @@ def test_a_sum_of_methods_is_quoted_as_it_was_named():
     assert words == "tacit train --world countdown --method reuserl+bipace --model tiny --seed 1 --weight 0.5 --note 'a b'"
 
 
-def test_what_is_known_of_settings_that_are_not_ours():
+def test_unknown_settings_are_reported():
     assert "unknown method" in find_defaults({"world": "countdown", "method": {"name": "gone"}})[1][0]
     assert find_defaults({"world": "nowhere.at:ALL", "method": {"name": "grpo"}, "model": "tiny"})[0] is not None
     assert "These settings are not this version's" in find_defaults(None)[1][0]
 
 
-def test_help_says_what_it_takes(capsys):
+def test_report_help(capsys):
     assert main(["report", "--help"]) == 0
     assert "RUN_OR_COMPARISON" in capsys.readouterr().out

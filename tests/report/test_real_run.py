@@ -1,4 +1,4 @@
-"""From `tacit train` to the page: the real files of a real run, in a world that is here."""
+"""From `tacit train` to the report page, with the files of a real run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def page(run):
     return Page((run / "report.html").read_text(encoding="utf-8"))
 
 
-def test_there_is_nothing_to_complain_of(page):
+def test_page_has_no_notices(page):
     assert "Please note" not in page.text
 
 
@@ -56,16 +56,16 @@ def test_every_evaluation_is_on_the_page(run, page):
         assert e["panel_hash"] in page.text
 
 
-def test_every_chart_is_of_a_number_that_runs_record(run, page):
+def test_every_chart_has_a_recorded_metric(run, page):
     recorded = {name for record in read_metrics(run / "metrics.jsonl") for name in record}
-    rounds = {"relabel_agreement", "relabel_success"}  # of imitation in rounds: tests/training/test_relabelling.py
+    rounds = {"relabel_agreement", "relabel_success"}  # recorded only with imitation rounds: tests/training/test_relabelling.py
     assert set(CHARTED) <= recorded | rounds, set(CHARTED) - recorded
     told = [str(svg["aria-label"]) for svg in page.all("svg")]
     assert any(t.startswith("KL to the reference, nats/token. ") for t in told), told
 
 
 @pytest.mark.parametrize("world", ["countdown", "nowhere.py:WORLD"])
-def test_a_page_needs_no_world(run, page, tmp_path, monkeypatch, world):
+def test_page_does_not_need_the_world(run, page, tmp_path, monkeypatch, world):
     """Labels, skills and prompts are recorded in the run."""
     monkeypatch.setattr("tacit.worlds.get_environment", lambda name: pytest.fail("the world was asked for"))
     shutil.copytree(run, tmp_path / "run")
@@ -77,7 +77,7 @@ def test_a_page_needs_no_world(run, page, tmp_path, monkeypatch, world):
     assert "why episodes failed" in again.text and "Please note" not in again.text
 
 
-def test_chosen_settings_come_first_and_repeat_it(page):
+def test_chosen_settings_come_first_with_the_command(page):
     assert "--sft.steps 3 0" in page.text and "--group-size 2 8" in page.text, "here, then the default"
     assert "tacit train --world countdown --method grpo --model tiny-0.5m --seed 0" in page.text
 
@@ -92,6 +92,6 @@ def test_prompts_are_recorded_with_their_history(page):
     assert trained and all("credit" in turn and "reward" in turn for e in trained for turn in e["turns"])
 
 
-def test_behavior_has_a_column_for_the_beginning_the_end_and_practice(page):
+def test_behavior_has_columns_for_start_end_and_training(page):
     assert "evaluation, untrained evaluation after rl 2 training, iteration 2" in page.text
     assert "why episodes failed" in page.text

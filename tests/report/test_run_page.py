@@ -1,4 +1,4 @@
-"""The page of a run: every number is on it, nothing hostile gets through, and what is broken is said."""
+"""A run's page: all numbers are shown, text is escaped, damaged files are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tacit.report.run_page import render_run
 from tacit.runs.trajectories import write_records
 
 
-def test_every_evaluation_is_there_with_its_interval_and_final_and_peak_are_apart(tmp_path):
+def test_evaluations_are_shown_with_interval_final_and_peak(tmp_path):
     page = Page(render_run(write_run(tmp_path / "run")))
     for share, interval in (("5.0%", "[1.4, 16.5]"), ("77.5%", "[62.5, 87.7]"), ("57.5%", "[42.2, 71.5]")):
         assert share in page.text and interval in page.text
@@ -27,7 +27,7 @@ def test_every_evaluation_is_there_with_its_interval_and_final_and_peak_are_apar
     assert "hash 0123456789abcdef" in page.text and "640 episodes" in page.text and "1 min 15 s" in page.text
 
 
-def test_families_are_what_the_last_evaluation_says(tmp_path):
+def test_families_come_from_the_last_evaluation(tmp_path):
     run = write_run(tmp_path / "run")
     assert "By family" not in Page(render_run(run)).text
     summary = json.loads((run / "summary.json").read_text())
@@ -44,7 +44,7 @@ def rewrite(run, name: str, **changes) -> None:
     (run / name).write_text(json.dumps({**document, **changes}))
 
 
-def test_a_run_that_was_stopped_does_not_pass_for_one_that_went_to_its_end(tmp_path):
+def test_stopped_run_says_why_it_stopped(tmp_path):
     run = write_run(tmp_path / "run")
     assert "seed 3 finished" in Page(render_run(run)).text
     rewrite(run, "summary.json", stopped="callback")
@@ -53,8 +53,8 @@ def test_a_run_that_was_stopped_does_not_pass_for_one_that_went_to_its_end(tmp_p
     assert "seed 3 stopped early: no improvement" in Page(render_run(run)).text
 
 
-def test_a_run_in_several_worlds_has_their_mean_and_a_table_a_line_and_a_headline_for_each(tmp_path):
-    """As a run writes it: the mean over its worlds, and what was measured in each of them in that."""
+def test_run_in_several_worlds_shows_mean_and_each_world(tmp_path):
+    """The summary has the mean over worlds and, within it, the result of each world."""
     run = write_run(tmp_path / "run")
     other = {"panel": "words/test/20", "panel_hash": "fedcba9876543210", "successes": 10, "success": 0.25}
     alone = [evaluation("untrained", 0, 2), evaluation("rl", 5, 31), evaluation("rl", 10, 23)]
@@ -80,7 +80,7 @@ def test_a_run_in_several_worlds_has_their_mean_and_a_table_a_line_and_a_headlin
     assert any(t.startswith(f"Success on the panel. {lines}41.2% at 10.") for t in told), told
 
 
-def test_metrics_of_several_worlds_are_lines_of_one_chart(tmp_path):
+def test_metrics_of_several_worlds_share_one_chart(tmp_path):
     run = write_run(tmp_path / "run")
     lines = [
         {"stage": "rl", "step": s, "success": s / 10, "one:WORLD/success": s / 20, "two/success": s / 40, "loss/kl": s,
@@ -98,7 +98,7 @@ def test_metrics_of_several_worlds_are_lines_of_one_chart(tmp_path):
     assert "odd. 1 at iteration 1, 4 at 4." in told and "one:WORLD/crashed 0, two/crashed 1." in page.text
 
 
-def test_seconds_of_the_phases_are_one_chart(tmp_path):
+def test_phase_seconds_share_one_chart(tmp_path):
     run = write_run(tmp_path / "run")
     lines = [
         {"stage": "rl", "step": s, "seconds": 3.0 + s, "seconds_rollout": 2.0 + s, "seconds_update": 1.0} for s in range(1, 4)
@@ -110,7 +110,7 @@ def test_seconds_of_the_phases_are_one_chart(tmp_path):
     assert not any(t.startswith("seconds") for t in told)
 
 
-def test_several_tries_and_later_evaluations(tmp_path):
+def test_pass_at_k_and_later_evaluations_are_shown(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "evaluations").mkdir()
     older = {**evaluation("rl", 10, 9), "checkpoint": "rl-000010", "pass_at": {"4": 0.375}, "majority_at": {"4": 0.125}}
@@ -128,7 +128,7 @@ def test_several_tries_and_later_evaluations(tmp_path):
     assert "hash 0123456789abcdef, temperature 0 evaluated success" in text, "under other conditions: in a table of its own"
 
 
-def test_curves_have_axes_a_sentence_and_a_table(tmp_path):
+def test_curves_have_axes_label_and_table(tmp_path):
     page = Page(render_run(write_run(tmp_path / "run")))
     told = [svg["aria-label"] for svg in page.all("svg")]
     assert any(t.startswith("Success on the panel. 5.0% at iteration 0, 57.5% at 10.") for t in told)
@@ -140,7 +140,7 @@ def test_curves_have_axes_a_sentence_and_a_table(tmp_path):
     assert [p[:2] for p in chart["series"][0]["points"]] == [[0, 0.05], [5, 0.775], [10, 0.575]]
 
 
-def test_hostile_text_stays_text(tmp_path):
+def test_hostile_text_is_escaped(tmp_path):
     told = episode(1, True, text=HOSTILE, goal=HOSTILE, family=HOSTILE, detail=HOSTILE, task=HOSTILE)
     told["turns"][0] |= {"wrote": HOSTILE, "action": HOSTILE, "label": HOSTILE, HOSTILE: HOSTILE}
     run = write_run(tmp_path / "run", episodes=[told, episode(2, False)])
@@ -158,14 +158,14 @@ def test_hostile_text_stays_text(tmp_path):
     assert not [a for _, attributes in page.elements for a in attributes if a.startswith("on")]
 
 
-def test_the_page_asks_for_nothing(tmp_path):
+def test_page_loads_no_external_resources(tmp_path):
     page = Page(render_run(write_run(tmp_path / "run")))
     policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert not [a for _, a in page.elements if (a.get("src") or "") or (a.get("href") or "#")[0] not in "#d"]
 
 
-def test_trajectories_are_chosen_by_family_and_outcome_and_capped(tmp_path):
+def test_trajectories_are_chosen_by_family_and_outcome(tmp_path):
     run = write_run(tmp_path / "run")
     page = Page(render_run(run, most_trajectories=6))
     chosen = page.blocks["episodes"]["episodes"]
@@ -183,27 +183,27 @@ def test_trajectories_are_chosen_by_family_and_outcome_and_capped(tmp_path):
     assert "No trajectories were requested; 15 are available" in Page(render_run(run, most_trajectories=0)).text
 
 
-def test_what_the_world_measured_on_a_step_is_told_in_words(tmp_path):
+def test_step_signals_are_shown_as_text(tmp_path):
     told = episode(1, True)
     told["turns"][0]["signals"] = {"progress": 0.02, "error": 0.0}
     turns = Page(render_run(write_run(tmp_path / "run", episodes=[told]))).blocks["episodes"]["episodes"][0]["turns"]
     assert turns[0]["signals"] == "progress 0.02, error 0"
 
 
-def test_long_texts_are_cut_and_say_so(tmp_path):
+def test_long_texts_are_truncated_with_a_note(tmp_path):
     run = write_run(tmp_path / "run", episodes=[episode(1, True, text="x" * 20_000)])
     texts = Page(render_run(run)).blocks["episodes"]["texts"]
     assert max(map(len, texts)) < 8_100 and any("12,008 more characters are not on this page" in t for t in texts)
 
 
-def test_without_trajectories(tmp_path):
+def test_page_without_trajectories(tmp_path):
     run = write_run(tmp_path / "run")
     shutil.rmtree(run / "trajectories")
     page = Page(render_run(run))
     assert not page.blocks and "No trajectories were recorded" in page.text and "57.5%" in page.text
 
 
-def test_an_unfinished_run_says_so_and_shows_what_its_checkpoint_knows(tmp_path):
+def test_unfinished_run_shows_its_checkpoints_evaluations(tmp_path):
     run = write_run(tmp_path / "run", finished=False)
     for name, scores in (("rl-000005", [evaluation("rl", 5, 31)]), ("sft-000600", [])):
         (run / "checkpoints" / name).mkdir(parents=True)
@@ -221,7 +221,7 @@ def test_an_unfinished_run_says_so_and_shows_what_its_checkpoint_knows(tmp_path)
     assert "summary.json cannot be read" in text and "latest success, not final 77.5%" in text
 
 
-def test_damage_is_said_and_the_rest_is_shown(tmp_path):
+def test_damaged_files_are_reported_and_the_rest_is_shown(tmp_path):
     run = write_run(tmp_path / "run")
     broken = run / "trajectories" / "eval-rl-000010.jsonl.gz"
     lines = "".join(json.dumps(episode(n, False)) + "\n" for n in range(400))
@@ -243,7 +243,7 @@ def test_damage_is_said_and_the_rest_is_shown(tmp_path):
     assert "3 of 13 lines of metrics.jsonl" in Page(render_run(run)).text, "half a line is what a killed write leaves"
 
 
-def test_without_metrics(tmp_path):
+def test_page_without_metrics(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "metrics.jsonl").unlink()
     page = Page(render_run(run))
@@ -253,7 +253,7 @@ def test_without_metrics(tmp_path):
     )
 
 
-def test_episodes_of_another_version_are_left_out_by_count(tmp_path):
+def test_unreadable_episodes_are_left_out_and_counted(tmp_path):
     uncounted = episode(4, True)
     uncounted["turns"][0]["tokens"] = -1
     strange = [{"task": "old", "steps": []}, {**episode(3, True), "stop": "bored"}, uncounted]
@@ -262,7 +262,7 @@ def test_episodes_of_another_version_are_left_out_by_count(tmp_path):
     assert "3 of 4 lines of trajectories/eval-rl-000010.jsonl.gz cannot be read by this version: left out." in text
 
 
-def test_alarms(tmp_path):
+def test_alarms_are_listed(tmp_path):
     run = write_run(tmp_path / "run")
     assert 'id="alarms"' not in render_run(run)
     (run / "alarms.jsonl").write_text(json.dumps({"name": "entropy_low", "step": 7, "message": "entropy fell"}) + "\n")
@@ -271,7 +271,7 @@ def test_alarms(tmp_path):
     assert "1 of 1 lines of alarms.jsonl cannot be read" in Page(render_run(run)).text
 
 
-def test_the_command_writes_it(tmp_path, capsys):
+def test_report_command_writes_the_run_page(tmp_path, capsys):
     run = write_run(tmp_path / "run")
     assert main(["report", str(run)]) == 0
     assert str(run / "report.html") in capsys.readouterr().out
@@ -293,7 +293,7 @@ def test_the_command_writes_it(tmp_path, capsys):
         (["RUN", "--out", "nowhere/at/all.html"], "there is no directory nowhere/at"),
     ],
 )
-def test_mistakes(tmp_path, monkeypatch, capsys, words, reason):
+def test_report_refuses_bad_arguments(tmp_path, monkeypatch, capsys, words, reason):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "above" / "runs" / "run")
     (tmp_path / "a.txt").write_text("")
@@ -303,14 +303,14 @@ def test_mistakes(tmp_path, monkeypatch, capsys, words, reason):
     assert reason in capsys.readouterr().err
 
 
-def test_settings_that_cannot_be_read_are_the_end(tmp_path):
+def test_unreadable_settings_are_refused(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "settings.json").write_text("{")
     with pytest.raises(TacitError, match="cannot read the settings"):
         render_run(run)
 
 
-def test_an_episode_that_ended_before_its_first_step(tmp_path):
+def test_episode_without_steps_is_embedded(tmp_path):
     run = write_run(tmp_path / "run", episodes=[episode(1, False, 0, stop="world_error", detail="it broke")])
     write_records(run / "trajectories" / "rl-000010.jsonl.gz", [])
     shown = Page(render_run(run)).blocks["episodes"]["episodes"]

@@ -1,4 +1,4 @@
-"""What hindsight's skills did: charts of a run that has them, and its turns; a run without them shows nothing of it."""
+"""Hindsight skills on the page: charts and turns of runs that have skills, nothing for runs without."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def measured(s: int) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_the_shift_stands_beside_the_episodes_credit(tmp_path):
+def test_skill_shift_is_charted_next_to_episode_credit(tmp_path):
     run = write_run(tmp_path / "run")
     assert "Skills of hindsight" not in Page(render_run(run)).text
     write_metrics(run, [measured(s) for s in (1, 2, 4)])
@@ -35,14 +35,14 @@ def test_the_shift_stands_beside_the_episodes_credit(tmp_path):
     assert "Skills of hindsight" in text and "hindsight/seconds_waited 0" in text, "what never moves is told in words"
 
 
-def test_a_run_without_skills_has_its_credit_among_the_further_numbers(tmp_path):
+def test_without_skills_episode_credit_is_among_other_metrics(tmp_path):
     run = write_run(tmp_path / "run")
     write_metrics(run, [{"episode_credit_magnitude": s / 20} for s in (1, 2)])
     assert "Skills of hindsight" not in Page(render_run(run)).text
     assert "episode_credit_magnitude. 0.05 at iteration 1, 0.1 at 2." in labels(render_run(run))
 
 
-def test_what_a_turn_was_told_is_read_as_it_is_written_and_dropped_where_it_is_not():
+def test_skills_of_a_turn_are_embedded_and_damaged_ones_dropped():
     texts: list[str] = []
 
     def kept(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Who was compared with whom: charts of a run, and methods beside each other. Methods without clusters have none of it."""
+"""Step-credit section: cluster diagnostics of runs and comparisons, absent for methods without clusters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def labels(html: str) -> list[str]:
     return [str(svg["aria-label"]).removesuffix(" Arrow keys read the values.") for svg in Page(html).all("svg")]
 
 
-def test_what_is_charted_is_what_is_counted():
+def test_charted_diagnostics_equal_the_recorded_metrics():
     import numpy as np
 
     part, key, branch, parsed = np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2, 2, 0]), np.array([True] * 3)
@@ -50,7 +50,7 @@ def test_what_is_charted_is_what_is_counted():
 
 
 @pytest.mark.slow
-def test_a_run_that_compares_steps_shows_who_was_compared_with_whom(tmp_path):
+def test_run_with_step_credit_charts_its_clusters(tmp_path):
     run = write_run(tmp_path / "run")
     assert "Step credit" not in Page(render_run(run)).text
     write_metrics(run, [{**clusters(s, s / 10), **branches(s)} for s in range(1, 5)])
@@ -65,7 +65,7 @@ def test_a_run_that_compares_steps_shows_who_was_compared_with_whom(tmp_path):
     assert "not drawn: parts_largest 0.5, pace_parsed 1." in text, "what never moves is told in words"
 
 
-def test_each_world_of_a_run_has_its_own_clusters(tmp_path):
+def test_each_world_has_its_own_cluster_charts(tmp_path):
     run = write_run(tmp_path / "run")
     lines = [
         {"one/success": s / 9, "two/success": s / 8, **clusters(s, s / 10, "one/"), **clusters(s, s / 20, "two/")}
@@ -89,7 +89,7 @@ def compared(tmp_path):
 
 
 @pytest.mark.slow
-def test_methods_stand_beside_each_other(compared):
+def test_comparison_shows_methods_side_by_side(compared):
     page = Page(render_comparison(compared))
     told = labels(render_comparison(compared))
     assert "Steps per cluster. bipace: 3 at iteration 1, 5 at 3; reuserl: 3 at iteration 1, 5 at 3." in told
@@ -110,5 +110,5 @@ def test_long_runs_are_drawn_as_means_of_neighbors(compared):
     assert [len(line["points"]) for line in json.loads(str(figure["data-chart"]))["series"]] == [50, 3] and MAX_POINTS == 60
 
 
-def test_a_comparison_without_step_credit_has_no_such_section(tmp_path):
+def test_comparison_without_step_credit_has_no_such_section(tmp_path):
     assert "Step credit" not in Page(render_comparison(write_comparison(tmp_path / "compared"))).text

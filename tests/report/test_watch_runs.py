@@ -1,4 +1,4 @@
-"""`tacit watch` over HTTP: what it shows of runs in any state, what it refuses, and that it writes nothing."""
+"""`tacit watch` over HTTP: runs in any state, refused requests, and no writes into the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def page_of(server, path="/runs/0") -> Page:
 
 
 @pytest.mark.slow
-def test_a_run_is_followed_from_before_it_begins_to_its_end_and_nothing_is_written_into_it(tmp_path):
+def test_run_is_followed_from_start_to_end_without_writing(tmp_path):
     run = tmp_path / "run"
     with watching(run) as server:
         assert server.said == [f"{run} has not started; it is shown when it does"], "where, so that a slip can be seen"
@@ -67,7 +67,7 @@ def test_a_run_is_followed_from_before_it_begins_to_its_end_and_nothing_is_writt
 
 
 @pytest.mark.slow
-def test_a_recording_can_be_read_episode_by_episode_under_the_numbers_it_is_linked_by(tmp_path):
+def test_recording_pages_match_their_links(tmp_path):
     run = write_run(tmp_path / "run", finished=False)
     grow(run, 11)
     with watching(run) as server:
@@ -89,7 +89,7 @@ def test_a_recording_can_be_read_episode_by_episode_under_the_numbers_it_is_link
 
 
 @pytest.mark.slow
-def test_runs_stand_side_by_side(tmp_path):
+def test_runs_are_shown_side_by_side(tmp_path):
     one, other = write_run(tmp_path / "a" / "run"), write_run(tmp_path / "b" / "run", finished=False)
     settings = json.loads((other / "settings.json").read_text())
     (other / "settings.json").write_text(json.dumps(settings | {"seed": 4, "world": HOSTILE}))
@@ -109,7 +109,7 @@ def test_runs_stand_side_by_side(tmp_path):
 
 
 @pytest.mark.slow
-def test_damage_is_said_and_the_rest_is_shown(tmp_path):
+def test_damage_is_reported_and_the_rest_is_shown(tmp_path):
     run = write_run(tmp_path / "run", finished=False)
     whole = gzip.compress("".join(json.dumps(episode(n, True)) + "\n" for n in range(200)).encode())
     (run / "trajectories" / "rl-000011.jsonl.gz").write_bytes(whole[: len(whole) // 2])
@@ -122,7 +122,7 @@ def test_damage_is_said_and_the_rest_is_shown(tmp_path):
 
 
 @pytest.mark.slow
-def test_nobody_elses_page_can_ask(tmp_path):
+def test_requests_from_other_hosts_are_refused(tmp_path):
     with watching(write_run(tmp_path / "run")) as server:
         assert server.get("/runs/0", host="evil.example:80")[0] == 403
         status, _, headers = server.get("/")
@@ -139,13 +139,13 @@ def test_nobody_elses_page_can_ask(tmp_path):
         (write_comparison, "is a comparison; `tacit report"),
     ],
 )
-def test_what_is_no_run_is_refused_with_the_way_on(tmp_path, capsys, make, words):
+def test_watch_refuses_a_path_that_is_not_a_run(tmp_path, capsys, make, words):
     make(tmp_path / "place")
     assert main(["watch", str(tmp_path / "place")]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_said(tmp_path, capsys):
+def test_port_in_use_is_reported(tmp_path, capsys):
     run = write_run(tmp_path / "run")
     with watching(run) as server:
         assert main(["watch", str(run), "--port", server.address.rpartition(":")[2]]) == 2

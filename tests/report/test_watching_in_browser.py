@@ -1,4 +1,4 @@
-"""The page that follows a run, in a real browser: new parts come by themselves, and whoever reads is left in peace."""
+"""`tacit watch` in a real browser: new parts appear by themselves and the reader's place is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHERE = "document.getElementById('where').textContent"
 
 
 @pytest.mark.parametrize("width", [1280, 360])
-def test_a_run_appears_grows_and_ends_while_the_page_is_open(browser, tmp_path, width):
+def test_page_follows_a_run_from_start_to_end(browser, tmp_path, width):
     run = tmp_path / "run"
     with watching(run) as server:
         browser.open(f"{server.address}/", width, 800, dark=width == 360)
@@ -46,7 +46,7 @@ def test_a_run_appears_grows_and_ends_while_the_page_is_open(browser, tmp_path, 
         browser.open("about:blank")
 
 
-def test_whoever_reads_an_episode_is_not_disturbed(browser, tmp_path):
+def test_open_episode_is_not_replaced_by_new_ones(browser, tmp_path):
     run = write_run(tmp_path / "run", finished=False)
     with watching(run) as server:
         browser.open(f"{server.address}/runs/0#episode=1&step=2")
@@ -68,7 +68,7 @@ def test_whoever_reads_an_episode_is_not_disturbed(browser, tmp_path):
 
 
 @pytest.mark.parametrize("width", [1280, 360])
-def test_a_strip_leads_to_its_episode_and_runs_stand_side_by_side(browser, tmp_path, width):
+def test_strip_links_to_its_episode_beside_other_runs(browser, tmp_path, width):
     one, other = write_run(tmp_path / "one"), write_run(tmp_path / "other", finished=False)
     grow(other, 11)
     with watching(one, other) as server:
@@ -87,7 +87,7 @@ def test_a_strip_leads_to_its_episode_and_runs_stand_side_by_side(browser, tmp_p
         browser.open("about:blank")
 
 
-def test_a_server_that_has_gone_is_said(browser, tmp_path):
+def test_lost_server_is_reported(browser, tmp_path):
     with watching(write_run(tmp_path / "run", finished=False)) as server:
         browser.open(f"{server.address}/runs/0")
         address = server.address

@@ -1,4 +1,4 @@
-"""`tacit watch` in a process of its own, and runs that grow while it looks on."""
+"""`tacit watch` in its own process, and runs that grow meanwhile."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def watching(*places: Path, flags: tuple[str, ...] = ()) -> Iterator[Watching]:
 
 
 def grow(run: Path, step: int, won: int = 1, **more: Any) -> None:
-    """One more iteration, as a run writes it: the recording in one move, then a line of metrics."""
+    """Add one iteration as a run does: the recording at once, then a line of metrics."""
     write_records(run / "trajectories" / f"rl-{step:06d}.jsonl.gz", [episode(100 * step + n, n < won, 4) for n in range(3)])
     line = {"stage": "rl", "step": step, "success": won / 3, "entropy": 1.0 / step, "at": 1.0, **more}
     with (run / "metrics.jsonl").open("a") as file:
@@ -52,5 +52,5 @@ def grow(run: Path, step: int, won: int = 1, **more: Any) -> None:
 
 
 def contents(run: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file of a run, hidden ones too."""
+    """All files of a run, including hidden ones."""
     return {str(f.relative_to(run)): (f.stat().st_mtime_ns, f.read_bytes()) for f in run.rglob("*") if f.is_file()}

@@ -1,4 +1,4 @@
-"""Run and comparison directories written by hand: small, whole, and easy to break."""
+"""Small run and comparison directories for tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def episode(
 
 
 def write_run(path: Path, finished: bool = True, episodes: list[dict[str, Any]] | None = None) -> Path:
-    """A run of a world and a method that are not installed here: the page has the directory and nothing else."""
+    """A run with a world and a method that are not installed, so the page has only the directory."""
     path.mkdir(parents=True)
     settings = {"world": "letters", "model": "tiny", "out": str(path), "seed": 3, "method": {"name": "mine", "kl": 0.125}}
     (path / "settings.json").write_text(json.dumps(settings))
@@ -74,7 +74,7 @@ RISES = {"grpo": 0.45, "bipace": 0.62, "reuserl": 0.55}
 
 
 def write_comparison(path: Path) -> Path:
-    """Three methods, two worlds, three seeds; one cell has failed, one was never begun, one is half way."""
+    """Three methods, two worlds, three seeds. One cell failed, one was never started, one is unfinished."""
     path.mkdir(parents=True)
     states = {
         ("letters", "reuserl", 1): "failed",

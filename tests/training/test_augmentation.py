@@ -1,4 +1,4 @@
-"""Renamed demonstrations and questions about random play."""
+"""Imitation on renamed demonstrations (`sft.renamed`) and on questions about random play (`sft.questions`)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_renaming_by_hand():
     assert renaming.apply(text) == after
 
 
-def test_a_renaming_can_be_undone():
-    """No two kinds become one and all numbers stay positive, so nothing is lost."""
+def test_renaming_is_reversible():
+    """No two object kinds are merged and all numbers stay positive."""
     for turn in expert_turns():
         text = f"{turn.prompt.text}\n{turn.action}"
         known = sorted({"vase", "lamp", *(match[1] for match in WORLD.names.finditer(text))})
@@ -54,8 +54,8 @@ def test_a_renaming_can_be_undone():
         assert Renaming(WORLD.names, back, shifts).apply(renamed) == text
 
 
-def test_the_rule_acts_alike_on_renumbered_prompts(monkeypatch):
-    """With kinds kept, the right action of a renumbered prompt is the renumbered right action."""
+def test_rule_agent_acts_alike_on_renumbered_prompts(monkeypatch):
+    """With kinds unchanged, the right action for a renumbered prompt is the renumbered right action."""
     monkeypatch.setattr(renaming_module, "EXCHANGED", 0.0)
     turns = expert_turns()
     renamed, changed = rename_turns(turns, WORLD.names, Random(0)), 0
@@ -66,7 +66,7 @@ def test_the_rule_acts_alike_on_renumbered_prompts(monkeypatch):
     assert changed > 40
 
 
-def test_copies_come_after_the_demonstrations_and_all_differ():
+def test_renamed_copies_follow_the_demonstrations_and_differ():
     plain = demonstrate(WORLD, TASKS, CONTEXT, Words(), 50)
     words = Words()
     more = demonstrate(WORLD, TASKS, CONTEXT, words, 50, renamed=2)
@@ -88,7 +88,7 @@ def test_every_section_of_a_prompt_is_renamed():
     assert renamed.text == prompt.text.replace("desk 1", "bed 5") and renamed.now_alone == "alone bed 5"
 
 
-def test_questions_stand_after_prompts_of_random_play():
+def test_questions_follow_prompts_of_random_play():
     words = Words()
     asked = ask_questions(WORLD, TASKS, CONTEXT, words, 4, seed=0)
     assert 40 < len(asked) <= 4 * 24 and asked.too_long == 0
@@ -96,7 +96,7 @@ def test_questions_stand_after_prompts_of_random_play():
     answers = [words.decode(tokens[:-1]) for tokens in asked.completions]
     goals = {turn.prompt.task for turn in expert_turns()}
     assert all(prompt.endswith("?") and prompt.split("\n")[0] in goals for prompt in prompts)
-    # Every answer of more than a word is put together from words of its prompt.
+    # Longer answers are copied from words of the prompt.
     copied = [set(answer.split()) <= set(re.findall(r"\w+", prompt)) for prompt, answer in zip(prompts, answers, strict=True)]
     assert sum(copied) > 0.5 * len(copied)
     again = ask_questions(WORLD, TASKS, CONTEXT, Words(), 4, seed=0)
@@ -109,7 +109,7 @@ def test_chat_prompts_are_refused():
         demonstrate(WORLD, TASKS, full, Words(), 50, renamed=1)
 
 
-def test_a_world_without_numbered_names_is_refused_at_once(tmp_path, capsys):
+def test_world_without_numbered_names_is_refused(tmp_path, capsys):
     command = f"train --world countdown --model tiny --sft.steps 2 --sft.renamed 2 --out {tmp_path / 'run'}"
     assert main(command.split()) != 0
     said = capsys.readouterr().err
@@ -118,7 +118,7 @@ def test_a_world_without_numbered_names_is_refused_at_once(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_with_both(tmp_path, capsys):
+def test_run_with_renamed_copies_and_questions(tmp_path, capsys):
     out = tmp_path / "run"
     command = (
         "train --world alfworld --model tiny --state-block --history 1 --wording terse --style bare --iterations 0 "

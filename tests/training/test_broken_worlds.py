@@ -1,4 +1,4 @@
-"""A world that breaks is named while it happens, and where it always does the run stops."""
+"""Errors raised by a world are reported during the run. If every episode breaks, the run stops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tacit.training.train import Trainer
 
 
 class Raising(Say):
-    """Breaks where the letter is one of these."""
+    """Raises if the current letter is in `letters`."""
 
     letters = "abcdefgh"
 
@@ -75,7 +75,7 @@ def environment(kind):
 
 
 def train(path, kind, untrained: bool = True) -> str:
-    """What was said."""
+    """Train and return the output."""
     world, out = environment(kind), io.StringIO()
     schedule = Schedule(groups=8, group_size=2, iterations=3)
     method = GRPO(kl=0.0, schedule=schedule).with_prompt(wording="terse", style="bare", admissible=False).build(world)
@@ -89,7 +89,7 @@ def train(path, kind, untrained: bool = True) -> str:
     return out.getvalue()
 
 
-def test_a_run_whose_every_episode_breaks_stops_with_the_first_reason(tmp_path):
+def test_run_stops_when_every_episode_breaks(tmp_path):
     with pytest.raises(
         TacitError,
         match=r"each of the 16 .* gave way \(test_broken_w.*, line \d+\), .* of world 'same'\. Iteration 1 has no.*--resume",
@@ -102,7 +102,7 @@ def test_a_run_whose_every_episode_breaks_stops_with_the_first_reason(tmp_path):
         train(tmp_path / "b", Raising)
 
 
-def test_some_that_break_are_named_once_and_counted_in_every_line(tmp_path):
+def test_broken_episodes_are_reported_once_and_counted(tmp_path):
     said = train(tmp_path / "run", Sometimes)
     first, in_practice, last = [line for line in said.splitlines() if "world broke" in line]
     why = "2 of 8 episodes ended because the world broke; the first: RuntimeError: the floor gave way (test_broken"
@@ -125,7 +125,7 @@ GYM = [
 
 
 @pytest.mark.parametrize(("kind", "explained"), GYM)
-def test_a_wrong_return_type_is_explained(tmp_path, kind, explained):
+def test_wrong_return_type_is_explained(tmp_path, kind, explained):
     with pytest.raises(TacitError, match=explained):
         train(tmp_path / "run", kind)
     with pytest.raises(TacitError, match=f"won none of 4 tasks within 1 steps \\(4 broke; the first: TypeError: {explained}"):
@@ -139,7 +139,7 @@ class Sleeping(Say):
         time.sleep(60)
 
 
-def test_a_world_that_hangs_while_the_expert_plays_is_given_up(tmp_path):
+def test_world_that_hangs_under_the_expert_times_out(tmp_path):
     world = environment(Sleeping)
     settings = TrainSettings(tasks=8, sft=SupervisedSettings(steps=1, tasks=2), world_timeout_s=0.1)
     method = GRPO().with_prompt(wording="terse", style="bare", admissible=False).build(world)
@@ -152,7 +152,7 @@ def test_a_world_that_hangs_while_the_expert_plays_is_given_up(tmp_path):
 
 
 class Pondering:
-    """An expert that never says what it would do."""
+    """An expert that never returns an action."""
 
     def __init__(self, task):
         pass
@@ -168,7 +168,7 @@ PONDERED = replace(SAME, experts={"pondering": Pondering})
 LATE = "TimeoutError: no answer of the expert within 0.05 s"
 
 
-def test_an_expert_that_hangs_is_given_up_in_imitation():
+def test_expert_that_hangs_times_out_in_imitation():
     settings = TrainSettings(tasks=8, sft=SupervisedSettings(steps=1, tasks=2), world_timeout_s=0.05)
     method = GRPO().with_prompt(wording="terse", style="bare", admissible=False).build(PONDERED)
     setup = WorldSetup.of(PONDERED, method, settings)
@@ -176,8 +176,8 @@ def test_an_expert_that_hangs_is_given_up_in_imitation():
         collect_demonstrations(setup, ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
 
 
-def test_an_expert_that_hangs_is_given_up_in_relabelling():
-    """Once it is clear that it never answers; and what is then said names it."""
+def test_expert_that_hangs_times_out_in_relabeling():
+    """Relabeling stops after MAX_BROKEN timeouts, and the error names the timeout."""
     policy, context = (
         ScriptedPolicy(lambda prompt, seed: "a"),
         GRPO().with_prompt(wording="terse", style="bare").context(PONDERED),
@@ -190,7 +190,7 @@ def test_an_expert_that_hangs_is_given_up_in_relabelling():
         make_samples(found, context, policy)
 
 
-def test_an_expert_that_hangs_is_given_up_where_it_is_measured(monkeypatch):
+def test_expert_that_hangs_times_out_in_evaluation(monkeypatch):
     monkeypatch.setattr("tacit.config.agents.open_world", lambda name: PONDERED)
     target = open_target("expert", {("world",): "same", ("world_timeout_s",): 0.05})
     (episode,) = rollout(
@@ -208,7 +208,7 @@ def make_gym():
     return GymReset(0)
 
 
-def test_it_is_explained_in_worker_processes_too():
+def test_wrong_return_type_is_explained_in_worker_processes():
     worlds = WorkerPool(make_gym, processes=1)
     try:
         (in_worker,) = worlds.reset(SAME.tasks("train", 1, 0))

@@ -1,4 +1,4 @@
-"""Checkpoints: which are kept, which is found, and what a damaged one says."""
+"""Checkpoints: retention, lookup by name, and errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names(checkpoints):
     return [c.path.name for c in checkpoints.all()]
 
 
-def test_saved_and_read_back(tmp_path, policy):
+def test_saved_checkpoint_is_read_back(tmp_path, policy):
     checkpoints = Checkpoints(tmp_path, STAGES, keep=2)
     assert checkpoints.newest() is None and checkpoints.all() == []
     save(checkpoints, policy, "sft", 10)
@@ -38,7 +38,7 @@ def test_saved_and_read_back(tmp_path, policy):
     assert newest.state() == {"stage": "sft", "step": 10} and policy.weights == "sft 10"
 
 
-def test_stages_sort_in_the_order_they_are_run(tmp_path, policy):
+def test_stages_sort_in_run_order(tmp_path, policy):
     checkpoints = Checkpoints(tmp_path, STAGES, keep=9)
     save(checkpoints, policy, "rl", 1)
     save(checkpoints, policy, "sft", 9, 1_000_000)
@@ -46,7 +46,7 @@ def test_stages_sort_in_the_order_they_are_run(tmp_path, policy):
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(1, [5]), (2, [4, 5]), (9, [1, 2, 3, 4, 5]), (0, [5])])
-def test_the_newest_few_and_the_last_of_each_stage_are_kept(tmp_path, policy, keep, kept):
+def test_newest_and_last_of_each_stage_are_kept(tmp_path, policy, keep, kept):
     checkpoints = Checkpoints(tmp_path, STAGES, keep)
     save(checkpoints, policy, "sft", 100)
     save(checkpoints, policy, "rl", 1, 2, 3, 4, 5)
@@ -54,14 +54,14 @@ def test_the_newest_few_and_the_last_of_each_stage_are_kept(tmp_path, policy, ke
 
 
 def save_measured(checkpoints, policy, *measured):
-    """(stage, step, success) in the order of the run; each state has all evaluations so far, as a run's has."""
+    """Save (stage, step, success) in run order. Each state holds all evaluations so far, as in a run."""
     evaluations = []
     for stage, step, success in measured:
         evaluations.append({"stage": stage, "step": step, "success": success})
         checkpoints.save(stage, step, policy, {"stage": stage, "step": step, "evaluations": list(evaluations)})
 
 
-def test_the_best_is_kept_until_there_is_a_better(tmp_path, policy):
+def test_best_checkpoint_is_kept_until_a_better_one(tmp_path, policy):
     checkpoints = Checkpoints(tmp_path, STAGES, keep=1)
     measured = [("rl", 1, 0.5), ("rl", 2, 0.4), ("rl", 3, 0.3)]
     save_measured(checkpoints, policy, *measured)
@@ -70,7 +70,7 @@ def test_the_best_is_kept_until_there_is_a_better(tmp_path, policy):
     assert names(checkpoints) == ["rl-000004"], "of equals the latest"
 
 
-def test_imitation_is_the_best_where_practice_lost_what_it_taught(tmp_path, policy):
+def test_best_checkpoint_may_be_from_imitation(tmp_path, policy):
     checkpoints = Checkpoints(tmp_path, STAGES, keep=1)
     save_measured(checkpoints, policy, ("sft", 40, 0.4), ("sft", 80, 0.352), ("rl", 10, 0.18), ("rl", 20, 0.1))
     assert names(checkpoints) == ["sft-000040", "sft-000080", "rl-000020"]
@@ -78,7 +78,7 @@ def test_imitation_is_the_best_where_practice_lost_what_it_taught(tmp_path, poli
     assert (best.stage, best.step) == ("sft", 40) and str(best) == "sft-000040, from imitation"
 
 
-def test_finding(tmp_path, policy):
+def test_find_checkpoint_by_name(tmp_path, policy):
     checkpoints = Checkpoints(tmp_path, STAGES, keep=9)
     save(checkpoints, policy, "sft", 1, 2)
     save(checkpoints, policy, "rl", 3, 4)
@@ -95,13 +95,13 @@ def test_finding(tmp_path, policy):
 
 
 @pytest.mark.parametrize("name", ["best", "newest", "rl"])
-def test_finding_where_there_is_none(tmp_path, name):
+def test_find_without_checkpoints_is_refused(tmp_path, name):
     with pytest.raises(TacitError, match="no checkpoint"):
         Checkpoints(tmp_path, STAGES, keep=1).find(name)
 
 
 @pytest.mark.parametrize("damage", [b'{"stage": "rl", "st', b"", b"\xff\xfe\x00nonsense", None])
-def test_a_damaged_checkpoint_says_so_and_what_to_do(tmp_path, policy, damage):
+def test_damaged_checkpoint_names_the_file_and_the_remedy(tmp_path, policy, damage):
     checkpoint = save(Checkpoints(tmp_path, STAGES, keep=2), policy, "rl", 1)
     file = checkpoint.path / "state.json"
     file.unlink() if damage is None else file.write_bytes(damage)
@@ -109,7 +109,7 @@ def test_a_damaged_checkpoint_says_so_and_what_to_do(tmp_path, policy, damage):
         checkpoint.state()
 
 
-def test_a_failed_save_loses_nothing(tmp_path, policy):
+def test_failed_save_keeps_the_previous_checkpoint(tmp_path, policy):
     class Failing(ScriptedPolicy):
         def save(self, directory, optimizer=True):
             directory.mkdir()
@@ -123,11 +123,11 @@ def test_a_failed_save_loses_nothing(tmp_path, policy):
     assert checkpoints.newest().state()["step"] == 1
 
 
-def test_what_a_killed_write_left_behind_is_swept_up(tmp_path, policy):
+def test_leftovers_of_a_killed_write_are_removed(tmp_path, policy):
     (tmp_path / ".rl-000002.123.tmp" / "policy").mkdir(parents=True)
     (tmp_path / "notes").mkdir()
     (tmp_path / "rl-final").mkdir()
     checkpoints = Checkpoints(tmp_path, STAGES, keep=1)
-    assert checkpoints.all() == [] and (tmp_path / ".rl-000002.123.tmp").exists()  # looking changes nothing
+    assert checkpoints.all() == [] and (tmp_path / ".rl-000002.123.tmp").exists()  # listing does not delete
     checkpoints.clear_leftovers()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes", "rl-final"]

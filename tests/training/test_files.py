@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, whatever happens while they are written."""
+"""Atomic writes: after any failure a file is either complete or unchanged."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def full_disk(*args, **kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_text_and_json_replace_what_was_there(tmp_path):
+def test_text_and_json_replace_previous_content(tmp_path):
     write_text(tmp_path / "a", "one")
     write_text(tmp_path / "a", "twø\n")
     write_json(tmp_path / "b.json", {"x": [1, "ü"]})
     assert contents(tmp_path) == {"a": "twø\n", "b.json": '{\n  "x": [\n    1,\n    "ü"\n  ]\n}\n'}
 
 
-def test_a_directory_is_moved_into_place_whole(tmp_path):
+def test_directory_is_replaced_atomically(tmp_path):
     seen = []
 
     def fill(folder):
@@ -48,7 +48,7 @@ def test_a_directory_is_moved_into_place_whole(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broke"), OSError(errno.ENOSPC, "No space left on device")])
-def test_a_directory_that_cannot_be_filled_leaves_the_previous_one(tmp_path, error):
+def test_failed_fill_leaves_the_previous_directory(tmp_path, error):
     write_directory(tmp_path / "d", lambda folder: (folder / "file").write_text("old"))
 
     def fill(folder):
@@ -62,7 +62,7 @@ def test_a_directory_that_cannot_be_filled_leaves_the_previous_one(tmp_path, err
         assert "the disk is full" in str(caught.value) and str(tmp_path / "d") in str(caught.value)
 
 
-def test_a_directory_that_cannot_be_moved_leaves_the_previous_one(tmp_path, monkeypatch):
+def test_failed_move_leaves_the_previous_directory(tmp_path, monkeypatch):
     write_directory(tmp_path / "d", lambda folder: (folder / "file").write_text("old"))
     move = os.replace
 
@@ -78,7 +78,7 @@ def test_a_directory_that_cannot_be_moved_leaves_the_previous_one(tmp_path, monk
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk_leaves_the_previous_file_and_says_so(tmp_path, monkeypatch, call):
+def test_full_disk_leaves_the_previous_file_and_is_reported(tmp_path, monkeypatch, call):
     write_text(tmp_path / "a", "old")
     monkeypatch.setattr(files.os, call, full_disk)
     with pytest.raises(
@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_the_previous_file_and_says_so(tmp_path, monkeypatch,
         (errno.EIO, f"{os.strerror(errno.EIO)}.* see to it"),
     ],
 )
-def test_other_ways_a_disk_refuses(tmp_path, monkeypatch, number, words):
+def test_other_disk_errors_name_the_remedy(tmp_path, monkeypatch, number, words):
     def refuse(*args):
         raise OSError(number, os.strerror(number))
 
@@ -106,7 +106,7 @@ def test_other_ways_a_disk_refuses(tmp_path, monkeypatch, number, words):
         write_text(tmp_path / "a", "new")
 
 
-def test_records_come_back_as_they_went(tmp_path):
+def test_trajectory_records_round_trip(tmp_path):
     group = make_group([[2, 1], [1]], success=[True, False], valid=[[True, False], [True]])
     rewards = Rewards.at_the_end(group, [10.0, 0.0]) + Rewards.local(group, [0.0, -0.1, 0.0])
     credit = Credit(group, np.array([1.0, 2.0, 3.0, -1.0]))
@@ -134,14 +134,14 @@ def test_records_come_back_as_they_went(tmp_path):
     assert "reward" not in group_records(group)[0]["turns"][0]
 
 
-def test_the_same_records_are_the_same_bytes(tmp_path):
+def test_equal_records_give_equal_bytes(tmp_path):
     records = group_records(make_group([[1]]))
     write_records(tmp_path / "a", records)
     write_records(tmp_path / "b", records)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_records_that_fail_half_way_leave_the_previous_ones(tmp_path):
+def test_failed_record_write_leaves_the_previous_file(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     write_records(path, [{"n": 1}])
 
@@ -154,7 +154,7 @@ def test_records_that_fail_half_way_leave_the_previous_ones(tmp_path):
     assert read_records(path) == [{"n": 1}] and os.listdir(tmp_path) == [path.name]
 
 
-def test_unserialisable_values_do_not_replace_a_file(tmp_path):
+def test_unserializable_value_does_not_replace_a_file(tmp_path):
     write_json(tmp_path / "a", 1)
     with pytest.raises(TypeError):
         write_json(tmp_path / "a", object())
@@ -166,8 +166,8 @@ def test_unserialisable_values_do_not_replace_a_file(tmp_path):
     [OSError(errno.ENOSPC, "No space left on device"), Exception("Error while serializing: I/O error: … (os error 28)")],
     ids=["python's", "another library's"],
 )
-def test_a_full_disk_is_one_also_where_an_engine_says_it(tmp_path, cause):
-    """Engines raise errors of their own; a command is named for this kind alone."""
+def test_full_disk_is_detected_behind_an_engines_error(tmp_path, cause):
+    """Engines wrap disk errors in their own. Only disk errors name a command to resume."""
 
     def fill(path):
         raise TacitError("cannot write the checkpoint") from cause

@@ -1,4 +1,4 @@
-"""Further splits are measured after each stage, beside the panel, and never mixed with it."""
+"""Extra splits (`evaluation.also`) are evaluated after each stage and reported separately."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def train(path, also: str) -> dict:
         run.close()
 
 
-def test_after_each_stage_and_only_then(tmp_path):
+def test_extra_splits_are_evaluated_after_each_stage(tmp_path):
     summary = train(tmp_path / "run", "hard, train:2")
     assert [(e["stage"], e["step"], e["panel"]) for e in summary["further"]] == [
         ("untrained", 0, "countdown/hard/3"),
@@ -51,17 +51,17 @@ def test_after_each_stage_and_only_then(tmp_path):
     assert kept == {"eval-hard-untrained-000000", "eval-hard-rl-000002"}
 
 
-def test_without_any_nothing_is_added(tmp_path):
+def test_no_extra_splits_by_default(tmp_path):
     assert train(tmp_path / "run", "")["further"] == []
 
 
 @pytest.mark.parametrize("also", ["hard:many", "hard:0", "hard:-3"])
-def test_a_count_that_is_none_is_refused(also):
+def test_invalid_task_count_is_refused(also):
     with pytest.raises(TacitError, match=r"evaluation\.also = .* neither a split nor SPLIT:TASKS"):
         _ = EvaluationSettings(also=also).further_panels
 
 
-def test_what_is_not_on_this_machine_may_be_left_out_where_that_is_said(monkeypatch):
+def test_optional_split_without_data_is_skipped_with_a_note(monkeypatch):
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     house = get_environment("alfworld")
 

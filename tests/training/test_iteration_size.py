@@ -1,4 +1,4 @@
-"""One GRPO iteration on the CPU stays small enough to read (benchmarks/iteration_files.py)."""
+"""One GRPO iteration on the CPU executes few enough files to read (benchmarks/iteration_files.py)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fast", "most"), [("off", 34), ("auto", 40)])
-def test_an_iteration_executes_few_files(fast: str, most: int):
+def test_iteration_executes_few_files(fast: str, most: int):
     """`off` is the reference path. `auto` is the default and also runs the CPU's fast paths.
 
-    In its own process: a profiler would count the other tests' threads."""
+    Runs in its own process, because a profiler would count the threads of other tests."""
     script = f"import json, iteration_files as i; print(json.dumps(sorted(i.executed_functions({fast!r}))))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT / "benchmarks", capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])

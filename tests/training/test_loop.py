@@ -1,4 +1,4 @@
-"""The loop with a policy that follows a script: what is collected, what is credited, what is updated."""
+"""The training loop with a scripted policy: rollouts, credit and updates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = {"prompt": PromptSettings(wording="terse", style="bare", history=0, admi
 
 
 def half_hearted(prompt: str, seed: int) -> str:
-    """Solves or gives up for good, as the seed says."""
+    """Solves the task or fails, depending on the seed."""
     return solve_countdown(prompt) if seed % 2 else "hm"
 
 
@@ -44,7 +44,7 @@ def run(method, answer=half_hearted, number=1, tasks=TASKS, make=WORLD.make, see
     return Loop([Collector(method, tasks, InProcessPool(make), 16, 4)], policy, seed).iterate(number), policy
 
 
-def test_one_iteration():
+def test_iteration_collects_credits_and_updates():
     method = build()
     done, policy = run(method)
     assert len(done.played) == len(done.groups) == 3 and all(len(g) == 4 for g in done.groups)
@@ -52,7 +52,7 @@ def test_one_iteration():
     ((batch, losses, lr),) = policy.updates
     assert losses == method.losses and lr == method.schedule.lr
     assert len(batch) == sum(len(g.steps) for g in done.groups)
-    # the reward of a step is the outcome's, and the credit is that of its group's comparison
+    # A trajectory's reward is its outcome. Its credit comes from the comparison with its group.
     for group, rewards, credit in zip(done.groups, done.rewards, done.credits, strict=True):
         won = np.array([t.success for t in group.trajectories])
         assert rewards.outcomes_G().tolist() == [10.0 * w for w in won]
@@ -64,7 +64,7 @@ def test_one_iteration():
     assert done.metrics["episodes"] == 12 and done.metrics["loss"] == 1.0
 
 
-def test_an_iteration_is_its_seed_and_number():
+def test_iteration_depends_only_on_seed_and_number():
     def texts(**changes):
         done, _ = run(build(), **changes)
         return [[s.completion.text for s in t.steps] for g in done.played for t in g.trajectories]
@@ -74,7 +74,7 @@ def test_an_iteration_is_its_seed_and_number():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_goes_round_once(name):
+def test_one_iteration_of_every_method(name):
     method = build(get_method(name))
     done, policy = run(method)
     ((batch, losses, _),) = policy.updates
@@ -93,12 +93,12 @@ class Broken:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_an_iteration_in_which_every_world_broke_moves_no_weight(name):
+def test_iteration_with_only_broken_worlds_makes_no_update(name):
     done, policy = run(build(get_method(name)), make=Broken)
     assert done.groups == [] and policy.updates == [] and done.metrics["crashed"] == done.metrics["episodes"] > 0
 
 
-def test_broken_episodes_are_counted_and_not_trained_on():
+def test_broken_episodes_are_counted_and_excluded_from_training():
     class Sometimes(WORLD.make):
         made = 0
 
@@ -127,31 +127,31 @@ def mixed(group):
     return len({t.success for t in group.trajectories}) > 1
 
 
-def test_without_selection_one_round_is_all():
+def test_without_selection_one_round_is_played():
     played, chosen = collected(build(), half_hearted)
     assert len(played) == 3 and chosen == played
 
 
-def test_dynamic_sampling_goes_on_until_enough_groups_disagree():
-    # with two members half of the groups agree, so three mixed ones take more than one round
+def test_dynamic_sampling_continues_until_enough_groups_are_mixed():
+    # With two members half of the groups agree, so three mixed groups need more than one round.
     played, chosen = collected(build(DAPO, groups=3, size=2), half_hearted)
     assert len(chosen) == 3 and all(mixed(g) for g in chosen)
     assert len(played) > 3 and len(played) % 3 == 0
     assert sum(mixed(g) for g in played[:-3]) < 3, "and not a round longer"
 
 
-def test_dynamic_sampling_stops_at_once_where_the_first_round_is_enough():
+def test_dynamic_sampling_stops_after_a_sufficient_first_round():
     played, chosen = collected(build(DAPO, groups=3, size=8), half_hearted)
     assert all(mixed(g) for g in played) and chosen == played and len(played) == 3
 
 
-def test_dynamic_sampling_gives_up_after_its_rounds_and_trains_on_what_there_is():
+def test_dynamic_sampling_stops_at_its_round_limit():
     method = replace(build(DAPO), selection=replace(build(DAPO).selection, rounds=2))
     played, chosen = collected(method, lambda prompt, seed: solve_countdown(prompt))
     assert len(played) == 6 and chosen == played[3:]
 
 
-def test_fewer_tasks_than_groups_play_each_once():
+def test_fewer_tasks_than_groups_are_played_once_each():
     played, _ = collected(build(), half_hearted, tasks=TASKS[:2])
     assert sorted(g.task.id for g in played) == sorted(t.id for t in TASKS[:2])
 
@@ -161,7 +161,7 @@ def batch_of(rows):
     return Batch.from_groups([group], [Credit.zeros(group)], 1.0)
 
 
-def test_minibatches_part_the_batch_anew_in_every_epoch():
+def test_minibatches_partition_the_batch_anew_each_epoch():
     method, policy = build(epochs=2, minibatches=3), ScriptedPolicy(lambda *_: "")
     metrics = update(batch_of(10), method, policy, seed=0)
     parts = [batch.trajectory.tolist() for batch, _, _ in policy.updates]
@@ -171,7 +171,7 @@ def test_minibatches_part_the_batch_anew_in_every_epoch():
     assert parts[:3] != parts[3:]
 
 
-def test_one_minibatch_is_the_batch_itself():
+def test_single_minibatch_is_the_batch_itself():
     batch, policy = batch_of(4), ScriptedPolicy(lambda *_: "")
     update(batch, build(), policy, seed=0)
     assert policy.updates[0][0] is batch
@@ -184,18 +184,18 @@ def test_more_minibatches_than_rows_leave_none_empty():
 
 
 @pytest.mark.parametrize(("rows", "parts"), [(2, [2]), (4, [4]), (10, [3, 3, 4])])
-def test_minibatches_of_a_given_size_are_as_many_as_the_batch_is_long(rows, parts):
+def test_minibatch_rows_set_the_number_of_minibatches(rows, parts):
     policy = ScriptedPolicy(lambda *_: "")
     update(batch_of(rows), build(minibatch_rows=4), policy, seed=0)
     assert sorted(len(batch) for batch, _, _ in policy.updates) == parts
 
 
-def test_a_batch_is_parted_in_one_way():
+def test_minibatches_and_minibatch_rows_exclude_each_other():
     with pytest.raises(TacitError, match="both divide the batch"):
         Schedule(minibatches=2, minibatch_rows=4)
 
 
-def test_terms_add_up_group_by_group():
+def test_credit_terms_add_up_per_group():
     groups = [make_group([[1]]), make_group([[2]])]
     ones = [Credit.per_step(g, np.ones(1)) for g in groups]
     twos = [2 * c for c in ones]
@@ -207,7 +207,7 @@ def test_terms_add_up_group_by_group():
 
 @dataclass
 class Diary(Companion):
-    """A companion that writes down when it was called."""
+    """A companion that records its calls."""
 
     lines: list
     name = "diary"
@@ -228,12 +228,12 @@ def test_companions_observe_before_the_update_and_learn_after():
     assert done.metrics["observed"] == done.metrics["learned"] == 1.0
 
 
-def test_world_texts_reach_the_trajectories():
+def test_final_observation_reaches_the_trajectory():
     done, _ = run(build())
     assert all(isinstance(t.final, Observation) and "target" in t.final.text for g in done.played for t in g.trajectories)
 
 
-def test_training_samples_as_the_schedule_says():
+def test_sampling_parameters_come_from_the_schedule():
     _, policy = run(build(temperature=0.7, top_p=0.95))
     assert {(s.temperature, s.top_p) for s in policy.samplings} == {(0.7, 0.95)}
     _, policy = run(build())

@@ -1,4 +1,4 @@
-"""Numbers of a run: appended, rewound to a checkpoint, and shown by TensorBoard."""
+"""Run metrics: append, rewind to a checkpoint, export to TensorBoard and wandb."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_one_record_per_step(tmp_path, quiet):
         ("rl", 9, [("sft", 1), ("sft", 2), ("sft", 3), ("rl", 1), ("rl", 2)]),
     ],
 )
-def test_rewinding_to_a_checkpoint(tmp_path, quiet, stage, step, left):
+def test_rewind_to_a_checkpoint(tmp_path, quiet, stage, step, left):
     metrics = Metrics(tmp_path)
     for place in [("sft", 1), ("sft", 2), ("sft", 3), ("rl", 1), ("rl", 2)]:
         metrics.write(*place, {"loss": 0.5})
@@ -63,12 +63,12 @@ def test_rewinding_to_a_checkpoint(tmp_path, quiet, stage, step, left):
     assert written(tmp_path) == [*left, ("rl", 7)], "the half line of a killed write is gone"
 
 
-def test_rewinding_before_anything_was_written(tmp_path):
+def test_rewind_without_metrics_changes_nothing(tmp_path):
     Metrics(tmp_path).rewind(STAGES, "", 0)
     assert read_metrics(tmp_path / "metrics.jsonl") == []
 
 
-def test_a_full_disk_is_said_plainly(tmp_path, quiet, monkeypatch):
+def test_full_disk_is_reported(tmp_path, quiet, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
@@ -77,7 +77,7 @@ def test_a_full_disk_is_said_plainly(tmp_path, quiet, monkeypatch):
         Metrics(tmp_path).write("rl", 1, {})
 
 
-def test_closing_on_a_full_disk_does_not_hide_what_stopped_the_run(tmp_path, quiet, monkeypatch):
+def test_full_disk_on_close_does_not_hide_the_first_error(tmp_path, quiet, monkeypatch):
     metrics = Metrics(tmp_path)
     metrics.write("rl", 1, {"x": 1.0})
 
@@ -93,7 +93,7 @@ def test_closing_on_a_full_disk_does_not_hide_what_stopped_the_run(tmp_path, qui
     assert asked and written(tmp_path) == [("rl", 1)]
 
 
-def test_a_resumed_stage_does_not_wipe_the_curves_of_another(tmp_path):
+def test_resumed_stage_keeps_curves_of_other_stages(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
     def curve(stage):
@@ -114,13 +114,13 @@ def test_a_resumed_stage_does_not_wipe_the_curves_of_another(tmp_path):
     assert dict(curve("rl")) == {1: 1.0, 2: 2.0, 3: 30.0, 4: 40.0, 5: 50.0}
 
 
-def test_wandb_where_it_is_missing_says_how_to_go_on(tmp_path, monkeypatch):
+def test_missing_wandb_is_reported(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(TacitError, match="wandb is not installed"):
         Metrics(tmp_path, wandb_project="p")
 
 
-def test_statistics_account_for_every_ending():
+def test_rollout_metrics_count_every_stop_reason():
     from scripted import make_group
 
     from tacit.core.types import StopReason

@@ -1,4 +1,4 @@
-"""A run that ends, by itself or by an error, leaves no thread behind and no file open."""
+"""A run that ends, normally or with an error, leaves no thread running and no file open."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def asking(prompt: str, seed: int) -> str:
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_the_threads_of_the_experience_end_with_the_run(stopped, tmp_path):
+def test_experience_threads_end_with_the_run(stopped, tmp_path):
     schedule = Schedule(groups=2, group_size=4, iterations=3, lr=1e-3)
     kit = Kit(ScriptedPolicy(lambda prompt, seed: "add: largest first"), tmp_path)
     method = get_method("complementary")(**TERSE, background=True, kl=0.0, schedule=schedule).build(WORLD, kit)

@@ -1,4 +1,4 @@
-"""Episodes beside learning: one iteration behind, with the weights from before, and nothing drawn twice or left out."""
+"""Overlapped rollouts: played one update behind with pinned weights; no task is drawn twice or skipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tacit.training.settings import TrainSettings
 
 
 class Waiting(ScriptedPolicy):
-    """Its sampler has weights of its own, and can be held."""
+    """A policy whose sampler can keep its weights pinned during an update."""
 
     version = 0
 
@@ -59,7 +59,7 @@ def loop_of(policy, iterations: int = 4, overlap: bool = True) -> Loop:
     return Loop([Collector(build(), TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, iterations, overlap=overlap)
 
 
-def test_each_iteration_is_played_one_update_behind():
+def test_overlapped_iterations_are_one_update_behind():
     policy = Waiting()
     loop = loop_of(policy)
     done = [loop.iterate(n) for n in range(1, 5)]
@@ -70,7 +70,7 @@ def test_each_iteration_is_played_one_update_behind():
     assert tasks == [[g.task.id for g in calm.iterate(n).played] for n in range(1, 5)], "the walk is the same"
 
 
-def test_what_was_played_ahead_counts_once_it_is_learned_from():
+def test_resume_replays_rollouts_that_were_not_trained_on():
     loop = loop_of(Waiting())
     loop.iterate(1)
     assert loop.drawn_at_update == {"": 3} and loop.drawn == {"": 6}
@@ -80,7 +80,7 @@ def test_what_was_played_ahead_counts_once_it_is_learned_from():
     assert [g.task.id for g in again.played] == [g.task.id for g in loop.iterate(2).played]
 
 
-def test_an_error_of_either_half_is_raised_once_both_are_over():
+def test_update_error_is_raised_after_the_rollout_ends():
     policy = Waiting()
     loop = loop_of(policy)
 
@@ -94,7 +94,7 @@ def test_an_error_of_either_half_is_raised_once_both_are_over():
     assert not policy.is_held
 
 
-def test_it_is_refused_where_episodes_read_what_is_learned_beside():
+def test_overlap_is_refused_without_pinned_weights_or_with_shared_state():
     check_overlap(TrainSettings(), [build()], can_pin_weights=False)
     check_overlap(TrainSettings(overlap=1), [build()])
     with pytest.raises(TacitError, match=r"--engine.servers 1"):
@@ -111,9 +111,8 @@ def test_it_is_refused_where_episodes_read_what_is_learned_beside():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_only_an_experience_bank_is_read_in_rollouts(name):
-    """What a companion has seen of the first iteration changes no prompt of the second: only then may it look while that is
-    played."""
+def test_only_the_experience_bank_is_read_in_rollouts(name):
+    """Companions that have observed the first iteration change no prompt of the second, so overlap is safe for them."""
     method = build(get_method(name))
     refused = [c.name for c in method.companions if c.read_in_rollouts]
     if refused:
@@ -138,7 +137,7 @@ def prompts_of(played) -> list[str]:
 
 
 class Versioned(Waiting):
-    """What it says, and what it scores, tells its version. Two threads may ask it at once."""
+    """A policy whose samples and scores reveal its version. Safe for two threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,15 +164,15 @@ class Versioned(Waiting):
 
 
 @pytest.mark.parametrize("settings", [OPID, ReuseRL])
-def test_credits_of_episodes_that_are_behind_are_those_of_the_policy_that_learns(settings):
-    """Ratios are against what was said when it was said; whoever scores afterwards asks the policy before its update."""
+def test_overlapped_credit_equals_credit_of_the_learning_policy(settings):
+    """Ratios use the sampling policy's log-probabilities. Scores for credit use the policy before its update."""
     policy, collected = Versioned(), []
     loop = Loop([Collector(build(settings), TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, 4, overlap=True)
     plays = loop.collect
     loop.collect = lambda number: collected.append(plays(number)) or collected[-1]
     done = [loop.iterate(number) for number in range(1, 5)]
     assert [d.metrics["versions_behind"] for d in done] == [0, 1, 1, 1]
-    # The companion of the calm one has observed as many iterations, each before its update.
+    # The sequential loop's companion has observed as many iterations, each before its update.
     calm = Loop([Collector(build(settings), TASKS, InProcessPool(WORLD.make), 16, 4)], Versioned(), 0, 4)
     calm.policy._ids, calm.policy._words = policy._ids, policy._words
     for n, (batch, *_) in enumerate(policy.updates):
@@ -189,7 +188,7 @@ def test_credits_of_episodes_that_are_behind_are_those_of_the_policy_that_learns
         assert set(policy.scored_at) == {0, 1, 2, 3} and policy.scored_at == sorted(policy.scored_at)
 
 
-def test_the_gap_is_that_of_the_first_step():
+def test_sampler_gap_is_that_of_the_first_update_step():
     class Moving(Waiting):
         def update(self, batch, losses, lr):
             return {**super().update(batch, losses, lr), "behaviour_gap": 0.1 * self.version}

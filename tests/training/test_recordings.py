@@ -1,4 +1,4 @@
-"""Imitation of recorded episodes: the same samples as the expert's own, whatever the file, and every line accounted for."""
+"""Imitation of recorded episodes: same samples as live demonstrations, and a reason for every unusable line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCK = StateBlock(WORLD.wording("terse"), WORLD.tracker)
 
 
 def episode(task: Task, /, **more) -> dict:
-    """The explorer's, as anyone might write it down."""
+    """The expert's episode as a log line."""
     world, expert = WORLD.make(), WORLD.expert()(task)
     observation, turns, won = world.reset(task), [], False
     while not won and len(turns) < 50:
@@ -59,22 +59,22 @@ def same(one: Demonstrations, other: Demonstrations) -> bool:
 
 @pytest.mark.parametrize("name", ["episodes.jsonl", "episodes.jsonl.gz"])
 @pytest.mark.parametrize("known_by", ["task", "goal"])
-def test_recorded_and_shown_are_the_same(tmp_path, name, known_by):
-    """Also the lists of actions, which no file has: the world is played again."""
+def test_recorded_episodes_equal_live_demonstrations(tmp_path, name, known_by):
+    """Replay in the world also restores the admissible actions, which the file does not have."""
     lines = [episode(task, **({"task": task.id} if known_by == "task" else {})) for task in TASKS]
     shown, notes = read(write(tmp_path / name, *lines))
     assert same(shown, demonstrate(WORLD, TASKS, LISTED, Words(), 50))
     assert (shown.episodes, shown.won) == (8, 8) and "8 episodes came out again as recorded" in notes
 
 
-def test_tasks_nobody_knows_are_told_as_recorded(tmp_path):
-    """A household of somebody else's: no list of actions, and the state block from the text."""
+def test_episodes_of_unknown_tasks_are_used_as_recorded(tmp_path):
+    """Without a simulator there are no admissible actions, and the state block comes from the text."""
     text = StateBlock(WORLD.wording("terse"), WORLD.tracker_of("text"))
     shown, notes = read(write(tmp_path / "e.jsonl", *map(episode, TASKS)), text, tasks=())
     assert same(shown, demonstrate(WORLD, TASKS, text, Words(), 50)) and "8 are of tasks this run does not know" in notes
 
 
-def test_what_does_not_come_out_again_is_counted_and_told_as_recorded(tmp_path):
+def test_episodes_that_replay_differently_are_counted_and_used_as_recorded(tmp_path):
     other = episode(TASKS[0], task=TASKS[0].id)
     other["turns"][1]["observation"] = "On the shelf 9, you see a unicorn 1."
     words = Words()
@@ -83,8 +83,8 @@ def test_what_does_not_come_out_again_is_counted_and_told_as_recorded(tmp_path):
     assert any("unicorn" in words.decode(prompt) for prompt in shown.prompts) and shown.won == 1
 
 
-def test_what_comes_out_as_recorded_and_is_not_won_was_lost(tmp_path):
-    """A file that calls it won is not believed: its world was asked."""
+def test_replay_overrides_a_wrong_success_flag(tmp_path):
+    """If the replay matches the record but does not win, the episode counts as lost."""
     good, unwon = episode(TASKS[0], task=TASKS[0].id), episode(TASKS[1], task=TASKS[1].id)
     del unwon["turns"][-1]
     shown, notes = read(write(tmp_path / "e.jsonl", unwon, good))
@@ -93,7 +93,7 @@ def test_what_comes_out_as_recorded_and_is_not_won_was_lost(tmp_path):
     assert "1 of the lost ones are said to be won and are not: line 1" in notes
 
 
-def test_every_line_that_cannot_be_used_is_named_with_its_reason(tmp_path):
+def test_every_unusable_line_is_named_with_its_reason(tmp_path):
     good = episode(TASKS[0])
     lines = [
         *("{", "[1]", {**good, "turns": []}, {"goal": good["goal"], "turns": good["turns"]}),
@@ -108,14 +108,14 @@ def test_every_line_that_cannot_be_used_is_named_with_its_reason(tmp_path):
     assert "0 are of tasks this run does not know" in notes, "a line is counted once"
 
 
-def test_turns_that_did_not_parse_are_told_and_not_imitated(tmp_path):
+def test_invalid_turns_are_in_the_history_but_not_imitated(tmp_path):
     line = episode(TASKS[0], task=TASKS[0].id)
     line["turns"][0]["valid"] = False
     shown, _ = read(write(tmp_path / "e.jsonl", line))
     assert len(shown) == len(line["turns"]) - 1
 
 
-def test_as_many_as_asked_for_and_of_the_families_trained_on(tmp_path):
+def test_recordings_are_limited_by_number_and_family(tmp_path):
     file = write(tmp_path / "e.jsonl", *(episode(task, family=task.family) for task in TASKS))
     assert read(file, most=3)[0].episodes == 3
     shown, notes = read(file, families=(TASKS[0].family,))
@@ -125,20 +125,20 @@ def test_as_many_as_asked_for_and_of_the_families_trained_on(tmp_path):
 
 
 @pytest.mark.parametrize("lines", [(), ("nonsense",), ({**episode(TASKS[0]), "success": False},)])
-def test_nothing_usable_is_an_error(tmp_path, lines):
+def test_recordings_without_a_usable_line_are_refused(tmp_path, lines):
     with pytest.raises(TacitError, match="there is nothing to imitate in"):
         read(write(tmp_path / "e.jsonl", *lines))
 
 
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
+def test_unreadable_recording_is_refused(tmp_path):
     damaged = tmp_path / "e.jsonl.gz"
     damaged.write_bytes(b"not gzip")
     with pytest.raises(TacitError, match="cannot read the recorded episodes"):
         read(damaged)
 
 
-def test_the_published_walkthroughs_come_out_again(shared_data, tmp_path):
-    """What ALFWorld's own engine answered to its own expert, over our household."""
+def test_published_alfworld_walkthroughs_replay_exactly(shared_data, tmp_path):
+    """The answers of ALFWorld's engine to its expert equal those of our simulator."""
     tasks = load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks
     names = {task.id.partition("/")[2]: task for task in tasks}
     lines = []
@@ -165,8 +165,8 @@ SMALL = [
 
 
 @pytest.mark.slow
-def test_a_run_begins_with_a_file(tmp_path, monkeypatch, capsys):
-    """A run's own episodes are such a file too, in files as on the command line."""
+def test_run_starts_from_recorded_episodes(tmp_path, monkeypatch, capsys):
+    """`--sft.from` on the command line and `from` in a recipe give the same run."""
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     file = write(tmp_path / "e.jsonl", *(episode(task, task=task.id) for task in TASKS))
     assert main([*SMALL, "--sft.from", str(file), "--out", str(tmp_path / "run")]) == 0

@@ -1,4 +1,4 @@
-"""The reference policy is frozen, and written down, only where something is compared with it."""
+"""The reference policy is frozen and saved only if a loss needs it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = {"prompt": PromptSettings(wording="terse", style="bare", admissible=Fals
 
 
 class Counting(ScriptedPolicy):
-    """Counts how often it was frozen, and refuses to be compared with what it never kept."""
+    """Counts freezes, and refuses to return a reference that was never frozen."""
 
     frozen = 0
 
@@ -55,8 +55,8 @@ def train(method, path, policy):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_has_the_reference_it_asks_for(name, tmp_path):
-    """As published: whoever asks for the reference finds one, and one is kept for no other."""
+def test_reference_is_frozen_only_if_the_method_needs_it(name, tmp_path):
+    """With published settings, for every method."""
     kit = Kit(ScriptedPolicy(lambda prompt, seed: "return"), tmp_path)
     method, policy = settings(name).build(WORLD, kit), Counting(lambda prompt, seed: solve_countdown(prompt))
     train(method, tmp_path / "run", policy)
@@ -64,7 +64,7 @@ def test_every_method_has_the_reference_it_asks_for(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["grpo", "constant_context", "reinforce_pp"])
-def test_without_a_penalty_nothing_is_kept(name, tmp_path):
+def test_no_reference_is_frozen_without_a_kl_penalty(name, tmp_path):
     assert "reference" in settings(name, kl=0.1).build(WORLD).needs
     method, policy = settings(name, kl=0.0).build(WORLD), Counting(lambda prompt, seed: solve_countdown(prompt))
     assert "reference" not in method.needs
@@ -72,17 +72,17 @@ def test_without_a_penalty_nothing_is_kept(name, tmp_path):
     assert policy.frozen == 0 and policy.updates
 
 
-def test_a_resumed_run_keeps_the_reference_it_has(tmp_path):
+def test_resumed_run_keeps_its_reference(tmp_path):
     method, path = settings("grpo", kl=0.1).build(WORLD), tmp_path / "run"
     train(method, path, Counting(lambda prompt, seed: solve_countdown(prompt)))
     again = Counting(lambda prompt, seed: solve_countdown(prompt))
-    again.frozen = 1  # as its checkpoint brings it back
+    again.frozen = 1  # restored from the checkpoint
     train(replace(method, schedule=replace(method.schedule, iterations=3)), path, again)
     assert again.frozen == 1 and len(again.updates) == 1
 
 
 @pytest.mark.parametrize("error, advised", [(TacitError("it is damaged."), True), (OutOfGPUMemory("the GPU is full."), False)])
-def test_a_checkpoint_is_to_be_deleted_where_it_is_at_fault_and_not_for_want_of_memory(tmp_path, monkeypatch, error, advised):
+def test_damaged_checkpoint_error_advises_deletion_but_out_of_memory_does_not(tmp_path, monkeypatch, error, advised):
     policy = Counting(lambda prompt, seed: solve_countdown(prompt))
     method = settings("grpo").build(WORLD, Kit(policy, tmp_path))
     train(method, tmp_path / "run", policy)

@@ -1,4 +1,4 @@
-"""Relabelling: the policy decides where it comes, the expert what is learned there; a killed round goes on with what it had."""
+"""Relabeling (DAgger): the policy acts, the expert labels its states, and a killed round resumes exactly."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def played_by(policy, tasks=TASKS, world=WORLD, context=TERSE, max_steps=12):
     return play_round(tasks, 7, context, InProcessPool(world.make), policy, Sampling(), max_steps)
 
 
-def test_what_is_imitated_is_the_experts_whatever_the_policy_did():
+def test_relabeled_turns_pair_the_policys_prompts_with_expert_actions():
     policy = ScriptedPolicy(stumble_through_countdown)
     found = relabel(WORLD, played_by(policy, max_steps=4))
     shown = make_samples(found, TERSE, policy)
@@ -59,7 +59,7 @@ def test_what_is_imitated_is_the_experts_whatever_the_policy_did():
     assert sorted(map(policy.decode, shown.prompts)) == sorted(asked), "what the policy read, and nothing else"
 
 
-def test_of_a_perfect_policy_it_is_its_own_play_and_what_the_expert_shows():
+def test_relabeling_a_perfect_policy_equals_demonstrations():
     policy = ScriptedPolicy(solve_countdown)
     found = relabel(WORLD, played_by(policy))
     assert found.agreement == 1.0 and found.won == len(TASKS)
@@ -71,7 +71,7 @@ def test_of_a_perfect_policy_it_is_its_own_play_and_what_the_expert_shows():
     assert [c.tolist() for c in shown.completions] == [c.tolist() for c in expected.completions]
 
 
-def test_numbers_say_where_policy_and_expert_part():
+def test_agreement_is_the_share_of_equal_actions():
     policy = ScriptedPolicy(lambda prompt, seed: "hm" if " > " in prompt and seed % 2 else solve_countdown(prompt))
     found = relabel(WORLD, played_by(policy))
     same = [step.action == said for step, said in found.turns]
@@ -81,15 +81,15 @@ def test_numbers_say_where_policy_and_expert_part():
 
 
 @pytest.mark.parametrize("name", ["alfworld", "cooking", "textcraft", "errands"])
-def test_an_adviser_that_was_not_heeded_still_knows_the_way(name):
-    """Somebody else acts for some turns, now and then refused; then the adviser is heeded, and wins."""
+def test_adviser_recovers_from_actions_of_others(name):
+    """Random actions are taken for some turns, some of them refused. Then the adviser acts and wins."""
     world = get_environment(name)
     won, tasks = 0, world.tasks("train", 12, 5)
     for task in tasks:
         rng, live, adviser = Random(task.id), world.make(), world.expert()(task)
         assert isinstance(adviser, Adviser)
         observation, others = live.reset(task), 1 if name == "errands" else 6
-        # what ends an episode or destroys what is needed cannot be made good by anybody
+        # actions that cannot end the episode or destroy a needed object
         harmless = ("go", "open", "close", "look", "take knife", "inventory", "get", "examine")
         for turn in range(world.max_steps):
             action = adviser.act(observation)
@@ -104,9 +104,9 @@ def test_an_adviser_that_was_not_heeded_still_knows_the_way(name):
     assert won >= 11, f"{won} of {len(tasks)}"
 
 
-def test_an_adviser_with_a_memory_of_its_own_acts_is_told_what_was_done():
-    """Which option is chosen no page of the shop shows. Told of somebody's click, the oracle asks for the option that is left;
-    untold it would believe in its own, and ask for the one that is chosen already."""
+def test_webshop_oracle_is_told_which_option_was_clicked():
+    """No page of the shop shows which option is chosen. Told of another click, the oracle asks for the remaining option;
+    otherwise it would assume its own click and ask for the chosen one again."""
     shop, swapped = get_environment("webshop"), 0
     for task in shop.tasks("train", 20, 0):
         live, hero = shop.make(), shop.expert("oracle")(task)
@@ -126,7 +126,7 @@ def test_an_adviser_with_a_memory_of_its_own_acts_is_told_what_was_done():
     assert swapped > 3
 
 
-def test_strayed_turns_are_told_to_an_expert_that_can_be_told():
+def test_noise_actions_are_reported_to_the_expert():
     class Told:
         def __init__(self):
             self.told = []
@@ -151,7 +151,7 @@ def test_strayed_turns_are_told_to_an_expert_that_can_be_told():
         ("errands", "stranger", "choose --sft.expert resident"),
     ],
 )
-def test_an_expert_of_its_own_episodes_alone_is_refused_with_a_remedy(world, expert, remedy):
+def test_expert_that_cannot_advise_is_refused_with_a_remedy(world, expert, remedy):
     with pytest.raises(TacitError, match=rf"cannot advise on the policy.*{remedy}"):
         check_adviser(get_environment(world), expert)
 
@@ -159,12 +159,12 @@ def test_an_expert_of_its_own_episodes_alone_is_refused_with_a_remedy(world, exp
 @pytest.mark.parametrize(
     "world", ["alfworld", "cooking", "countdown", "errands", "minihack", "sokoban", "textcraft", "webshop"]
 )
-def test_every_other_world_has_an_adviser(world):
+def test_other_worlds_have_an_adviser(world):
     check_adviser(get_environment(world), "")
     check_adviser(get_environment("alfworld"), "oracle")
 
 
-def test_of_a_maker_one_can_tell_only_what_it_makes():
+def test_untyped_expert_factory_is_checked_when_relabeling():
     check_adviser(SAME, "")
     policy = ScriptedPolicy(lambda *_: "a")
     context = History(SAME.wording("terse"), turns=0, style="bare")
@@ -173,7 +173,7 @@ def test_of_a_maker_one_can_tell_only_what_it_makes():
         relabel(SAME, played)
 
 
-def test_an_expert_that_breaks_teaches_up_to_there():
+def test_turns_before_an_expert_error_are_used():
     class Fragile:
         def __init__(self, task):
             self.asked = 0
@@ -196,7 +196,7 @@ def test_an_expert_that_breaks_teaches_up_to_there():
         make_samples(found, TERSE, Words(3))
 
 
-def test_a_round_mixes_what_was_relabelled_with_what_was_shown():
+def test_round_mixes_relabeled_and_demonstrated_turns():
     def rows(first, count):
         return Demonstrations([np.array([first + i]) for i in range(count)], [np.array([0])] * count, count, count)
 
@@ -216,7 +216,7 @@ def test_a_round_mixes_what_was_relabelled_with_what_was_shown():
     assert taught(11) == (steps[2:], batches[2:], rates[2:]), "a resumed round reads on where the killed one stopped"
 
 
-def test_what_was_kept_comes_back(tmp_path):
+def test_relabeled_samples_round_trip(tmp_path):
     shown = Demonstrations([np.array([1, 2, 3]), np.array([4])], [np.array([5]), np.array([6, 7])], 9, 4, 1, 2)
     save_relabeled(shown, tmp_path / "relabelled" / "000024.npz")
     again = load_relabeled(tmp_path / "relabelled" / "000024.npz")
@@ -242,7 +242,7 @@ def numbers(run) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_a_run_with_rounds_killed_in_the_middle_of_one_ends_as_if_it_had_not_been(tmp_path):
+def test_resumed_run_with_rounds_equals_uninterrupted_run(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     summary = tacit.train(out=whole, **SETTINGS).summary
 
@@ -277,21 +277,21 @@ def test_a_run_with_rounds_killed_in_the_middle_of_one_ends_as_if_it_had_not_bee
     assert "relabel_agreement" in (whole / "report.html").read_text()
 
 
-def test_the_report_draws_how_far_policy_and_expert_agree():
+def test_report_charts_agreement_of_policy_and_expert():
     rounds = [{"stage": "sft", "step": 9, "relabel_agreement": 0.7}, {"stage": "sft", "step": 25, "relabel_agreement": 0.9}]
     (stage,) = build_stages(rounds, [])
     assert "Turns with the expert&#39;s action" in stage["charts"][0] and "90.0%" in stage["charts"][0]
 
 
 @pytest.mark.slow
-def test_rounds_alone_begin_from_what_the_model_can_already(tmp_path, capsys):
-    """Without steps on demonstrations first: for a model that has imitated before."""
+def test_rounds_without_imitation_first(tmp_path, capsys):
+    """For a model that has already imitated."""
     sft = {**SETTINGS["sft"], "steps": 0, "rounds": 1, "round_steps": 3}
     summary = tacit.train(out=tmp_path / "run", **{**SETTINGS, "sft": sft}).summary
     assert [(e["stage"], e["step"]) for e in summary["evaluations"]] == [("sft", 3)]
 
 
-def test_an_expert_that_cannot_be_asked_is_refused_before_anything_is_written(tmp_path, capsys):
+def test_expert_that_cannot_advise_is_refused_before_writing(tmp_path, capsys):
     words = ["--world", "errands", "--model", "tiny", "--sft.steps", "5", "--sft.rounds", "1", "--sft.expert", "stranger"]
     assert main(["train", *words, "--out", str(tmp_path / "run")]) != 0
     assert "cannot advise on the policy" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Recorded episodes come back as trajectories: everything that was recorded, and skills project as they did."""
+"""Recorded episodes are read back as trajectories, with everything recorded and the same skills."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS = WORLD.tasks("train", 6, 0)
 
 
 def falter(prompt: str, seed: int) -> str:
-    """Solves, but for now and then: nothing at all, or nonsense."""
+    """Solves, but with some empty answers and some nonsense."""
     return ("", "op(*, 0, 0)", *[solve_countdown(prompt)] * 4)[seed % 6]
 
 
@@ -31,7 +31,7 @@ def played():
     return rollout(plans, context, InProcessPool(WORLD.make), ScriptedPolicy(falter), Sampling(), 6)
 
 
-def test_there_and_back(played, tmp_path):
+def test_trajectories_round_trip(played, tmp_path):
     file = tmp_path / "trajectories" / "rl-000007.jsonl.gz"
     write_records(file, map(trajectory_record, played))
     assert list_recordings(tmp_path) == {7: file} and list_recordings(tmp_path, "eval-rl") == {}
@@ -49,20 +49,20 @@ def test_there_and_back(played, tmp_path):
         assert {k: told[k] for k in kept} == {k: before[k] for k in kept}
 
 
-def test_steps_in_order_and_evaluations_apart(tmp_path):
+def test_recordings_are_listed_by_step_and_stage(tmp_path):
     for name in ("rl-000010", "rl-000002", "eval-rl-000002", "eval-sft-000300"):
         write_records(tmp_path / "trajectories" / f"{name}.jsonl.gz", [])
     assert list(list_recordings(tmp_path)) == [2, 10]
     assert list(list_recordings(tmp_path, "eval-rl")) == [2] and list(list_recordings(tmp_path, "eval-sft")) == [300]
 
 
-def test_an_episode_of_no_known_task(played, tmp_path):
+def test_episode_of_an_unknown_task_is_refused(played, tmp_path):
     write_records(tmp_path / "x.jsonl.gz", map(trajectory_record, played))
     with pytest.raises(TacitError, match="is not among the run's tasks"):
         read_trajectories(tmp_path / "x.jsonl.gz", TASKS[1:])
 
 
-def test_a_damaged_file(tmp_path):
+def test_damaged_recording_is_refused(tmp_path):
     file = tmp_path / "x.jsonl.gz"
     file.write_bytes(gzip.compress(b'{"task": "countdown"')[:-9])
     with pytest.raises(TacitError, match="cannot read the recorded episodes"):

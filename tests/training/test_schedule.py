@@ -1,4 +1,4 @@
-"""The learning rate of practice, and when practice has gone on for long enough."""
+"""The learning-rate schedule of RL, and early stopping with patience."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def rates(schedule: Schedule, iterations: int) -> list[float]:
     return [schedule.lr_at(IterationInfo(0, n, iterations)) for n in range(1, iterations + 1)]
 
 
-def test_it_is_constant_unless_told():
+def test_learning_rate_is_constant_by_default():
     assert rates(Schedule(lr=0.3), 4) == [0.3] * 4
 
 
-def test_it_warms_up_then_decays():
+def test_learning_rate_warms_up_then_decays():
     assert rates(Schedule(lr=1.0, warmup=0.4), 5) == [0.5, 1, 1, 1, 1]
     assert rates(Schedule(lr=1.0, decay="linear"), 4) == [1, 0.75, 0.5, 0.25]
     warm = rates(Schedule(lr=2.0, warmup=0.5, decay="linear"), 8)
@@ -43,7 +43,7 @@ def test_it_warms_up_then_decays():
     assert rates(Schedule(lr=1.0, warmup=0.1, decay="cosine"), 1) == [1.0]
 
 
-def test_a_run_moves_at_the_rate_it_says(tmp_path: Path):
+def test_run_uses_the_scheduled_learning_rate(tmp_path: Path):
     told = {**SMALL, "evaluation": {"tasks": 2, "every": 0}}
     run = tacit.train(
         SAME, "grpo", "tiny-0.5m", out=tmp_path / "run", quiet=True, iterations=4, lr=1e-3, warmup=0.5, decay="linear", **told
@@ -54,11 +54,11 @@ def test_a_run_moves_at_the_rate_it_says(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_practice_stops_when_it_gets_no_better_and_goes_on_with_more_patience(tmp_path: Path):
+def test_rl_stops_without_improvement_and_resumes_with_more_patience(tmp_path: Path):
     run = tacit.train(SAME, "grpo", "tiny-0.5m", out=tmp_path / "run", quiet=True, iterations=9, lr=0.0, **SMALL)
     assert run.summary["stopped"] == "patience" and run.checkpoints[-1] == "rl-000003", "the best, and two no better"
     assert run.finished and run.resume(quiet=True).checkpoints[-1] == "rl-000003"
-    (run.path / "summary.json").unlink()  # killed after the last checkpoint, before the summary
+    (run.path / "summary.json").unlink()  # as if killed between the last checkpoint and the summary
     assert run.resume(quiet=True).summary["stopped"] == "patience" and run.checkpoints[-1] == "rl-000003"
     run.resume(quiet=True, evaluation={"patience": 4})
     assert run.summary["stopped"] == "patience" and run.checkpoints[-1] == "rl-000005"

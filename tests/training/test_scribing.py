@@ -1,4 +1,4 @@
-"""How notes are read and entries written, shown by rule: what the examples say, and how often they are wrong."""
+"""Rule-based demonstrations of reading notes and writing bank entries, and their share of wrong examples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def show(words=None, world=WORLD, **settings):
     return shown, pairs
 
 
-def test_entries_are_what_hindsight_says_in_the_words_an_extractor_writes():
+def test_entry_examples_state_hindsight_in_the_extractors_format():
     shown, pairs = show(entries=300)
     assert len(pairs) == 300 and shown.too_long == 0
     for prompt, answer in pairs:
@@ -42,14 +42,14 @@ def test_entries_are_what_hindsight_says_in_the_words_an_extractor_writes():
     assert kinds >= {"add", "update"}
 
 
-def test_a_record_reads_as_the_extractor_will_read_it():
+def test_entry_example_prompt_equals_the_extractors_prompt():
     (prompt, _) = show(entries=1)[1][0]
     task = TASKS[0]
     straight = build_trajectory(task, play_episode(WORLD.make(), task, WORLD.expert()(task), 3))
     assert render_distill_prompt(straight, "", "terse", 2000).splitlines()[0] == prompt.splitlines()[0] == task.goal
 
 
-def test_the_share_that_is_astray_is_wrong():
+def test_astray_sets_the_share_of_wrong_entries():
     def unseen(pairs):
         return [
             f"> behind {answer.partition(' behind ')[2]}: " not in prompt for prompt, answer in pairs if " behind " in answer
@@ -60,7 +60,7 @@ def test_the_share_that_is_astray_is_wrong():
     assert not any(unseen(show(entries=200)[1]))
 
 
-def test_notes_name_the_door_and_are_judged():
+def test_note_examples_name_the_door_and_are_judged():
     _, pairs = show(noted=300, astray=0.4)
     judged = [(p, a) for p, a in pairs if p.endswith("accept, refine or reject:")]
     verdicts = [parse_verdict(answer, "x")[0] for _, answer in judged]
@@ -74,7 +74,7 @@ def test_notes_name_the_door_and_are_judged():
     assert len(first) > 50 and all(a.startswith("open ") for _, a in first)
 
 
-def test_what_does_not_fit_is_left_out_and_a_world_without_hindsight_is_told():
+def test_long_notes_are_dropped_and_worlds_without_hindsight_are_refused():
     shown, pairs = show(Words(context_limit=30), entries=50)
     assert shown.too_long == 50 and not pairs
     with pytest.raises(TacitError, match="has no hindsight"):
@@ -85,7 +85,7 @@ HOUSEHOLD = get_environment("alfworld")
 
 
 @pytest.mark.slow
-def test_step_notes_stand_before_the_request_and_the_answer_is_the_experts():
+def test_step_notes_precede_the_request_and_agree_with_the_expert():
     tasks = HOUSEHOLD.tasks("train", 6, 0)
     context = get_method("grpo")().with_prompt(state_block=True, wording="terse", style="bare", history=1).context(HOUSEHOLD)
 

@@ -1,4 +1,4 @@
-"""The supervised stage: who shows what, in which order, at which rate."""
+"""Imitation (SFT): demonstrations, their order, and the learning rate."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TERSE = History(WORLD.wording("terse"), turns=0, admissible=False, style="bare")
 TASKS = WORLD.tasks("train", 20, 0)
 
 
-def test_warm_up_then_half_a_cosine():
-    # 10 steps, 2 of them warm: 1/2, 1, then cos over the remaining 8
+def test_warmup_then_half_cosine():
+    # 10 steps with 2 warmup steps: 1/2, 1, then a cosine over the remaining 8.
     rates = [cosine(step, 10, 0.2) for step in range(10)]
     assert rates[:3] == [0.5, 1.0, 1.0]
     assert rates[6] == pytest.approx(0.5)
@@ -36,13 +36,13 @@ def test_warm_up_then_half_a_cosine():
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0.1), (1, 0.0), (3, 1.0), (5, 0.0)])
-def test_the_rate_never_leaves_zero_to_one(steps, warmup):
+def test_learning_rate_factor_is_between_zero_and_one(steps, warmup):
     rates = [cosine(step, steps, warmup) for step in range(steps)]
     assert all(0 < rate <= 1 for rate in rates) and max(rates) == 1.0
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 5), st.integers(0, 3))
-def test_a_pass_shows_each_turn_at_most_once(samples, batch, epoch, seed):
+def test_epoch_shows_each_turn_at_most_once(samples, batch, epoch, seed):
     per_pass = max(1, samples // min(batch, samples))
     rows = np.concatenate([order(samples, epoch * per_pass + i, batch, seed) for i in range(per_pass)])
     assert len(set(rows)) == len(rows) and rows.min() >= 0 and rows.max() < samples
@@ -51,7 +51,7 @@ def test_a_pass_shows_each_turn_at_most_once(samples, batch, epoch, seed):
     assert len(rows) > samples - min(batch, samples)
 
 
-def test_order_is_a_function_of_the_step_alone():
+def test_order_depends_only_on_the_step():
     whole = [order(12, step, 4, seed=1).tolist() for step in range(9)]
     assert [order(12, step, 4, seed=1).tolist() for step in (7, 2)] == [whole[7], whole[2]]
     passes = [[*itertools.chain(*whole[i : i + 3])] for i in (0, 3, 6)]
@@ -59,7 +59,7 @@ def test_order_is_a_function_of_the_step_alone():
     assert whole != [order(12, step, 4, seed=2).tolist() for step in range(9)]
 
 
-def test_the_solver_shows_its_actions_as_the_policy_would_read_and_write_them():
+def test_demonstrations_use_the_policys_prompts_and_action_format():
     words = Words()
     shown = demonstrate(WORLD, TASKS, TERSE, words, max_steps=30)
     assert shown.episodes == shown.won == 20
@@ -69,14 +69,14 @@ def test_the_solver_shows_its_actions_as_the_policy_would_read_and_write_them():
         assert words.decode(completion) == solve_countdown(words.decode(prompt))
 
 
-def test_tags_are_shown_where_tags_are_asked_for():
+def test_demonstrations_use_tags_in_tags_style():
     words = Words()
     context = History(WORLD.wording("full"), turns=2)
     shown = demonstrate(WORLD, TASKS[:1], context, words, max_steps=30)
     assert words.decode(shown.completions[0]).startswith("<think></think><action>op(")
 
 
-def test_strayed_turns_are_seen_and_not_imitated():
+def test_noise_actions_are_in_the_history_but_not_imitated():
     words = Words()
     context = History(WORLD.wording("terse"), turns=None, admissible=False, style="bare")
     shown = demonstrate(WORLD, TASKS, context, words, max_steps=30, noise=0.4, seed=3)
@@ -91,7 +91,7 @@ def test_strayed_turns_are_seen_and_not_imitated():
     assert 0 < shown.won <= shown.episodes == 20
 
 
-def test_demonstrations_of_a_task_depend_on_the_task_and_the_seed_alone():
+def test_demonstrations_depend_only_on_task_and_seed():
     def texts(tasks, seed):
         words = Words()
         shown = demonstrate(WORLD, tasks, TERSE, words, 30, noise=0.3, seed=seed)
@@ -102,8 +102,8 @@ def test_demonstrations_of_a_task_depend_on_the_task_and_the_seed_alone():
     assert texts(TASKS[:3], 0) == whole[: len(texts(TASKS[:3], 0))]
 
 
-def test_some_strayed_turns_are_a_turn_too_late():
-    """What was possible before and is refused now: how to go on from a refusal is shown too."""
+def test_some_noise_actions_are_refused():
+    """Some noise actions were valid one turn earlier and are refused now, so recovery from a refusal is demonstrated."""
     refused = []
 
     class Watched(type(WORLD.make())):
@@ -119,14 +119,14 @@ def test_some_strayed_turns_are_a_turn_too_late():
     assert refused and not any(refused)
 
 
-def test_an_expert_that_never_wins_has_nothing_to_teach():
+def test_expert_that_never_wins_is_refused():
     with pytest.raises(TacitError, match="won none of 20 tasks"):
         demonstrate(WORLD, TASKS, TERSE, Words(), max_steps=1)
     with pytest.raises(TacitError, match="Did you mean 'solver'"):
         demonstrate(WORLD, TASKS, TERSE, Words(), 30, expert="solvr")
 
 
-def test_turns_that_do_not_fit_in_the_model_are_left_out_and_counted():
+def test_turns_longer_than_the_context_are_dropped_and_counted():
     whole = demonstrate(WORLD, TASKS, TERSE, Words(), max_steps=30)
     assert whole.too_long == 0 and str(whole) == f"{len(whole)} turns of 20 won episodes (of 20)"
     lengths = sorted(len(p) + len(c) for p, c in zip(whole.prompts, whole.completions, strict=True))
@@ -138,7 +138,7 @@ def test_turns_that_do_not_fit_in_the_model_are_left_out_and_counted():
         demonstrate(WORLD, TASKS, TERSE, Words(3), max_steps=30)
 
 
-def test_an_episode_that_broke_teaches_nothing_and_is_counted():
+def test_broken_demonstration_is_skipped_and_counted():
     solver = WORLD.expert()
 
     def fragile(task):
@@ -151,7 +151,7 @@ def test_an_episode_that_broke_teaches_nothing_and_is_counted():
     assert len(shown) == sum(len(t.data["numbers"]) - 1 for t in (TASKS[0], TASKS[2]))
 
 
-def test_where_every_episode_breaks_not_all_of_them_are_waited_for():
+def test_demonstrations_stop_after_max_broken_episodes():
     asked = []
 
     def fragile(task):
@@ -166,7 +166,7 @@ def test_where_every_episode_breaks_not_all_of_them_are_waited_for():
     assert len(asked) == MAX_BROKEN
 
 
-def test_imitation_goes_on_where_it_stopped():
+def test_imitation_resumes_where_it_stopped():
     shown = Demonstrations([np.array([i]) for i in range(10)], [np.array([i, 0]) for i in range(10)], 10, 10)
     settings = SupervisedSettings(steps=6, batch=4, lr=0.1, warmup=0.5)
 
@@ -196,7 +196,7 @@ def test_epochs_count_the_demonstrated_turns():
 
 
 @pytest.mark.slow
-def test_a_run_of_epochs_and_its_continuation(tmp_path):
+def test_run_with_epochs_and_its_resume(tmp_path):
     world = ["--world", "countdown", "--model", "tiny", "--sft.tasks", "4", "--sft.batch", "4", "--evaluation.tasks", "2"]
     flags = [
         *world,
@@ -216,6 +216,6 @@ def test_a_run_of_epochs_and_its_continuation(tmp_path):
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0, "there is nothing left to do"
 
 
-def test_steps_and_epochs_are_one_choice(capsys):
+def test_steps_and_epochs_exclude_each_other(capsys):
     assert main(["train", "--world", "countdown", "--model", "tiny", "--sft.steps", "5", "--sft.epochs", "1"]) != 0
     assert "sft.steps = 5 and sft.epochs = 1 both set the length of imitation; set one of them to 0" in capsys.readouterr().err

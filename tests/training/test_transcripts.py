@@ -1,4 +1,4 @@
-"""Logs of other agents: the same episode in every form, no thought imitated, and hostile lines that cost only themselves."""
+"""Logs of other agents: all formats give the same episode, thoughts are dropped, and a bad line costs only itself."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def as_eto(line: dict) -> dict:
 
 
 @pytest.mark.parametrize("form", [as_react, as_messages, in_alfworlds_manner, with_calls, as_eto])
-def test_every_form_is_the_same_episode(form) -> None:
+def test_every_format_gives_the_same_episode(form) -> None:
     assert recording_of(1, form(LINE)) == PLAIN
 
 
-def test_thoughts_are_left_out() -> None:
+def test_thoughts_are_dropped() -> None:
     text = (
         "Observation: a room\nThought 1: Action is needed.\nI shall look.\nAction 1: look\nObservation 1: a hall\nAction 2: go"
     )
@@ -72,7 +72,7 @@ def test_thoughts_are_left_out() -> None:
         ["Thought: the action: go failed. Action 2:\nlook"],
     ],
 )
-def test_a_message_that_is_a_thought_is_no_turn(said: list[str]) -> None:
+def test_message_with_only_a_thought_is_not_a_turn(said: list[str]) -> None:
     answers = ["OK."] * (len(said) - 1) + ["a hall"]
     messages = [{"role": "user", "content": "a room"}]
     for text, answer in zip(said, answers, strict=True):
@@ -81,12 +81,12 @@ def test_a_message_that_is_a_thought_is_no_turn(said: list[str]) -> None:
     assert found.actions == ("look",) and found.seen == ("a room", "a hall")
 
 
-def test_what_is_answered_to_an_action_is_seen_even_if_it_is_ok() -> None:
+def test_ok_answer_to_an_action_is_an_observation() -> None:
     messages = [USER, {"role": "assistant", "content": "look"}, {"role": "user", "content": "OK."}]
     assert recording_of(1, {**SURE, "messages": messages}).seen == ("a room", "OK.")
 
 
-def test_an_action_behind_its_thought_is_found_in_a_text() -> None:
+def test_action_after_a_thought_is_found_in_text() -> None:
     text = "a room\nThought: hm Action: look\nObservation: a hall\nThought: so\nAction: go"
     found = recording_of(1, {**SURE, "text": text})
     assert found.actions == ("look", "go") and found.seen == ("a room", "a hall")
@@ -94,12 +94,12 @@ def test_an_action_behind_its_thought_is_found_in_a_text() -> None:
     assert marked.actions == ("look",) and marked.seen == ("a room", "a hall")
 
 
-def test_an_empty_turn_that_did_not_parse_is_told() -> None:
+def test_empty_turn_marked_invalid_is_kept() -> None:
     turns = [{"saw": "a", "action": "", "valid": False}, {"saw": "a", "action": "look"}]
     assert recording_of(1, {**SURE, "turns": turns}).spoken == (False, True)
 
 
-def test_a_goal_may_stand_in_what_was_seen() -> None:
+def test_goal_is_found_in_the_first_observation() -> None:
     found = recording_of(1, {"success": True, "text": "A room.\nYour task is to: put a mug in shelf.\n> look\nA room."})
     assert found.goal == "put a mug in shelf."
 
@@ -128,7 +128,7 @@ def test_a_goal_may_stand_in_what_was_seen() -> None:
         ({"success": True, "text": "a\n> b"}, "names neither a task nor a goal"),
     ],
 )
-def test_what_is_no_episode_says_why(line, reason) -> None:
+def test_unusable_episode_names_the_reason(line, reason) -> None:
     with pytest.raises(TacitError, match=reason):
         recording_of(1, line)
 
@@ -158,7 +158,7 @@ def test_hostile_lines_cost_only_themselves(tmp_path, monkeypatch) -> None:
     assert "not a JSON object" in reasons[7]
 
 
-def test_a_file_that_breaks_off_is_used_as_far_as_it_goes(tmp_path) -> None:
+def test_truncated_file_is_read_up_to_the_damage(tmp_path) -> None:
     many = [household(1, ["heat"])[0] for _ in range(1)] * 200
     whole = gzip.compress("\n".join(json.dumps({**line, "task": f"t{n}"}) for n, line in enumerate(many)).encode())
     (tmp_path / "e.jsonl.gz").write_bytes(whole[: len(whole) // 2])
@@ -167,8 +167,8 @@ def test_a_file_that_breaks_off_is_used_as_far_as_it_goes(tmp_path) -> None:
     assert 0 < len(found) < 200 and "the file breaks off here" in reading.unusable[-1]
 
 
-def test_etos_records(tmp_path) -> None:
-    """One JSON list, without outcome and family; a reward below 1 is a loss."""
+def test_eto_records(tmp_path) -> None:
+    """ETO files are one JSON list without outcome and family. A reward below 1 is a loss."""
     sentence = "Your task is to boil water. First, focus on the substance."
     shop = {"conversations": [{"from": "human", "value": "shop"}, {"from": "gpt", "value": "Action: search[mug]"}], "goal": "g"}
     science = {
@@ -198,7 +198,7 @@ def test_etos_records(tmp_path) -> None:
         list(read_recordings(file, Reading()))
 
 
-def test_an_eto_record_of_scienceworld_finds_its_family() -> None:
+def test_scienceworld_eto_record_finds_its_family() -> None:
     world = get_environment("scienceworld")
     known = recordings.Known(world, world.tasks("train", 512, 0))
     goal = world.tasks_of("test", 1, 0, ("power",))[0].goal.replace("  ", " ")

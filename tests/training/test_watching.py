@@ -1,4 +1,4 @@
-"""A run says that it is collapsing, once, and goes on."""
+"""Alarms and status messages of a run. A collapsing run warns once and continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Listener:
         self.said.append(f"now {text}")
 
 
-def test_a_watcher_says_it_once_and_keeps_it(tmp_path):
+def test_alarm_is_raised_once_and_saved(tmp_path):
     watcher = AlarmMonitor(tmp_path)
     rung = [watcher.see(step, COLLAPSED if step > 5 else HEALTHY) for step in range(1, 12)]
     (alarm,) = [alarm for alarms in rung for alarm in alarms]
@@ -49,13 +49,13 @@ def test_a_watcher_says_it_once_and_keeps_it(tmp_path):
     assert read_alarms(tmp_path / "elsewhere") == []
 
 
-def test_a_healthy_run_has_no_file(tmp_path):
+def test_healthy_run_writes_no_alarm_file(tmp_path):
     watcher = AlarmMonitor(tmp_path)
     watcher.restore([])
     assert not any(watcher.see(step, HEALTHY) for step in range(1, 12)) and not (tmp_path / ALARMS).exists()
 
 
-def test_a_watcher_resumed_anywhere_ends_with_the_same_file(tmp_path):
+def test_resumed_monitor_writes_the_same_alarm_file(tmp_path):
     metrics = [HEALTHY] * 5 + [COLLAPSED] * 4 + [{**COLLAPSED, "valid": 0.1}] * 6
     whole = AlarmMonitor(tmp_path / "whole")
     (tmp_path / "whole").mkdir()
@@ -80,7 +80,7 @@ def measured(stage: str, step: int, won: int) -> dict:
     return {"stage": stage, "step": step, "success": won / 128, "interval": list(wilson(won, 128))}
 
 
-def test_an_evaluation_far_below_the_one_before_practice_rings_also_where_a_run_was_resumed(tmp_path):
+def test_evaluation_drop_raises_one_alarm_also_after_resume(tmp_path):
     start, fallen = [measured("untrained", 0, 0), measured("sft", 200, 128)], measured("rl", 10, 107)
     watcher = AlarmMonitor(tmp_path)
     assert not watcher.see_measured([*start, measured("rl", 5, 118)]), "within ten points"
@@ -97,7 +97,7 @@ def test_an_evaluation_far_below_the_one_before_practice_rings_also_where_a_run_
 
 
 class Fading(ScriptedPolicy):
-    """Writes an action at first, then only mumbles; its entropy fades too."""
+    """Writes valid actions at first, then only invalid text, with low entropy."""
 
     def __init__(self) -> None:
         super().__init__(lambda prompt, seed: "mumble" if len(self.updates) >= 6 else solve_countdown(prompt))
@@ -108,7 +108,7 @@ class Fading(ScriptedPolicy):
         return {**super().update(batch, losses, lr), "entropy": 0.001 if len(self.updates) > 5 else 1.0}
 
 
-def test_a_run_that_collapses_says_so_and_ends_as_planned(tmp_path: Path):
+def test_collapsing_run_warns_and_finishes(tmp_path: Path):
     schedule = Schedule(groups=2, group_size=2, iterations=10)
     method = GRPO(schedule=schedule).with_prompt(wording="terse", style="bare", history=0, admissible=False).build(WORLD)
     settings = TrainSettings(
@@ -132,7 +132,7 @@ class Mumbling(ScriptedPolicy):
     def freeze_reference(self) -> None: ...
 
 
-def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run_is_resumed(tmp_path: Path):
+def test_unparsed_completion_alarm_shows_an_example_once(tmp_path: Path):
     schedule = Schedule(groups=2, group_size=2, iterations=2)
     method = GRPO(invalid_penalty=0.0, schedule=schedule).with_prompt(wording="full", style="tags").build(WORLD)
     evaluation = EvaluationSettings(split="test", tasks=2, every=1, untrained=False, max_steps=2)
@@ -155,7 +155,7 @@ def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run
     assert read_alarms(tmp_path / "run") == kept
 
 
-def test_episodes_are_told_of_by_turns_speed_and_what_is_left_and_then_as_learned_from():
+def test_rollout_status_shows_turns_speed_and_time_left():
     now = [0.0]
     played = RolloutStatus("rl 1", 4, 10, clock=lambda: now[0])
     group = make_group([[2, 2], [2, 2]])
@@ -167,7 +167,7 @@ def test_episodes_are_told_of_by_turns_speed_and_what_is_left_and_then_as_learne
     now[0] = 12.0
     played.on_episode_end(0, group.trajectories[0])
     assert played.line(0.0) == "rl 1: 1 of 4 episodes, 2 turns, 0.333 tok/s, about 36 s left"
-    for place in range(1, 5):  # a selection plays more than was planned
+    for place in range(1, 5):  # dynamic sampling plays more episodes than planned
         played.on_episode_end(place, group.trajectories[1])
     assert played.line(0.0) == "rl 1: 5 episodes, 2 turns, 0.333 tok/s"
     played.on_end()
@@ -175,7 +175,7 @@ def test_episodes_are_told_of_by_turns_speed_and_what_is_left_and_then_as_learne
     assert played.line(0.0) == "rl 1: learning from 2 turns, 8.0 s"
 
 
-def test_a_run_that_says_nothing_for_a_while_says_what_goes_on():
+def test_heartbeat_reports_status_during_silence():
     listener = Listener()
     with HeartbeatReporter(listener, every_s=0.05) as attended:
         time.sleep(0.2)
@@ -190,8 +190,8 @@ def test_a_run_that_says_nothing_for_a_while_says_what_goes_on():
     assert listener.said == said, "nobody speaks when it is over"
 
 
-def test_who_speaks_while_one_waits_falls_silent_where_nobody_reads(monkeypatch):
-    """`tacit train | head` ends by what the command itself prints next, without the traceback of a thread."""
+def test_status_threads_stop_silently_on_a_broken_pipe(monkeypatch):
+    """`tacit train | head` must end without a traceback from a thread."""
     broken, tries = [], []
 
     class Gone(Listener):
@@ -208,7 +208,7 @@ def test_who_speaks_while_one_waits_falls_silent_where_nobody_reads(monkeypatch)
 
 
 class Slow(ScriptedPolicy):
-    """Writes its first answer when somebody has been told that it is being waited for, and learns as slowly."""
+    """Samples and updates only after the reporter has announced the wait."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(lambda prompt, seed: "<action>reset</action>")
@@ -228,7 +228,7 @@ class Slow(ScriptedPolicy):
             time.sleep(0.01)
 
 
-def test_an_iteration_that_takes_long_is_not_silent(tmp_path, monkeypatch):
+def test_slow_iteration_reports_progress(tmp_path, monkeypatch):
     monkeypatch.setattr("tacit.training.train.HeartbeatReporter", partial(HeartbeatReporter, every_s=0.05))
     method = (
         GRPO(schedule=Schedule(groups=2, group_size=2, iterations=1)).with_prompt(wording="full", style="tags").build(WORLD)
