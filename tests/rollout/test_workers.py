@@ -95,7 +95,7 @@ def test_answers_of_interrupted_episodes_are_discarded():
 
 
 class Noting(Corridor):
-    """Leaves a file behind when it is closed."""
+    """Creates a file when it is closed."""
 
     def __init__(self, folder):
         self._folder = folder

@@ -101,7 +101,7 @@ def play(task: Task) -> int:
 
 
 def spread(count: int) -> Iterator[Task]:
-    """Games of all splits, a third each."""
+    """A third of the games from each split."""
     for split in HOUSE_SPLITS:
         yield from islice(iterate_tasks(split, seed=11), count // 3 + 1)
 

@@ -32,7 +32,7 @@ def first(family: str = "", split: str = "train"):
 
 
 def play(world, task, name: str) -> Trajectory:
-    """An expert's episode."""
+    """Play one episode with the named expert."""
     expert, observation, steps = ENVIRONMENT.experts[name](task), world.reset(task), []
     while True:
         action = expert.act(observation)

@@ -70,7 +70,7 @@ def data_of(game: Any) -> tuple[dict[str, Any], set[str]]:
 
 @pytest.mark.parametrize("seed", range(GAMES))
 def test_listed_commands_equal_textworld(seed, monkeypatch):
-    monkeypatch.setattr(GameMaker, "set_walkthrough", lambda self, commands: None)  # it would compile the game
+    monkeypatch.setattr(GameMaker, "set_walkthrough", lambda self, commands: None)  # avoids compiling the game
     rng, size = Random(seed), 1 + seed % 3
     settings = {"recipe": size, "take": size, "go": rng.choice((1, 6)), "cook": True, "cut": True, "drop": False}
     settings |= {"open": bool(seed % 2), "recipe_seed": seed, "split": None}

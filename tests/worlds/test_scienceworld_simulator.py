@@ -1,4 +1,4 @@
-"""ScienceWorld in its real simulator: a JVM is started, shared, killed and started again."""
+"""ScienceWorld in its real simulator: the JVM is started, shared, killed and restarted."""
 
 from __future__ import annotations
 

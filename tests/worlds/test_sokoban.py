@@ -1,4 +1,4 @@
-"""Sokoban: rules by hand, rooms and splits, the solver against plain search, deadlocks, alphabet, wordings."""
+"""Sokoban: rules by hand, rooms and splits, the solver against breadth-first search, deadlocks, alphabet, wordings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Step by step against the real package: the same commands get the same answers, word for word, and leave the same in hand.
+"""Step-by-step comparison with the real package: equal commands give equal answers and equal inventories.
 
-Before each episode the package gets its first lists back: it lengthens them whenever it is reset, so that what it accepts
-depends on the goals it had before. It reads its recipes in the order of a directory listing, which differs from disk to disk;
-here in the order of their names, as we do.
+Before each episode the package's recipe lists are restored: it extends them at every reset, so what it accepts would
+depend on earlier goals. It reads recipes in the order of the directory listing, which differs between disks; here they are
+sorted by name, as in our code.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Fresh:
             return self.engine.reset(seed=seed)[0]
 
     def step(self, action: str):
-        """(answer, won, over)"""
+        """(answer, won, done)"""
         with contextlib.redirect_stdout(io.StringIO()):
             answer, reward, terminated, _, _ = self.engine.step(action)
         return answer, bool(reward), terminated

@@ -61,7 +61,7 @@ def test_requested_product_earns_full_reward():
 
 
 def test_attributes_options_and_price_have_equal_weight():
-    """Three attributes, two options and the price: sixths."""
+    """Three attributes, two options and the price count one sixth each."""
     assert reward(chosen={"color": "grey"}) == pytest.approx(5 / 6)
     assert reward(chosen={}) == pytest.approx(4 / 6)
     assert reward(replace(PRODUCT, pricing=(40.5,))) == pytest.approx(5 / 6)
