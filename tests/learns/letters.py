@@ -1,4 +1,4 @@
-"""The smallest world there is to learn: of four letters, one is right, and only trying tells which."""
+"""The smallest world to learn: one of four letters is right, and only trying shows which."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Letters:
 
 
 class Guesser:
-    """Shows the format and nothing else: any letter, each as often as the others."""
+    """Demonstrates only the format: every letter is equally likely."""
 
     def __init__(self, task: Task) -> None:
         self._random = Random(task.id)
@@ -39,7 +39,7 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
 
 
 class Lenient(Letters):
-    """Lets the guesser's every letter pass, so that demonstrations of all four are kept."""
+    """Counts every letter as a success, so demonstrations of all four are kept."""
 
     def step(self, action: str) -> Transition:
         return Transition(Observation("done"), done=True, success=True)

@@ -1,4 +1,4 @@
-"""Constant context learns the letter, from its tracker's signals alone."""
+"""Constant context learns the right letter from its tracker's signals alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RightOrWrong:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("penalty", ["sampled", "k3"])
-def test_it_learns(penalty):
+def test_constant_context_learns_the_right_letter(penalty):
     world, lenient = (replace(environment(*make), tracker=RightOrWrong()) for make in ((), (Lenient,)))
     schedule = Schedule(groups=4, group_size=8, iterations=25, lr=3e-3)
     settings = ConstantContext(success_reward=1e-6, penalty=penalty, schedule=schedule).with_prompt(wording="terse")

@@ -1,4 +1,4 @@
-"""The household's module from the explorer's recorded episodes alone, then RL: it does what nobody showed it."""
+"""An ALFWorld module trained from recorded episodes and then with RL wins unseen houses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tacit.modules import read_module
 
 
 @pytest.mark.slow
-def test_a_module_from_recorded_episodes_wins_houses_it_never_saw(tmp_path, monkeypatch) -> None:
+def test_module_from_recorded_episodes_wins_unseen_houses(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     logs = write_lines(tmp_path / "explorer.jsonl", [as_react(line) for line in household(24, ["heat"])])
     out = tmp_path / "modules"

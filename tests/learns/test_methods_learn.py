@@ -1,4 +1,4 @@
-"""Every method, through the real loop and the real engine, learns which letter is right."""
+"""Every baseline method learns the right letter with the real loop and engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, interm
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory) -> Path:
-    """A policy that writes a letter, any letter."""
+    """A policy that has imitated the format and writes a random letter."""
     world = environment(Lenient)
     policy = make_policy()
     context = get_method("grpo")().with_prompt(wording="terse", style="bare", history=0).build(world).context
@@ -54,7 +54,7 @@ def success(policy, method, world) -> float:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", BASELINES)
-def test_it_learns(name: str, taught: Path) -> None:
+def test_method_learns_the_right_letter(name: str, taught: Path) -> None:
     world = environment()
     settings = get_method(name)().with_prompt(wording="terse", style="bare", history=0)
     schedule = Schedule(groups=4, group_size=8, iterations=25, lr=3e-3)
@@ -71,5 +71,5 @@ def test_it_learns(name: str, taught: Path) -> None:
     assert after > 0.9, f"{name} went from {before:.0%} to {after:.0%}"
 
 
-def test_the_list_of_baselines_is_not_forgotten() -> None:
+def test_baselines_are_known_methods() -> None:
     assert set(BASELINES) <= set(METHODS)

@@ -1,5 +1,4 @@
-"""Every pair of methods that can be added together trains with a real policy, and moves it by finite numbers; those with GRPO
-first: each method once."""
+"""Every allowed combination of two methods trains a real policy with finite losses. Pairs with GRPO cover each method alone."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def policy():
 
 @pytest.mark.quick_cases(len(METHODS) - 1)
 @pytest.mark.parametrize("names", ALLOWED, ids="+".join)
-def test_it_trains(policy, names, tmp_path):
+def test_method_combination_trains_with_finite_loss(policy, names, tmp_path):
     settings = get_method("+".join(names))(**SMALL)
     layer = {"layer": -1} if hasattr(settings, "layer") else {}
     method = replace(settings, schedule=SCHEDULE, **layer).build(WORLD, Kit(policy, tmp_path))
@@ -60,7 +59,7 @@ def test_it_trains(policy, names, tmp_path):
         assert len(done.groups) >= 1 and done.metrics["tokens"] > 0
 
 
-def test_there_are_as_many_pairs_as_the_page_says():
+def test_number_of_allowed_pairs_matches_the_docs():
     page = (Path(__file__).parents[2] / "docs" / "guides" / "combine_methods.md").read_text(encoding="utf-8")
     with_grpo = len(METHODS) - 1
     assert len([names for names in ALLOWED if len(names) == 2]) == page.count("✓") / 2 + with_grpo

@@ -1,4 +1,4 @@
-"""A run killed with SIGKILL and resumed ends with the same weights, bit for bit, as one that was not."""
+"""A run that is killed and resumed ends with bit-identical weights to an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLAGS = [
 
 
 def kill_after(run: Path, records: int, extra_s: float, *words: str | Path) -> None:
-    """Train, and SIGKILL a while after the metrics file has `records` lines."""
+    """Train until the metrics file has `records` lines, wait `extra_s` seconds, then SIGKILL."""
     process = start("train", *words)
     process.until(lambda: len(read_metrics(run / "metrics.jsonl")) >= records)
     time.sleep(extra_s)
@@ -34,13 +34,13 @@ MANY = [
     *("--world", f"countdown=0.75,{HERE / 'guessing.py'}:SAME=0.25", "--method", f"{HERE / 'teaching.py'}:Teaching+reuserl"),
     *("--kl", "0.0", "--groups", "4", "--efficiency", "1.0"),
 ]
-"""two policies, two worlds, companions in each"""
+"""two policies and two worlds, with companions in each"""
 ROUNDS = ["--sft.rounds", "2", "--sft.round-steps", "12", "--sft.round-tasks", "8", "--sft.steps", "12"]
-"""the second kill comes as the second round has begun"""
+"""the second kill falls into the second round"""
 
 
 def flags(*others: str) -> list[str]:
-    """FLAGS with some of them said otherwise."""
+    """FLAGS with some values replaced."""
     said = dict(zip(others[::2], others[1::2], strict=True))
     kept = [word for i, word in enumerate(FLAGS) if word not in said and (i == 0 or FLAGS[i - 1] not in said)]
     return [*kept, *others]
@@ -53,8 +53,8 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, words: list[str
     start("train", *words, "--out", whole).finish()
 
     kill_after(broken, 13, 0.0, *words, "--out", broken)  # inside imitation, between two checkpoints
-    kill_after(broken, 25, 0.02, "--resume", broken)  # inside the first iterations of practice
-    kill_after(broken, 28, 0.05, "--resume", broken)  # wherever 50 ms later is: often mid-checkpoint
+    kill_after(broken, 25, 0.02, "--resume", broken)  # inside the first RL iterations
+    kill_after(broken, 28, 0.05, "--resume", broken)  # 50 ms later: often while a checkpoint is written
     start("train", "--resume", broken).finish()
 
     expected, got = (json.loads((run / "summary.json").read_text()) for run in (whole, broken))
@@ -77,7 +77,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, words: list[str
 
 
 def check_company(whole: Path, broken: Path, last: dict) -> None:
-    """The second policy and every companion are where they were, and each world had its share."""
+    """The second policy and every companion have the same state, and each world got its share of episodes."""
     for file in ("policies/pupil/policy.json", "companions/countdown/dictionary/dictionary.json",
                  "companions/countdown/lessons/turns.json"):  # fmt: skip
         one, other = (json.loads((run / "checkpoints" / "rl-000006" / file).read_text()) for run in (whole, broken))

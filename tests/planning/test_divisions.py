@@ -1,4 +1,4 @@
-"""Plans: what fits, what is best, what would fit; limit cases and numbers by hand."""
+"""Plans: which divisions fit, which is fastest, and remedies; limit cases and numbers by hand."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ LLAMA_8B = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 
             "intermediate_size": 14_336, "vocab_size": 128_256}  # fmt: skip
 
 
-def test_state_of_a_rank_by_hand():
-    """8.03B weights on 4 ranks: 16 bytes of each weight, a quarter of them here"""
+def test_rank_memory_by_hand():
+    """8.03B weights on 4 ranks: 16 bytes per weight, a quarter on each rank."""
     parts = rank_state(SIZES["8B"], DEVICES["h100"], 4, Training())
     held = sum(parts[name] for name in ("weights", "gradients", "optimizer"))
     assert held == pytest.approx(16 * SIZES["8B"].weights / 4)
 
 
-def test_rows_of_a_server_by_hand():
-    """92% of 80 GB less 16.06 of weights and 2 of runtime, for rows of 1,000 tokens of 131,072 bytes"""
+def test_server_rows_by_hand():
+    """92% of 80 GB minus 16.06 GB of weights and 2 GB of runtime, for rows of 1,000 tokens of 131,072 bytes."""
     assert rows_that_fit(SIZES["8B"], DEVICES["h100"], 1000) == int((73.6e9 - 2e9 - 2 * SIZES["8B"].weights) / 131_072_000)
 
 
-def test_no_other_division_is_quicker():
+def test_best_division_is_the_fastest():
     best = best_division(EIGHT_B, WORK, 16)
     assert best.devices <= 16 and not best.trouble
     others = [make_plan(EIGHT_B, WORK, 16 - servers, servers) for servers in range(16)]
@@ -44,11 +44,11 @@ def test_more_devices_are_never_slower():
 
 def test_overlap_hides_the_shorter_part():
     assert iteration_s(5.0, 3.0, 0.5, 0) == 8.5 and iteration_s(5.0, 3.0, 0.5, 1) == 5.5 == iteration_s(3.0, 5.0, 0.5, 2)
-    alone = make_plan(replace(EIGHT_B, overlap=1), WORK, 4, 0)  # the driver cannot sample while its rank learns
+    alone = make_plan(replace(EIGHT_B, overlap=1), WORK, 4, 0)  # one rank cannot sample and train at the same time
     assert alone.iteration == pytest.approx(alone.rollout + alone.update_total)
 
 
-def test_a_file_is_read_once_for_each_server():
+def test_file_push_time_grows_with_servers():
     shape, device, training = SIZES["8B"], DEVICES["h100"], Training()
     by_file = Network(transport="file", storage=1e9)
     assert push_s(shape, device, training, by_file, 9) == pytest.approx(10 * 2 * shape.weights / 1e9)
@@ -56,7 +56,7 @@ def test_a_file_is_read_once_for_each_server():
     assert by_network == push_s(shape, device, training, Network(), 1000) and push_s(shape, device, training, Network(), 0) == 0
 
 
-def test_the_bottleneck_is_named():
+def test_bottleneck_is_identified():
     assert best_division(EIGHT_B, uniform(128, 20, 10, 900), 8).bottleneck == "rollout"
     assert make_plan(EIGHT_B, uniform(128, 2, 3000, 1), 4, 12).bottleneck == "update"
     slow = replace(EIGHT_B, network=Network(bandwidth=1e9))
@@ -64,7 +64,7 @@ def test_the_bottleneck_is_named():
     assert make_plan(slow, uniform(8, 1, 10, 1), 8, 4).bottleneck == "push"
 
 
-def test_each_remedy_does_what_it_says():
+def test_suggested_remedies_make_the_plan_fit():
     plan = best_division(EIGHT_B, WORK, 2)
     assert "needs" in plan.trouble and plan.bottleneck == "memory"
     found = " | ".join(find_remedies(EIGHT_B, plan.ranks, WORK.longest_row, samples=not plan.servers))
@@ -74,14 +74,14 @@ def test_each_remedy_does_what_it_says():
     assert not make_plan(EIGHT_B, WORK, 4, 1).trouble and make_plan(EIGHT_B, WORK, 2, 0).trouble
 
 
-def test_what_is_quicker_is_quicker():
+def test_suggested_speedup_is_faster():
     plan = best_division(EIGHT_B, WORK, 16)
     words = find_faster(EIGHT_B, WORK, plan, 16)
     assert any(word.startswith("--overlap 1") for word in words)
     assert best_division(replace(EIGHT_B, overlap=1), WORK, 16).iteration < 0.9 * plan.iteration
 
 
-def test_an_engine_is_told_what_would_fit():
+def test_memory_check_error_lists_what_would_fit():
     with pytest.raises(
         TacitError, match=r"does not fit: each of 2 ranks needs .* What would fit: .*lora-rank 16.*--engine.ranks"
     ):
@@ -89,7 +89,7 @@ def test_an_engine_is_told_what_would_fit():
     check_memory_fits(LLAMA_8B, "llama", 8, 80e9, Training(), 4096)
 
 
-def test_a_workload_is_scaled_to_other_means():
+def test_workload_scales_to_other_means():
     work = uniform(4, 10, 100, 10).scale(turns=20, completion=30)
     assert (work.turns, work.prompt, work.completion, work.longest_row, work.longest_episode) == (20, 100, 30, 130, 20)
     assert WORK.scale() == WORK
@@ -102,13 +102,13 @@ def test_a_workload_is_scaled_to_other_means():
         Workload.measured(0, [np.ones((1, 2))])
 
 
-def test_servers_are_as_wide_as_asked():
+def test_server_device_count_is_respected():
     assert best_division(EIGHT_B, WORK, 16, server_devices=2).server_devices == 2
     large = replace(EIGHT_B, shape=SIZES["70B"], training=Training(lora_rank=8, recompute=True))
     assert "no room" in best_division(large, WORK, 64, server_devices=1).trouble
     assert best_division(large, WORK, 64).server_devices > 1
 
 
-def test_too_many_are_refused():
+def test_too_many_ranks_are_rejected():
     with pytest.raises(TacitError, match="9 ranks and some servers do not go into 8 devices"):
         best_division(EIGHT_B, WORK, 8, ranks=9)

@@ -1,4 +1,4 @@
-"""Shapes: the counts of weights that publishers state, and what is refused."""
+"""Model shapes: published weight counts, and rejected configurations."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tacit.planning.shapes import SIZES, shape_in, shape_of_config, shape_of_siz
 
 PUBLISHED = {"135M": 134.5e6, "0.5B": 0.494e9, "1.5B": 1.54e9, "3B": 3.09e9, "4B": 4.02e9, "7B": 7.61e9, "8B": 8.03e9,
              "14B": 14.8e9, "32B": 32.8e9, "70B": 70.6e9, "405B": 405.9e9}  # fmt: skip
-"""as the model cards have it"""
+"""weight counts on the model cards"""
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_weights_are_as_many_as_published(size):
+def test_weight_counts_match_the_publication(size):
     assert SIZES[size].weights == pytest.approx(PUBLISHED[size], rel=0.005)
 
 
-def test_weights_of_a_checkpoint_are_those_in_its_file():
+def test_weight_count_equals_the_checkpoint_file():
     from safetensors import safe_open
 
     place = base_path("tiny-base")
@@ -37,20 +37,20 @@ def _numbers(shape):
 
 
 @pytest.mark.parametrize(("text", "weights"), [("360M", 360e6), ("1T", 1e12), ("20B", 20e9)])
-def test_other_sizes_are_stretched(text, weights):
+def test_unlisted_sizes_scale_the_nearest_shape(text, weights):
     assert shape_of_size(text).weights == pytest.approx(weights, rel=0.06)
 
 
-def test_adapters_are_counted_by_hand():
+def test_lora_weight_count_by_hand():
     shape = SIZES["135M"]  # q and o: 576 + 576; k and v: 576 + 192; gate, up, down: 576 + 1,536
     assert shape.lora_weights(8) == 30 * 8 * (2 * (576 + 576) + 2 * (576 + 192) + 3 * (576 + 1536))
 
 
-def test_what_is_no_size_is_none():
+def test_shape_of_size_returns_none_for_other_names():
     assert shape_of_size("tiny-base") is None and shape_of_size("8") is None
 
 
-def test_what_is_not_known_is_refused(tmp_path):
+def test_unsupported_or_damaged_configs_are_rejected(tmp_path):
     with pytest.raises(TacitError, match="mixture of 128 experts"):
         shape_of_config({"num_experts": 128}, "moe")
     with pytest.raises(TacitError, match="does not say 'hidden_size'"):

@@ -1,6 +1,5 @@
-"""The arithmetic of a plan beside what was measured (docs/experiments/archive/log.md, Speed; one H200 and one CPU core) and
-published. Where a figure
-was used to find the shares in devices.py, it must come back closely; the others are held to the factor that stands in
+"""Planning estimates against our measurements (docs/experiments/archive/log.md, Speed; one H200 and one CPU core) and
+published figures. Figures used to fit the shares in devices.py must be matched closely; the others within the factor stated in
 docs/guides/planning.md."""
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ def within(factor: float, found: float, measured: float) -> bool:
         ("135M", 256, "vllm", 21.1e3), ("135M", 1024, "vllm", 20.0e3), ("1.5B", 256, "vllm", 12.9e3),
     ],
 )  # fmt: skip
-def test_tokens_a_second_of_a_rollout(size, rows, sampler, measured):
-    """200 + 32 tokens: six figures, from which launches, rows and shares of the bandwidth were found"""
+def test_rollout_tokens_per_second_match_measurement(size, rows, sampler, measured):
+    """200 + 32 tokens. These six figures were used to fit launch time, row limits and bandwidth shares."""
     one = server(SIZES[size], H200, SAMPLERS[sampler], 216, rows)
     assert within(1.2, rows * 32 / one.turn_s(rows, 200, 32), measured)
 
 
 @pytest.mark.parametrize(("size", "measured"), [("135M", 63.0e3), ("1.5B", 40.3e3)])
-def test_prompts_in_groups_are_read_once(size, measured):
+def test_group_prefill_is_shared(size, measured):
     one = server(SIZES[size], H200, SAMPLERS["local"], 216, 256)
     assert within(1.2, 256 * 32 / (256 / 8 * 200 / one.prefill_rate + 32 * one.step_s(256)), measured)
 
@@ -58,20 +57,20 @@ def test_prompts_in_groups_are_read_once(size, measured):
         (TINY, CPU, ON_CPU, 14_380, 1.3),
     ],
 )
-def test_tokens_a_second_of_an_update(shape, device, reached, measured, factor):
+def test_update_tokens_per_second_match_measurement(shape, device, reached, measured, factor):
     work = uniform(128, 1, 200, 33)
     seconds = combined_s(update_s(shape, device, reached, 1, work, Training(), 65_536, Network()), False)
     assert within(factor, work.tokens / seconds, measured)
 
 
-def test_a_rollout_on_one_core():
+def test_single_core_rollout_matches_measurement():
     one = server(TINY, CPU, ON_CPU, 80, 64)
     assert within(1.3, 64 * 32 / one.turn_s(64, 64, 32), 7854)
 
 
-def test_whole_iterations_of_one_card():
-    """Not used to find anything. 135M: 128 episodes, 3,650 turns of 479 + 8 tokens, 30 s. 1.5B in lockstep: 64 episodes, 50
-    turns of 523 + 175 tokens, each turn as long as the longest completion (512), 214 s."""
+def test_single_gpu_iteration_times_match_measurement():
+    """Not used for fitting. 135M: 128 episodes, 3,650 turns of 479 + 8 tokens, 30 s. 1.5B in lockstep: 64 episodes, 50 turns
+    of 523 + 175 tokens, each turn as long as the longest completion (512), 214 s."""
 
     def iteration(size: str, played, learned) -> float:
         shape = SIZES[size]
@@ -84,31 +83,31 @@ def test_whole_iterations_of_one_card():
     assert within(1.3, iteration("1.5B", uniform(64, 50, 523, 512), uniform(64, 50, 523, 175)), 214)
 
 
-def test_an_update_of_1_5b_fits_with_32k_tokens_and_not_with_65k():
+def test_update_of_1_5b_fits_32k_tokens_but_not_65k():
     assert 32_768 <= most_micro_tokens(SIZES["1.5B"], H200, 1, Training()) < 65_536
 
 
 @pytest.mark.parametrize(("ranks", "published"), [(8, 5762), (128, 5605)])
-def test_tokens_a_second_of_fsdp_as_published(ranks, published):
-    """torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Llama 3.1 8B, FSDP, two rows of 8,192 tokens a GPU"""
+def test_fsdp_tokens_per_second_match_torchtitan(ranks, published):
+    """torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Llama 3.1 8B, FSDP, two rows of 8,192 tokens per GPU."""
     work = uniform(2 * ranks, 1, 8191, 1)
     parts = update_s(SIZES["8B"], H100, SAMPLERS["local"], ranks, work, Training(), 16_384, Network())
     assert within(1.25, work.tokens / combined_s(parts, True) / ranks, published)
 
 
-def test_memory_of_fsdp_as_published():
-    """The same table: 82.4 GiB on 8 GPUs and 67.0 on 128, with activations kept of some operations: between all and none."""
+def test_fsdp_memory_matches_torchtitan():
+    """The same table: 82.4 GiB on 8 GPUs and 67.0 on 128 with selective recomputation, so between all and none."""
 
     def gib(ranks: int, recompute: bool) -> float:
         return sum(rank_memory(SIZES["8B"], H100, ranks, Training(recompute=recompute), 16_384).values()) / 2**30
 
     assert gib(8, True) < 82.4 < gib(8, False) and gib(128, True) < 67.0 < gib(128, False)
-    assert gib(8, False) - gib(128, False) == pytest.approx(82.4 - 67.0, rel=0.15)  # what is in shards
+    assert gib(8, False) - gib(128, False) == pytest.approx(82.4 - 67.0, rel=0.15)  # the sharded part
 
 
-def test_one_row_of_8b_on_an_a100_as_published():
-    """johnmusgrave.com/p/vllm-throughput-latency-sweep-on: vLLM, A100 40 GB, 75 tokens/s alone and 6.6 times as many with 8
-    rows"""
+def test_vllm_throughput_of_8b_on_a100_matches_publication():
+    """johnmusgrave.com/p/vllm-throughput-latency-sweep-on: vLLM, A100 40 GB, 75 tokens/s for one row and 6.6 times as many for
+    8 rows."""
     one = server(SIZES["8B"], Device("a100-40", 40e9, 1.555e12, 312e12, 300e9), SAMPLERS["vllm"], 1088, 8)
     assert within(1.15, 1 / one.step_s(1), 75)
     assert within(1.2, 8 * one.step_s(1) / one.step_s(8), 6.6)
@@ -117,9 +116,9 @@ def test_one_row_of_8b_on_an_a100_as_published():
 @pytest.mark.parametrize(
     ("size", "gpus", "wide", "length", "published"), [("8B", 16, 1, 1060, 97.7), ("32B", 32, 4, 3206, 393)]
 )
-def test_steps_of_grpo_as_published(size, gpus, wide, length, published):
-    """NeMo RL 0.4, docs/about/performance-summary.md: 2,048 samples, H100s that sample and then train, log-probabilities scored
-    once more. Our figure has no stragglers and no change-over, so it must be below theirs, by at most a factor of 2.5."""
+def test_grpo_step_time_is_within_published_bounds(size, gpus, wide, length, published):
+    """NeMo RL 0.4, docs/about/performance-summary.md: 2,048 samples, H100s that sample and then train, with log-probabilities
+    scored once more. Our estimate has no stragglers or switching time, so it must be lower, by at most a factor of 2.5."""
     shape, work = SIZES[size], uniform(2048, 1, 200, length - 200)
     one = server(shape, H100, SAMPLERS["vllm"], length / 2, 1024, wide)
     update = update_s(shape, H100, SAMPLERS["vllm"], gpus, work, Training(), 8192, Network(), scorings=1)
@@ -127,9 +126,8 @@ def test_steps_of_grpo_as_published(size, gpus, wide, length, published):
     assert published / 2.5 < ours < published
 
 
-def test_a_push_of_a_trillion_weights_as_published():
-    """jd-unleashed.com/blog/rdma-transfer: point to point 7 s for 1T weights in FP8, some 7 times as quick as broadcasts
-    were"""
+def test_weight_push_of_1t_matches_publication():
+    """jd-unleashed.com/blog/rdma-transfer: point to point, 7 s for 1T weights in FP8, about 7 times as fast as broadcasts."""
     shape = ModelShape("1T", 61, 7168, 64, 64, 112, 250_000, 163_840)
     one_byte = Device("h100", 80e9, 3.35e12, 989e12, 450e9, number_bytes=1)
     seconds = push_s(shape, one_byte, Training(), Network(), 64) * 1e12 / shape.weights

@@ -1,4 +1,4 @@
-"""The command itself: worlds measured, recorded runs read, refusals in words."""
+"""`tacit plan`: measured worlds, recorded runs, printed commands, and error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.engines.models.bases import base_path
 TOLD = ["--turns", "20", "--prompt-tokens", "500", "--completion-tokens", "30"]
 
 
-def test_the_issues_command(capsys, tmp_path):
+def test_plan_command_prints_and_writes_a_plan(capsys, tmp_path):
     assert main(["plan", "--model", "8B", "--gpus", "64", "--world", "alfworld", "--json", str(tmp_path / "plan.json")]) == 0
     out = capsys.readouterr().out
     assert "Llama-3.1-8B, 8.03B weights" in out and "an iteration" in out and "other divisions" in out
@@ -28,25 +28,25 @@ def test_the_issues_command(capsys, tmp_path):
     assert plan["devices"] <= 64 and plan["iteration"] == pytest.approx(plan["rollout"] + plan["update_total"] + plan["push"])
 
 
-def test_several_numbers_make_a_table(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")  # words stay whole
+def test_several_gpu_counts_make_a_table(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # no line breaks inside phrases
     assert main(["plan", "--model", "70B", "--gpus", "8,128", *TOLD]) == 0
     out = capsys.readouterr().out
     assert "does not fit" in out and "What would fit: --engine.lora-rank 16" in out and "128" in out
 
 
-def test_what_does_not_fit_is_an_answer_of_its_own(capsys):
+def test_plan_that_does_not_fit_exits_with_one(capsys):
     assert main(["plan", "--model", "70B", "--gpus", "1", *TOLD]) == 1
     assert "what would" in capsys.readouterr().out
 
 
-def test_a_checkpoint_is_measured_with_its_own_tokenizer(capsys):
+def test_checkpoint_is_measured_with_its_own_tokenizer(capsys):
     arguments = ["--gpus", "1", "--gpu", "cpu", "--sampler", "local", "--world", "countdown", "--measure", "4"]
     assert main(["plan", "--model", "tiny-base", *arguments]) == 0
     assert "tokenizer of tiny-base" in capsys.readouterr().out
 
 
-def test_a_run_is_measured(capsys, tmp_path):
+def test_recorded_run_is_measured(capsys, tmp_path):
     records = [{"turns": [{"prompt_tokens": 100 + i, "tokens": 5}] * (1 + i)} for i in range(8)]
     with gzip.open(tmp_path / "rl-000001.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
@@ -67,7 +67,7 @@ def test_a_run_is_measured(capsys, tmp_path):
         (["--model", "8B", *TOLD, "--ranks", "8", "--servers", "8"], "8 ranks and 8 servers do not go into 8 devices"),
     ],
 )
-def test_mistakes_are_said_in_words(argv, message, capsys):
+def test_invalid_arguments_are_reported(argv, message, capsys):
     assert main(["plan", *argv]) == 2
     assert message in capsys.readouterr().err
 
@@ -90,7 +90,7 @@ def resolved(command: str) -> Recipe:
         (["--gpus", "8", "--server-gpus", "2"], "sharded", {"lora_rank": 0}),
     ],
 )  # fmt: skip
-def test_the_printed_command_starts_the_planned_run(argv, engine, expected, capsys, tmp_path):
+def test_printed_command_starts_the_planned_run(argv, engine, expected, capsys, tmp_path):
     played = ["--world", "countdown", "--measure", "2", "--method", "bipace", "--group-size", "4", "--no-chat"]
     told = ["--model", "tiny-base", "--gpu", "a100", *argv, *played, "--episodes", "64", "--json", str(tmp_path / "plan.json")]
     assert main(["plan", *told]) == 0
@@ -104,8 +104,8 @@ def test_the_printed_command_starts_the_planned_run(argv, engine, expected, caps
     assert recipe.train.overlap == int("--overlap" in argv)
 
 
-def test_a_run_goes_on_with_more_gpus_as_it_was(capsys, tmp_path):
-    """`--from RUN` with the run's own model: its settings, its adapters, its completions, and another directory."""
+def test_plan_from_run_keeps_its_settings(capsys, tmp_path):
+    """`--from RUN` with the run's own model keeps its settings, adapters and completion length, in a new directory."""
     engine = {"lora_rank": 4, "device": "cpu"}
     said = {("world",): "countdown", ("model",): "tiny-base", ("out",): "x"}
     settings = Recipe.resolve(None, {**said, **{("engine", name): value for name, value in engine.items()}})
@@ -131,13 +131,13 @@ def test_a_run_goes_on_with_more_gpus_as_it_was(capsys, tmp_path):
         (["--model", "8B", "--completion-tokens", "90"], "90 tokens a turn (--completion-tokens)"),
     ],
 )
-def test_it_says_where_completion_lengths_come_from(argv, words, capsys, monkeypatch):
+def test_plan_states_the_source_of_completion_lengths(argv, words, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["plan", "--world", "countdown", "--measure", "2", "--gpus", "8", *argv]) == 0
     assert words in capsys.readouterr().out
 
 
-def test_a_hub_id_is_read_from_the_cache_and_refused_if_it_is_nowhere(capsys, tmp_path, monkeypatch):
+def test_hub_id_is_read_from_cache_or_rejected(capsys, tmp_path, monkeypatch):
     import huggingface_hub
 
     place = tmp_path / "snapshot"
@@ -166,7 +166,7 @@ def test_a_hub_id_is_read_from_the_cache_and_refused_if_it_is_nowhere(capsys, tm
         (["Tesla T4"], "h100", "Tesla T4 is not in the table"),
     ],
 )
-def test_the_gpu_is_the_one_found_here(found, device, why, capsys, monkeypatch, tmp_path):
+def test_default_gpu_is_the_detected_one(found, device, why, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("tacit.cli.plan.find_gpus", lambda: found)
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["plan", "--model", "135M", *TOLD, "--json", str(tmp_path / "plan.json")]) == 0
@@ -174,7 +174,7 @@ def test_the_gpu_is_the_one_found_here(found, device, why, capsys, monkeypatch, 
     assert plan["device"] == device and why in out and plan["plans"][0]["devices"] <= (len(found) or 8)
 
 
-def test_help_is_light():
+def test_plan_help_does_not_import_torch():
     code = "import sys; from tacit.cli.main import main; main(['plan', '--help']); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip().endswith("False"), done.stderr

@@ -1,4 +1,4 @@
-"""Answers to the corpus's questions found the slow way: by words and lists, without the expressions that made them."""
+"""Independent checker for the corpus's questions: parses texts with plain string operations, not the generator's regexes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tacit.worlds.countdown.world import Operation, evaluate
 
 
 def fields_of(text: str) -> dict[str, str]:
-    """`label: value` on a line of its own, the label in small letters and spaces"""
+    """`label: value` lines; the label is lowercase letters and spaces."""
     found = {}
     for line in text.split("\n"):
         label, colon, value = line.partition(": ")
@@ -17,7 +17,7 @@ def fields_of(text: str) -> dict[str, str]:
 
 
 def spelled_out(value: str) -> list[str]:
-    """`drawer 1-3 5, bed 1` as drawer 1, drawer 2, drawer 3, drawer 5, bed 1"""
+    """Expands `drawer 1-3 5, bed 1` to drawer 1, drawer 2, drawer 3, drawer 5, bed 1."""
     names = []
     for part in value.split(", "):
         kind: list[str] = []
@@ -38,7 +38,7 @@ def spelled_out(value: str) -> list[str]:
 
 
 def places_of(line: str) -> dict[str, list[str]]:
-    """what lies where, by the line that says what is seen now"""
+    """Objects by place, from the line with the current observation."""
     found = {}
     for piece in line.rstrip(" >").replace("|", ";").split(";"):
         place, colon, things = piece.strip().partition(": ")
@@ -48,7 +48,7 @@ def places_of(line: str) -> dict[str, list[str]]:
 
 
 def is_right(question: str, answer: str, text: str, actions: tuple[str, ...]) -> tuple[str, bool]:
-    """(kind of question, whether that is its answer and no other could be)"""
+    """(kind of question, whether the answer is the only right one)"""
     fields = fields_of(text)
     if question in fields:
         return "field", answer == fields[question]

@@ -1,4 +1,4 @@
-"""The corpus: nobody in it knows what to do, nobody is measured on its tasks, and it is the same however it is made."""
+"""The corpus contains no expert knowledge and no evaluation tasks, and is reproducible."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ PLAYABLE = [
     for name, world in ((name, get_environment(name)) for name in WORLDS)
     if not world.slow
 ]
-"""random play needs what is possible to be listed, which a slow world does not do at every step"""
+"""random play needs listed actions, which slow worlds do not give at every step"""
 
 
 class Watched:
-    """A world that keeps, for each turn, what was possible then and a turn before, and what was done."""
+    """A world that records, for each turn, the admissible actions of this and the previous turn, and the action taken."""
 
     def __init__(self, live, kept):
         self._live, self._kept = live, kept
@@ -60,7 +60,7 @@ def refuse(*_):
 
 
 @pytest.mark.parametrize("name", PLAYABLE)
-def test_actions_are_drawn_from_what_is_possible_and_no_expert_is_asked(name):
+def test_corpus_actions_are_random_admissible_actions_without_experts(name):
     world, kept = get_environment(name), []
     blind = replace(
         world, make=lambda: Watched(world.make(), kept), experts=dict.fromkeys(world.experts, refuse), example_texts=refuse
@@ -80,7 +80,7 @@ def test_actions_are_drawn_from_what_is_possible_and_no_expert_is_asked(name):
     assert 0 < strayed < 2 * STRAY * len(kept)
 
 
-def test_every_possible_action_is_as_likely_for_the_timid_and_every_verb_for_the_bold():
+def test_random_action_is_uniform_over_actions_or_over_verbs():
     seen = Observation("", (*(f"go to drawer {n}" for n in range(9)), "look"))
     rng = Random(0)
     timid = Counter(random_action(rng, seen, bold=False) for _ in range(5000))
@@ -90,7 +90,7 @@ def test_every_possible_action_is_as_likely_for_the_timid_and_every_verb_for_the
 
 
 @pytest.mark.parametrize("name", PLAYABLE)
-def test_tasks_come_from_the_training_split_with_seeds_of_their_own(name):
+def test_corpus_tasks_use_train_split_and_separate_seeds(name):
     world, asked = get_environment(name), []
 
     def tasks(split, count, seed):
@@ -100,21 +100,21 @@ def test_tasks_come_from_the_training_split_with_seeds_of_their_own(name):
     for seed in (0, 1):
         list(make_documents(replace(world, tasks=tasks), 2, seed))
     (first, one), (second, other) = asked
-    assert first == second == "train" and one != other and min(one, other) > 1 << 32  # far from any seed a person types
+    assert first == second == "train" and one != other and min(one, other) > 1 << 32  # far from any seed a user would choose
 
 
 def content(task: Task) -> str:
-    """What a task is, whatever it is called and in which order its numbers are told."""
+    """A task without its name and without the order of its numbers."""
     data = dict(task.data)
     if "numbers" in data:
         return json.dumps([sorted(data["numbers"]), data["target"]])
     return json.dumps([task.family, task.goal, data], sort_keys=True, default=str)
 
 
-# Errands are always run in the same town, whose 576 are all there is to train and to measure on; no base reads of them.
+# Errands has 576 tasks in one town, used for both training and evaluation, so no base is pretrained on it.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PLAYABLE if name.values != ("errands",)])
-def test_no_task_of_a_panel_or_of_a_run_is_among_them(name):
+def test_corpus_contains_no_panel_or_training_tasks(name):
     world, drawn = get_environment(name), []
 
     def tasks(split, count, seed):
@@ -124,7 +124,7 @@ def test_no_task_of_a_panel_or_of_a_run_is_among_them(name):
     for shard in range(2):
         list(make_documents(replace(world, tasks=tasks), 400, corpus_module.derive(0, "shard", 500 * shard)))
     there = {content(task) for task in drawn}
-    closed = name == "webshop"  # a shop has so many goals: those to train on are shared, those to be measured on never
+    closed = name == "webshop"  # the shop has a fixed set of goals: training goals are shared, test goals never
     assert len(drawn) == 800 and len(there) > (700 if closed else 790)
     generated = [s for s in world.splits if not s.startswith(("published", "original", "valid", "human", "boxoban", "adapt"))]
     generated = [s for s in generated if not (closed and s == "train")]
@@ -134,7 +134,7 @@ def test_no_task_of_a_panel_or_of_a_run_is_among_them(name):
 
 
 @pytest.mark.parametrize("name", PLAYABLE)
-def test_documents_are_a_function_of_the_seed(name):
+def test_documents_depend_only_on_the_seed(name):
     world = get_environment(name)
     made = [list(make_documents(world, 4, seed)) for seed in (7, 7, 8)]
     assert made[0] == made[1] != made[2]
@@ -142,7 +142,7 @@ def test_documents_are_a_function_of_the_seed(name):
     assert all(d.prompt and d.answer for d in made[0])
 
 
-def test_a_world_without_a_tracker_is_read_in_histories():
+def test_world_without_tracker_uses_history_contexts():
     world = replace(get_environment("countdown"), tracker=None)
     assert len(list_contexts(world)) == 4 < len(list_contexts(get_environment("countdown")))
     assert list(make_documents(world, 2, 0))
@@ -153,7 +153,7 @@ def corpus(processes=1, seed=0, limit=1024, episodes=None):
 
 
 @pytest.mark.slow
-def test_it_is_the_same_for_any_number_of_processes(monkeypatch):
+def test_corpus_is_identical_for_any_number_of_processes(monkeypatch):
     monkeypatch.setattr(corpus_module, "EPISODES_PER_SHARD", 3)
     alone, together = corpus(), corpus(processes=2)
     assert np.array_equal(alone.tokens, together.tokens) and np.array_equal(alone.starts, together.starts)
@@ -161,13 +161,13 @@ def test_it_is_the_same_for_any_number_of_processes(monkeypatch):
     assert not np.array_equal(alone.tokens[:500], corpus(seed=1).tokens[:500])
 
 
-def test_a_larger_corpus_has_the_smaller_ones_shards(monkeypatch):
+def test_larger_corpus_starts_with_the_smaller_one(monkeypatch):
     monkeypatch.setattr(corpus_module, "EPISODES_PER_SHARD", 3)
     small, large = corpus(episodes={"countdown": 3}), corpus(episodes={"countdown": 6})
     assert np.array_equal(large.tokens[: len(small.tokens)], small.tokens) and len(large) > len(small)
 
 
-def test_a_row_is_the_document_as_the_policy_reads_and_writes_it():
+def test_row_is_the_tokenized_prompt_and_answer():
     bpe, found = Tokenizer.from_file(str(TOKENIZER)), corpus(episodes={"cooking": 2})
     made = list(make_documents(get_environment("cooking"), 2, corpus_module.derive(0, "shard", 0)))
     assert len(found) == len(made) == sum(found.documents.values())
@@ -179,20 +179,20 @@ def test_a_row_is_the_document_as_the_policy_reads_and_writes_it():
         assert bpe.decode(tokens[len(prompt) :]) == document.answer
 
 
-def test_what_is_too_long_is_left_out():
+def test_too_long_documents_are_left_out():
     whole, short = corpus(), corpus(limit=60)
     lengths = np.diff(whole.starts)
     assert 0 < len(short) == (lengths <= 60).sum() < len(whole)
     assert np.diff(short.starts).max() <= 60
 
 
-def test_every_document_comes_once_before_any_comes_again():
+def test_batches_are_epochs_without_repetition():
     found = corpus(episodes={"countdown": 3})
     numbers = {found.row(i).tobytes(): i for i in range(len(found))}
     rows = len(found) // 4
     steps = [[numbers[r.tobytes()] for r in step] for step in iterate_batches(found, rows, 8, seed=5)]
     once = [i for step in steps[:4] for i in step]
-    # Two turns may read alike: what counts is that nothing comes more often than it is there.
+    # Two documents may be equal, so compare counts: nothing occurs more often than in the corpus.
     there = Counter(numbers[found.row(i).tobytes()] for i in range(len(found)))
     assert all(len(step) == rows for step in steps) and not Counter(once) - there
     again = [[numbers[r.tobytes()] for r in step] for step in iterate_batches(found, rows, 8, seed=5, first=2)]
@@ -201,6 +201,6 @@ def test_every_document_comes_once_before_any_comes_again():
     assert len(all_of_it) == len(found)
 
 
-def test_the_tokenizer_is_trained_on_documents_of_every_world():
+def test_tokenizer_texts_cover_every_world():
     texts = sample_texts(["cooking", "countdown"], 0, each=50)
     assert any("recipe" in text for text in texts) and any("op(" in text for text in texts) and len(texts) <= 4 * 50

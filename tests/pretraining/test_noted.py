@@ -1,4 +1,4 @@
-"""Notes in the corpus: about actions, sometimes wrong, and never better than chance."""
+"""Notes in the corpus: they name actions, are sometimes wrong, and never guide the choice of action."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def note_of(text: str) -> str:
     return text.partition(f"{OPEN}\n")[2].partition(f"\n{CLOSE}")[0]
 
 
-def test_half_name_what_is_done_and_the_others_something_else():
+def test_half_of_the_notes_name_the_action_taken():
     rng, kinds = Random(0), Counter()
     for _ in range(4000):
         taken = rng.choice(POSSIBLE)
@@ -34,7 +34,7 @@ def test_half_name_what_is_done_and_the_others_something_else():
 
 
 @pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown"])
-def test_every_world_has_them_and_the_action_stays_random(name):
+def test_corpus_has_notes_and_is_reproducible(name):
     world = get_environment(name)
     made = list(islice(make_documents(world, 40, 0), 1200))
     with_note = [d for d in made if d.kind == "noted action"]

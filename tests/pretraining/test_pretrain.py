@@ -1,4 +1,4 @@
-"""The loop of pretraining, and the measure of reading, with policies that are no models."""
+"""The pretraining loop and the reading measure, with fake policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.training.imitation import cosine
 from tacit.worlds import get_environment
 
 
-def test_each_step_takes_its_rows_and_its_learning_rate():
+def test_each_step_uses_its_rows_and_learning_rate():
     corpus = Corpus(np.arange(40, dtype=np.uint16), np.arange(0, 41, 4), {})
     settings = PretrainingSettings(steps=6, rows=5, lr=0.5, warmup=0.4, seed=2)
     taken, said = [], []
@@ -29,7 +29,7 @@ def test_each_step_takes_its_rows_and_its_learning_rate():
 
 
 class Reader(PolicyHooks):
-    """Reads text as bytes and answers by heart."""
+    """A fake policy that encodes text as bytes and answers from a function."""
 
     def __init__(self, answers, context_limit=10_000):
         self._answers, self.context_limit, self.asked = answers, context_limit, []
@@ -53,13 +53,13 @@ def right() -> dict[str, str]:
     return {d.prompt: d.answer for d in made if d.kind == "questions"}
 
 
-def test_only_exact_answers_count(right):
+def test_measure_reading_counts_only_exact_answers(right):
     world = get_environment("countdown")
     assert measure_reading(Reader(right.__getitem__), [world], 3, each=40) == {"countdown questions": 1.0}
     assert measure_reading(Reader(lambda text: right[text] + " "), [world], 3, each=40) == {"countdown questions": 0.0}
 
 
-def test_questions_with_several_answers_do_not_count_and_long_prompts_are_not_asked(right):
+def test_ambiguous_questions_and_long_prompts_are_skipped(right):
     world = get_environment("countdown")
 
     def fails_at_how(text):
@@ -70,6 +70,6 @@ def test_questions_with_several_answers_do_not_count_and_long_prompts_are_not_as
     assert 0 < len(reader.asked) < 40 and max(map(len, reader.asked)) < 150
 
 
-def test_it_is_asked_what_the_corpus_does_not_have(right):
+def test_reading_questions_are_not_in_the_corpus(right):
     made = {d.prompt for d in make_documents(get_environment("countdown"), 40, 3) if d.kind == "questions"}
     assert len(right.keys() & made) < 0.02 * len(right)

@@ -1,4 +1,4 @@
-"""Every question has the answer that the text gives, by another way of reading it."""
+"""Every generated question has the right answer, checked by an independent parser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIELDS = {"field", "first", "next", "in", "how", "can"}
 
 
 def turns(name: str, episodes: int, seed: int):
-    """(what is read, what is seen) in random play, in all contexts"""
+    """(prompt text, observation) of random play, over all contexts."""
     world, rng = get_environment(name), Random(seed)
     contexts = [context for context, _ in list_contexts(world)]
     for i, task in enumerate(world.tasks("train", episodes, seed)):
@@ -39,7 +39,7 @@ def turns(name: str, episodes: int, seed: int):
     [("alfworld", FIELDS | {"where"}), ("cooking", {"field", "first", "next", "in", "where", "can"}),
      ("countdown", {"field", "how", "can", "arithmetic"})],
 )  # fmt: skip
-def test_the_answers_are_right(name, kinds):
+def test_generated_answers_are_right(name, kinds):
     world, rng, asked = get_environment(name), Random(5), Counter()
     for text, observation in turns(name, 140, seed=41):
         for question, answer in make_questions(rng, text, observation, world.questions):
@@ -50,7 +50,7 @@ def test_the_answers_are_right(name, kinds):
     assert min(asked.values()) > 50, asked
 
 
-def test_both_answers_of_yes_and_no_are_given():
+def test_yes_and_no_answers_both_occur():
     said, rng = Counter(), Random(6)
     for text, observation in turns("alfworld", 60, seed=42):
         for question, answer in make_questions(rng, text, observation, None):
@@ -73,13 +73,13 @@ def test_both_answers_of_yes_and_no_are_given():
         ("nothing", ["nothing"]),
     ],
 )
-def test_a_list_read_out(value, names):
+def test_expand_entries_lists_numbered_names(value, names):
     assert expand_entries(value) == names
     if "(" not in value:
         assert spelled_out(value) == names or value == "2 of 3"
 
 
-def test_any_list_of_numbered_things_is_read_out():
+def test_expand_entries_equals_independent_parser_on_random_lists():
     rng = Random(7)
     for _ in range(3000):
         parts, names = [], []
@@ -94,19 +94,19 @@ def test_any_list_of_numbered_things_is_read_out():
         assert expand_entries(", ".join(parts)) == names == spelled_out(", ".join(parts))
 
 
-def test_what_lies_nowhere_is_not_asked_for():
+def test_no_where_question_about_empty_places():
     for now in ("drawer 1: nothing >", "fridge 1 open: nothing >"):
         for seed in range(20):
             asked = make_questions(Random(seed), f"put a pan in fridge.\n{now}", Observation(now, ("look",)), None)
             assert not [question for question, _ in asked if question.startswith("where")]
 
 
-def test_what_lies_in_two_places_is_not_asked_for():
+def test_no_where_question_about_objects_in_two_places():
     now = "kitchen | table: knife, apple; counter: apple; floor: apple | west"
     asked = {q for s in range(60) for q, _ in make_questions(Random(s), now, Observation(now, ("look",)), None)}
     assert "where knife" in asked and "where apple" not in asked
     assert places_of(now) == {"table": ["knife", "apple"], "counter": ["apple"], "floor": ["apple"]}
 
 
-def test_nothing_to_do_nothing_to_ask():
+def test_empty_prompt_has_no_questions():
     assert make_questions(Random(0), "", Observation(""), None) == []

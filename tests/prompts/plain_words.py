@@ -1,4 +1,4 @@
-"""A wording in which every part of a prompt can be told from every other."""
+"""A wording in which every part of a prompt is recognizable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plain(Wording):
 
 
 class Recalling(Plain):
-    """Speaks of the past where one is shown, and only there."""
+    """Mentions past turns only if they are shown."""
 
     def now(self, number, observation, admissible):
         return f"after what stands above, {super().now(number, observation, admissible)}"

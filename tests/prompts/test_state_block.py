@@ -1,4 +1,4 @@
-"""The constant context: what is in it, what is left out on request, and that it never grows."""
+"""The constant context: its parts, its ablations, and its bounded size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tacit.worlds import get_environment
 
 @dataclass(frozen=True)
 class Diary:
-    """Counts turns; a gossiping one writes all of them down."""
+    """A tracker that counts turns; with `gossip` it renders all past actions, so the block grows."""
 
     gossip: bool = False
     version: str = "diary-1"
@@ -46,7 +46,7 @@ def prompts(context, turns=4, condition=PLAIN):
     return out
 
 
-def test_the_context_is_task_turn_before_block_and_observation():
+def test_prompt_has_task_previous_turn_block_and_observation():
     first, *_, last = prompts(StateBlock(Plain(), Diary()))
     assert first.text.splitlines() == ["task: win", "block: win from o0, 0 done", "1: see o0", "answer bare"]
     assert last.text.splitlines() == [
@@ -58,7 +58,7 @@ def test_the_context_is_task_turn_before_block_and_observation():
     ]
 
 
-def test_no_turn_is_spoken_of_that_is_not_shown():
+def test_prompt_mentions_previous_turn_only_when_shown():
     first, second, *_ = prompts(StateBlock(Recalling(), Diary()))
     assert first.now == "block: win from o0, 0 done\n1: see o0"
     assert second.now == "block: win from o0, 1 done\nafter what stands above, 2: see o1"
@@ -66,8 +66,8 @@ def test_no_turn_is_spoken_of_that_is_not_shown():
     assert prompts(StateBlock(Recalling(), Diary(), one_step=False))[1].now == "block: win from o0, 1 done\n2: see o1"
 
 
-def test_ablations_leave_out_what_they_say_and_measure_the_same():
-    """`prompts` itself checks the signals."""
+def test_ablations_drop_prompt_parts_but_keep_signals():
+    """The helper `prompts` checks the signals."""
     assert prompts(StateBlock(Plain(), Diary(), block=False))[-1].text.splitlines()[1:3] == ["3: saw o2, did a2", "4: see o3"]
     assert prompts(StateBlock(Plain(), Diary(), one_step=False))[-1].history == ()
     bare = prompts(StateBlock(Plain(), Diary(), block=False, one_step=False))
@@ -75,8 +75,8 @@ def test_ablations_leave_out_what_they_say_and_measure_the_same():
     assert bare[0] == memoryless.read(Observation("o0", ("a",)))
 
 
-def test_react_contexts_are_histories():
-    """ReAct-1step shows the turn before, ReAct-full all: the same turn, told in the same words."""
+def test_context_without_block_equals_react_history():
+    """ReAct-1step shows the previous turn, ReAct-full all turns, both in the same words."""
     block, react = StateBlock(Plain(), Diary(), block=False, style="tags"), History(Plain(), 1, admissible=False)
     for context in (react, replace(react, turns=None)):
         reader = context.begin(TASK, PLAIN)
@@ -85,18 +85,18 @@ def test_react_contexts_are_histories():
         assert reader.read(Observation("o1")) == prompts(block, 2)[1]
 
 
-def test_actions_are_listed_on_request():
+def test_admissible_actions_are_listed_on_request():
     assert prompts(StateBlock(Plain(), Diary(), admissible=True))[0].now.endswith("1: see o0 ['a']")
 
 
-def test_a_note_follows_the_task_and_does_not_count():
+def test_note_follows_the_task_and_is_outside_the_bound():
     context = StateBlock(Plain(), Diary(), bound=80)
     noted = prompts(context, condition=Condition("guided", "x" * 500))[-1]
     assert noted.text.splitlines()[:4] == ["task: win", "<note>", "x" * 500, "</note>"]
     assert noted.with_notes(task_note="") == prompts(context)[-1]
 
 
-def test_a_prompt_beyond_the_bound_is_an_error_that_says_what_grew():
+def test_prompt_beyond_the_bound_is_an_error():
     context = StateBlock(Plain(), Diary(gossip=True), bound=120)
     with pytest.raises(
         TacitError, match=r"turn \d+ of task 'w/1' has \d+ characters, more than the bound of 120 .*state block"
@@ -108,12 +108,12 @@ def test_a_prompt_beyond_the_bound_is_an_error_that_says_what_grew():
         prompts(StateBlock(Plain(), Diary(), bound=exact - 1), 1)
 
 
-def test_two_episodes_share_nothing():
+def test_two_episodes_share_no_state():
     context = StateBlock(Plain(), Diary())
     assert prompts(context) == prompts(context)
 
 
-def test_signals_reach_the_steps_of_a_rollout():
+def test_tracker_signals_are_stored_in_rollout_steps():
     world = get_environment("countdown")
     context = StateBlock(world.wording("terse"), world.tracker)
     plans = [EpisodePlan(task, seed) for seed, task in enumerate(world.tasks("train", 4, 0))]
@@ -129,8 +129,8 @@ def test_signals_reach_the_steps_of_a_rollout():
 
 @pytest.mark.parametrize(("name", "limit"), [("alfworld", 4000), ("countdown", 4000), ("cooking", 4000), ("webshop", 4000)])
 @pytest.mark.parametrize("wording", ["full", "terse"])
-def test_every_world_with_a_tracker_stays_within_the_default_bound(name, limit, wording):
-    """Experts' episodes, to their end."""
+def test_expert_prompts_stay_within_the_default_bound(name, limit, wording):
+    """Whole expert episodes."""
     world = get_environment(name)
     context = StateBlock(world.wording(wording), world.tracker)
     assert context.bound == limit

@@ -1,5 +1,5 @@
-"""The tracker protocol holds what the paper tracks and pays in worlds we do not have yet: WebShop and ScienceWorld (§3.1,
-Table 6, Figures 5 and 6). Sketches of their trackers along scripted answers; rewards by hand."""
+"""The tracker protocol can express what the paper tracks and rewards in WebShop and ScienceWorld (§3.1, Table 6, Figures 5 and
+6). Sketches of their trackers along scripted transitions; rewards by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Purchase:
 
 
 class ShopTracker:
-    """Query, product, selected and remaining options, readiness to buy."""
+    """Tracks query, product, selected and remaining options, and readiness to buy."""
 
     version = "shop-0"
     progress = {"option": 0.15, "ready": 0.10}
@@ -81,7 +81,7 @@ class Experiment:
 
 
 class LabTracker:
-    """The environment's graded score is paid as it rises, a milestone once."""
+    """Pays increases of the environment's graded score, and a milestone once."""
 
     version = "lab-0"
     per_score = 100 / 33
@@ -103,7 +103,7 @@ class LabTracker:
 
 
 class Script:
-    """A world that gives these answers whatever is done."""
+    """A world that returns the given transitions for any action."""
 
     def __init__(self, answers: Sequence[Transition]) -> None:
         self._answers = iter(answers)
@@ -119,7 +119,7 @@ class Script:
 
 
 def rewards(tracker, actions: Sequence[str], answers: Sequence[Transition], **settings) -> list[float]:
-    """What constant context pays for each step of a scripted episode, played through a rollout."""
+    """The rewards constant context gives each step of a scripted episode, played through a rollout."""
     task = Task("w", "w/1", "f", "train", 0, "win", {"options": ["red", "large"]})
     words = {"full": Plain(), "terse": Plain()}
     world = Environment(
@@ -138,7 +138,7 @@ def going_on(count: int) -> list[Transition]:
     return [Transition(Observation("page"))] * count
 
 
-def test_webshop():
+def test_webshop_rewards_by_hand():
     actions = ["search shirt", "open b1", "open b2", "open b1", "choose red", "choose blue", "choose large", "buy"]
     bought = Transition(Observation("thanks"), done=True, success=True, score=1.0)
     expected = [0.0, 0.0, 0.0, -0.08 - 0.10, 0.15, -0.10, 0.15 + 0.10, 3.0]
@@ -147,7 +147,7 @@ def test_webshop():
     assert rewards(ShopTracker(), ["buy"], [partly]) == pytest.approx([-0.25 - 0.01]), "only an exact purchase is a success"
 
 
-def test_scienceworld():
+def test_scienceworld_rewards_by_hand():
     actions = ["focus on seed", "fly", "water seed"]
     answers = [
         Transition(Observation("You focus."), score=0.25),

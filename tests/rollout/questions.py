@@ -1,4 +1,4 @@
-"""A world of questions: it searches a few lines of text, pays for what is found, and tells capitals from small letters."""
+"""A question world: it searches a few lines of text, rewards hits, and is case-sensitive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tacit.core.world import Environment, Wording
 
 LINES = ("Emma was written by Jane Austen.", "EMMA is a database.", "Ulm lies on the Danube.")
 FOUND = 0.25
-"""paid for a search that finds something"""
+"""reward of a search with a hit"""
 
 
 class Library:
@@ -56,7 +56,7 @@ class Words(Wording):
 
 
 class Reader:
-    """Searches once, then knows."""
+    """Searches once, then gives the right answer."""
 
     def __init__(self, task: Task) -> None:
         self._todo = [f"search {task.data['about']}", f"answer {task.data['answer']}"]

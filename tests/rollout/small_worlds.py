@@ -1,4 +1,4 @@
-"""A corridor to walk down, with every way a world can break built in."""
+"""A corridor world in which every kind of world failure can be triggered."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from tacit.core.world import Wording
 
 
 def corridor(length: int, trouble: str = "", at: int = 0, name: str = "") -> Task:
-    """`trouble` is what happens on trying to leave place `at`: raise, hang, exit, quit, interrupt, slow; or `reset`,
-    `hang_in_reset`."""
+    """`trouble` happens when leaving place `at`: raise, hang, exit, quit, interrupt or slow. `reset` and `hang_in_reset`
+    happen in reset."""
     data = {"length": length, "trouble": trouble, "at": at}
     return Task("corridor", name or f"corridor/{length}{trouble}{at}", "only", "train", 0, f"walk {length}", data)
 
 
 class Corridor:
-    """`forward` moves on; anything else is refused. The end of the corridor is success, `jump` is the end of everything."""
+    """`forward` moves on; any other action is refused. The end of the corridor is success; `jump` ends the episode as a
+    failure."""
 
     closed = 0
 
@@ -64,7 +65,7 @@ class Corridor:
 
 
 def hang() -> None:
-    """Wait for ever, as a world that swallows every error would."""
+    """Wait forever, like a world that swallows every exception."""
     while True:
         try:
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""An episode told again is the episode: the same prompts, from a live world or from the record."""
+"""A replayed episode has the same prompts as its rollout, from a live world or from the record."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def walked(length=5, answer=lambda prompt, seed: "back" if seed % 3 == 0 else "f
 
 @pytest.mark.parametrize("name", ["countdown", "alfworld", "cooking", "searchqa"])
 @pytest.mark.parametrize("kind", ["history", "state block"])
-def test_the_same_prompts_as_in_the_rollout(name, kind):
-    """Of every world, in both contexts, along its expert: live, repeated, and from the record alone."""
+def test_replayed_prompts_equal_those_of_the_rollout(name, kind):
+    """In each world and both contexts, along expert episodes: played live, replayed, and from the record."""
     world = get_environment(name)
     wording = world.wording("terse")
     context = History(wording, 2, False, "bare") if kind == "history" else StateBlock(wording, world.tracker)
@@ -61,7 +61,7 @@ def test_the_same_prompts_as_in_the_rollout(name, kind):
         assert turns[-1].transition.success and turns[-1].transition.done and turns[-1].transition.score == played.score
 
 
-def test_tokens_whole_or_cut_to_leave_room():
+def test_rendered_turns_are_truncated_to_leave_room():
     played = walked()
     whole = [t.tokens for t in render_turns(CONTEXT, played.task, iterate_trajectory(played), NOTE, Tokens())]
     limit = max(map(len, whole)) + 2
@@ -74,14 +74,14 @@ def test_tokens_whole_or_cut_to_leave_room():
     assert len(bare.tokens) == 0 and bare.fits, "nobody asked for tokens"
 
 
-def test_the_record_knows_how_it_ended():
+def test_recorded_trajectory_keeps_how_the_episode_ended():
     (*_, last) = iterate_trajectory(walked(3, answer=lambda prompt, seed: "jump"))
     assert last.transition.done and not last.transition.success and last.transition.label == "fell"
     (*_, last) = iterate_trajectory(walked(99, answer=lambda prompt, seed: "forward"))
     assert not last.transition.done, "the limit of steps ended it, not the world"
 
 
-def test_a_player_acts_when_a_turn_is_asked_for_and_not_before():
+def test_play_episode_acts_lazily():
     asked = []
 
     class Watched:
@@ -96,7 +96,7 @@ def test_a_player_acts_when_a_turn_is_asked_for_and_not_before():
     assert len(list(turns)) == 6 and len(asked) == 7, "and no oftener than the limit"
 
 
-def test_a_world_that_answers_otherwise_differs():
+def test_replay_raises_when_observations_differ():
     played = walked()
     actions, seen = [s.action for s in played.steps], [s.observation.text for s in played.steps]
     assert len(list(replay_actions(Corridor(), played.task, actions, seen))) == len(played)
@@ -109,13 +109,13 @@ def test_a_world_that_answers_otherwise_differs():
         list(replay_actions(Corridor(), played.task, actions, seen))
 
 
-def test_an_episode_without_turns_is_told_in_none():
+def test_episode_without_turns_renders_no_turns():
     played = replace(walked(), steps=(), stop=StopReason.WORLD_ERROR)
     assert list(render_turns(CONTEXT, played.task, iterate_trajectory(played))) == []
     assert list(replay_actions(Corridor(), played.task, [], ["place 0 of 5"])) == []
 
 
-def test_told_by_hand():
+def test_prompt_renderer_step_by_step():
     task, tokens = corridor(2), Tokens()
     world, renderer = Corridor(), PromptRenderer(CONTEXT, task, NOTE)
     observation = world.reset(task)

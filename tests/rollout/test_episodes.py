@@ -1,4 +1,4 @@
-"""Episodes over a sampler that is asked once a turn: what ends an episode, and what a broken world costs."""
+"""Rollouts with a batch sampler: how episodes end, and what a failing world costs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def walk(tasks, answer=lambda prompt, seed: "forward", max_steps=10, context=BAR
     return played, policy
 
 
-def test_countdown_with_its_solver():
+def test_solver_policy_wins_countdown_rollout():
     policy = ScriptedPolicy(solve_countdown)
     context = History(COUNTDOWN.wording("terse"), turns=0, admissible=False, style="bare")
     tasks = COUNTDOWN.tasks("train", 4, 0)
@@ -46,7 +46,7 @@ def test_countdown_with_its_solver():
             assert all(step.valid and step.effective for step in trajectory.steps)
 
 
-def test_a_step_keeps_what_was_read_and_written():
+def test_step_keeps_prompt_and_completion():
     (episode,), policy = walk([corridor(2)], lambda prompt, seed: " forward \nand more")
     first, second = episode.steps
     assert first.observation.text == "place 0 of 2" and second.observation.text == "place 1 of 2"
@@ -57,20 +57,20 @@ def test_a_step_keeps_what_was_read_and_written():
     assert episode.final.text == "place 2 of 2"
 
 
-def test_one_call_per_turn_for_those_still_walking():
+def test_sampler_is_called_once_per_turn_for_open_episodes():
     played, policy = walk([corridor(1), corridor(3), corridor(2), corridor(3)])
     assert [len(call) for call in policy.asked] == [4, 3, 2]
     assert [len(t) for t in played] == [1, 3, 2, 3]
 
 
-def test_a_task_may_have_a_limit_of_its_own():
+def test_task_can_lower_the_step_limit():
     limited = replace(corridor(9), data={**corridor(9).data, "max_steps": 2})
     played, _ = walk([limited, corridor(9)], max_steps=4)
     assert [len(t) for t in played] == [2, 4] and played[0].stop is StopReason.STEP_LIMIT
     assert [len(t) for t in walk([limited], max_steps=1)[0]] == [1]
 
 
-def test_every_ending_has_its_reason():
+def test_stop_reason_of_each_ending():
     actions = {"walk 9": "forward", "walk 2": "forward", "walk 3": "jump", "walk 4": "mumble"}
     tasks = [corridor(9), corridor(2), corridor(3), corridor(4)]
     played, _ = walk(tasks, lambda prompt, seed: actions[prompt.splitlines()[0]], max_steps=4)
@@ -91,7 +91,7 @@ def test_success_at_the_last_allowed_step_is_success():
     assert episode.stop is StopReason.SUCCESS
 
 
-def test_an_action_that_does_not_parse_still_reaches_the_world():
+def test_unparsed_action_still_reaches_the_world():
     (episode,), _ = walk([corridor(1)], lambda prompt, seed: "I stand here", context=replace(BARE, style="tags"), max_steps=1)
     (step,) = episode.steps
     assert not step.valid and step.action == "i stand here" and not step.effective
@@ -107,7 +107,7 @@ def test_an_action_that_does_not_parse_still_reaches_the_world():
         ("hang_in_reset", StopReason.WORLD_HANG, 0, "no answer within 0.2 s"),
     ],
 )
-def test_a_world_that_breaks_ends_only_its_own_episode(trouble, reason, steps, detail):
+def test_failing_world_ends_only_its_own_episode(trouble, reason, steps, detail):
     tasks = [corridor(3), corridor(3, trouble, at=1), corridor(3)]
     played, policy = walk(tasks, timeout_s=0.2)
     assert [t.stop for t in played] == [StopReason.SUCCESS, reason, StopReason.SUCCESS]
@@ -115,13 +115,13 @@ def test_a_world_that_breaks_ends_only_its_own_episode(trouble, reason, steps, d
     assert len(policy.asked[-1]) == 2
 
 
-def test_whoever_wants_it_stopped_is_heard_in_the_middle_of_a_world():
+def test_keyboard_interrupt_in_a_world_stops_the_rollout():
     with pytest.raises(KeyboardInterrupt):
         walk([corridor(3), corridor(3, "interrupt", at=1)])
 
 
 class Answering(Corridor):
-    """Answers one task in its own way."""
+    """Returns `answer` for tasks with a nonzero `at`."""
 
     answer = Transition(Observation(""))
 
@@ -143,7 +143,7 @@ class Answering(Corridor):
         ({"observation": Observation("", "go")}, "whose actions are a tuple of texts, and they are 'go'"),
     ],
 )
-def test_an_answer_that_means_nothing_ends_its_episode_and_says_why(answer, why):
+def test_invalid_transition_ends_its_episode_with_the_reason(answer, why):
     make = type("Wrong", (Answering,), {"answer": replace(Answering.answer, **answer)})
     fine, wrong = walk([corridor(2), corridor(2, at=9)], make=make)[0]
     assert fine.stop is StopReason.SUCCESS
@@ -151,14 +151,14 @@ def test_an_answer_that_means_nothing_ends_its_episode_and_says_why(answer, why)
     assert describe_crashes([fine, wrong]).endswith(", in task 'corridor/29' of world 'corridor'")
 
 
-def test_a_score_that_is_one_but_for_rounding_is_one():
+def test_score_slightly_above_one_is_rounded_to_one():
     make = type("Rounded", (Answering,), {"answer": Transition(Observation("", ["go"]), True, score=1 + 1e-9)})
     (episode,), _ = walk([corridor(2, at=9)], make=make)
     assert episode.score == 1.0 and episode.stop is StopReason.FAILURE and episode.final.actions == ("go",)
 
 
 @pytest.mark.slow
-def test_a_world_that_hangs_is_named_while_it_does():
+def test_hanging_world_is_named_in_the_progress_status():
     pool, progress, said = InProcessPool(Corridor, 1.0), RolloutProgress(1), []
     looking = threading.Timer(0.5, lambda: said.extend(progress.status()))
     looking.start()
@@ -176,7 +176,7 @@ def test_a_world_that_hangs_is_named_while_it_does():
     assert pool.late is None and "world" not in progress.status()[-1], "once it has ended nobody waits for it"
 
 
-def test_a_pool_goes_on_after_a_world_broke():
+def test_pool_continues_after_a_world_failed():
     pool, policy = InProcessPool(Corridor, 5.0), ScriptedPolicy(lambda *_: "forward")
     for trouble, stop in [("raise", StopReason.WORLD_ERROR), ("", StopReason.SUCCESS)]:
         (episode,) = rollout([EpisodePlan(corridor(1, trouble), 0)], BARE, pool, policy, Sampling(), 5)
@@ -184,7 +184,7 @@ def test_a_pool_goes_on_after_a_world_broke():
     pool.close()
 
 
-def test_a_world_that_cannot_be_made_again_costs_no_run():
+def test_failing_world_constructor_does_not_stop_the_rollout():
     made = []
 
     def make():
@@ -202,8 +202,8 @@ def test_a_world_that_cannot_be_made_again_costs_no_run():
     assert stops == [[StopReason.SUCCESS, StopReason.WORLD_ERROR]] * 3
 
 
-def test_prompts_that_grow_too_long_lose_their_oldest_turns_then_stop():
-    # "walk 9", newline, "place 0 of 9", newline, "?" is 13 words and gaps; a turn of history adds 14
+def test_long_prompts_drop_oldest_turns_then_stop():
+    # "walk 9", newline, "place 0 of 9", newline, "?" are 13 tokens; a turn of history adds 14
     (episode,), policy = walk([corridor(9)], limit=13 + 14 + 8, max_steps=4)
     assert [s.prompt.history for s in episode.steps] == [
         (),
@@ -224,7 +224,7 @@ def test_stop_strings_follow_the_style():
         assert policy.samplings[0].stop == (stop,) and policy.samplings[0].max_tokens == 8
 
 
-def test_a_members_randomness_is_its_place_and_nothing_else():
+def test_member_seed_depends_only_on_group_and_position():
     context = History(COUNTDOWN.wording("terse"), turns=1, style="bare")
     tasks = COUNTDOWN.tasks("train", 3, 0)
 
@@ -241,7 +241,7 @@ def test_a_members_randomness_is_its_place_and_nothing_else():
     assert len(set(seeds)) == len(seeds)
 
 
-def test_each_turn_draws_anew():
+def test_each_turn_has_its_own_seed():
     _, policy = walk([corridor(3), corridor(3)])
     seeds = [seed for call in policy.asked for _, seed in call]
     assert len(set(seeds)) == 6 and policy.asked[1][1][1] == derive(1, 1)
@@ -255,7 +255,7 @@ class Guided(Conditions):
         return [Condition("guided", note=f"note {m} {seed}", entry=f"e{m}") for m in range(self._count)]
 
 
-def test_members_are_rolled_out_under_their_conditions():
+def test_group_members_get_their_conditions():
     policy = ScriptedPolicy(lambda *_: "forward")
     (group,) = rollout_groups([corridor(1)], 2, 3, Guided(2), BARE, InProcessPool(Corridor), policy, Sampling(), 5)
     assert [t.condition.entry for t in group.trajectories] == ["e0", "e1"]
@@ -263,13 +263,13 @@ def test_members_are_rolled_out_under_their_conditions():
     assert group.trajectories[1].steps[0].prompt.text == f"walk 1\n{note}\nplace 0 of 1\n?"
 
 
-def test_conditions_for_another_number_of_members_are_refused():
+def test_wrong_number_of_conditions_is_rejected():
     policy = ScriptedPolicy(lambda *_: "forward")
     with pytest.raises(TacitError, match="3 conditions for a group of 2"):
         rollout_groups([corridor(1)] * 2, 2, 3, Guided(3), BARE, InProcessPool(Corridor), policy, Sampling(), 5)
 
 
-def test_what_a_context_measures_is_kept_with_the_step():
+def test_context_signals_are_kept_in_the_step():
     class Measuring(History):
         def begin(self, task, condition):
             reader = super().begin(task, condition)
@@ -280,7 +280,7 @@ def test_what_a_context_measures_is_kept_with_the_step():
     assert [s.signals for s in episode.steps] == [{"progress": 0.5}, {"progress": 1.0}]
 
 
-def test_a_world_that_thinks_in_numpy_leaves_plain_numbers():
+def test_numpy_values_of_a_world_become_plain_python():
     class Numpy(Corridor):
         def step(self, action):
             t = super().step(action)
@@ -290,11 +290,11 @@ def test_a_world_that_thinks_in_numpy_leaves_plain_numbers():
     assert type(episode.success) is bool and type(episode.score) is float and type(episode.steps[0].effective) is bool
 
 
-def test_nothing_to_play():
+def test_empty_rollout_returns_no_episodes():
     assert walk([])[0] == []
 
 
-def test_mixed_groups_are_worth_training_on():
+def test_mixed_filter_keeps_only_groups_with_both_outcomes():
     assert Mixed().keep(make_group([[1], [1]], success=[True, False]))
     assert not Mixed().keep(make_group([[1], [1]], success=[True, True]))
     assert not Mixed().keep(make_group([[1], [1]], success=[False, False]))
@@ -302,7 +302,7 @@ def test_mixed_groups_are_worth_training_on():
 
 
 class Slips(Signs):
-    """A wording with a mistake in one place that shows in one task only."""
+    """A wording that raises in one method for one task."""
 
     def __init__(self, where, error):
         self._where, self._error = where, error
@@ -317,7 +317,7 @@ class Slips(Signs):
         return self._slip("now", observation.text) or super().now(number, observation, admissible)
 
     def _slip(self, where, text):
-        # the third task's walk is 5 long; its second place is where turns and observations go wrong
+        # only the task of length 5 has these texts
         if where == self._where and text in ("walk 5", "place 1 of 5"):
             raise self._error
         return ""
@@ -327,7 +327,7 @@ class Slips(Signs):
     ("where", "steps", "doing"),
     [("task", 0, "beginning the episode"), ("now", 1, "writing the prompt"), ("turn", 1, "recording the turn")],
 )
-def test_a_wording_that_raises_ends_only_its_own_episode(where, steps, doing):
+def test_failing_wording_ends_only_its_own_episode(where, steps, doing):
     tasks = [corridor(3), corridor(4), corridor(5), corridor(3)]
     played, policy = walk(tasks, context=History(Slips(where, KeyError("lamp")), None, style="bare"))
     assert [t.stop for t in played] == [StopReason.SUCCESS] * 2 + [StopReason.WORLD_ERROR, StopReason.SUCCESS]
@@ -337,12 +337,12 @@ def test_a_wording_that_raises_ends_only_its_own_episode(where, steps, doing):
 
 
 @pytest.mark.parametrize("where", ["task", "now", "turn"])
-def test_a_mistake_of_the_users_stops_the_run(where):
+def test_tacit_error_stops_the_rollout(where):
     with pytest.raises(TacitError, match="raise the bound"):
         walk([corridor(5)], context=History(Slips(where, TacitError("raise the bound")), None, style="bare"))
 
 
-def test_a_pool_goes_on_after_a_context_raised():
+def test_pool_continues_after_a_context_failed():
     pool, policy = InProcessPool(Corridor, 5.0), ScriptedPolicy(lambda *_: "forward")
     slips = History(Slips("now", KeyError("lamp")), 0, style="bare")
     for context, stop in [(slips, StopReason.WORLD_ERROR), (BARE, StopReason.SUCCESS)]:

@@ -1,4 +1,4 @@
-"""Every episode at its own pace: what it says does not depend on it, and nobody waits for another's long answer."""
+"""Asynchronous rollouts: results do not depend on timing, and no episode waits for another's long completion."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BARE = History(Signs(), turns=None, style="bare")
 
 
 class TickingPolicy(ScriptedPolicy):
-    """A scripted policy whose scheduler takes `ticks` ticks for an answer, by its own clock."""
+    """A scripted policy with a simulated clock: a completion takes `ticks(prompt)` ticks."""
 
     def __init__(self, answer, ticks, context_limit: int = 100_000) -> None:
         super().__init__(answer, context_limit)
         self.ticks, self.now = ticks, 0
         self.finished: list[tuple[int, str]] = []
-        """(when, prompt) of every answer, as they were fetched"""
+        """(time, prompt) of every completion, in the order of return"""
         self.open = 0
 
     def open_scheduler(self, sampling, hidden=None) -> TickingScheduler:
@@ -58,7 +58,7 @@ class TickingScheduler:
         due = [request_id for request_id, (when, _) in self._under_way.items() if when == policy.now]
         requests = [self._under_way.pop(request_id)[1] for request_id in due]
         policy.finished += [(policy.now, policy.decode(request.prompt)) for request in requests]
-        # the other way round: the order in which answers come must not matter
+        # reversed: the order of completions must not matter
         return list(zip(due, policy.sample(requests, self._sampling, self._layer), strict=True))[::-1]
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class TickingScheduler:
 
 
 def by_length(prompt: str) -> int:
-    """Those who walk 3 think for long."""
+    """Corridors of length 3 take 50 ticks, others 2."""
     return 50 if prompt.startswith("walk 3") else 2
 
 
@@ -80,7 +80,7 @@ def walk(tasks, ticks=by_length, max_steps=10, limit=100_000, answer=lambda prom
         assert policy.open == 0, "the scheduler is closed after any error"
 
 
-def test_a_long_answer_holds_up_its_own_episode_and_no_other():
+def test_long_completion_delays_only_its_own_episode():
     played, policy = walk([corridor(9), corridor(3), corridor(8)])
     assert [t.stop for t in played] == [StopReason.SUCCESS] * 3 and [len(t) for t in played] == [9, 3, 8]
     long = [when for when, prompt in policy.finished if prompt.startswith("walk 3")]
@@ -88,12 +88,12 @@ def test_a_long_answer_holds_up_its_own_episode_and_no_other():
     assert long == [50, 100, 150] and short == [2 * turn for turn in range(1, 10)]
 
 
-def test_in_lockstep_it_holds_up_all():
+def test_lockstep_waits_for_every_completion():
     _, policy = walk([corridor(9), corridor(3), corridor(8)], lockstep=True)
     assert [len(call) for call in policy.asked] == [3, 3, 3, 2, 2, 2, 2, 2, 1] and policy.finished == []
 
 
-def test_what_an_episode_says_does_not_depend_on_its_pace():
+def test_trajectories_do_not_depend_on_completion_times():
     context = History(COUNTDOWN.wording("terse"), turns=1, style="bare")
 
     def play(policy, **options):
@@ -112,7 +112,7 @@ def test_what_an_episode_says_does_not_depend_on_its_pace():
     ("trouble", "steps", "reason"),
     [("raise", 1, StopReason.WORLD_ERROR), ("reset", 0, StopReason.WORLD_ERROR), ("hang_in_reset", 0, StopReason.WORLD_HANG)],
 )
-def test_a_world_that_breaks_ends_only_its_own_episode(trouble, steps, reason):
+def test_failing_world_ends_only_its_own_episode(trouble, steps, reason):
     policy = TickingPolicy(lambda prompt, seed: "forward", by_length)
     tasks = [corridor(4), corridor(6, trouble, at=1), corridor(3)]
     plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
@@ -120,19 +120,19 @@ def test_a_world_that_breaks_ends_only_its_own_episode(trouble, steps, reason):
     assert [(t.stop, len(t)) for t in played] == [(StopReason.SUCCESS, 4), (reason, steps), (StopReason.SUCCESS, 3)]
 
 
-def test_a_prompt_that_is_too_long_ends_only_its_own_episode():
+def test_too_long_prompt_ends_only_its_own_episode():
     wordy = replace(corridor(9), goal="walk 9 " + "and " * 20)
     played, _ = walk([corridor(4), wordy, corridor(3)], limit=13 + 14 + 8)
     assert [t.stop for t in played] == [StopReason.SUCCESS, StopReason.PROMPT_TOO_LONG, StopReason.SUCCESS]
     assert [len(t) for t in played] == [4, 0, 3]
 
 
-def test_the_limit_of_steps_is_each_episodes_own():
+def test_step_limit_applies_to_each_episode():
     played, _ = walk([corridor(9), corridor(3), corridor(2)], max_steps=3)
     assert [t.stop for t in played] == [StopReason.STEP_LIMIT, StopReason.SUCCESS, StopReason.SUCCESS]
 
 
-def test_the_observer_sees_every_turn_and_each_episode_as_it_ends():
+def test_observer_is_called_per_turn_and_when_episodes_end():
     class Noting(RolloutObserver):
         def __init__(self):
             self.ended, self.turns = {}, 0
@@ -151,7 +151,7 @@ def test_the_observer_sees_every_turn_and_each_episode_as_it_ends():
     assert told == sorted(set(told)), "each when it was over, and not all at the end"
 
 
-def test_an_error_closes_the_scheduler():
+def test_sampler_error_closes_the_scheduler():
     def answer(prompt, seed):
         raise TacitError("the endpoint is down")
 
@@ -159,7 +159,7 @@ def test_an_error_closes_the_scheduler():
         walk([corridor(4)], answer=answer)
 
 
-def test_a_scheduler_that_forgets_its_requests_is_an_error_and_no_endless_loop():
+def test_scheduler_that_loses_requests_raises():
     class Forgetful(TickingPolicy):
         def open_scheduler(self, sampling, hidden=None):
             scheduler = super().open_scheduler(sampling, hidden)
@@ -171,7 +171,7 @@ def test_a_scheduler_that_forgets_its_requests_is_an_error_and_no_endless_loop()
         rollout([EpisodePlan(corridor(2), i) for i in range(2)], BARE, InProcessPool(Corridor), policy, Sampling(), 5)
 
 
-def test_a_sampler_without_a_scheduler_is_asked_for_all_that_waits_at_once():
+def test_batch_scheduler_samples_all_pending_requests_at_once():
     policy = ScriptedPolicy(lambda prompt, seed: f"{prompt}!")
     assert not isinstance(policy, SchedulingSampler)
     scheduler = open_scheduler(policy, Sampling(max_tokens=3), None)

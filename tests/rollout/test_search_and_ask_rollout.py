@@ -1,4 +1,4 @@
-"""Questions in the middle of an episode: put to somebody else than the world, which stands still meanwhile."""
+"""The `search_and_ask` action: a question answered outside the world, which does not step meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GUIDED = "experience"
 
 
 class Recorded(Context, PromptReader):
-    """A context that writes down what it was told."""
+    """A context that keeps the actions it records."""
 
     style, format, chat = "tags", TAGS, False
 
@@ -61,7 +61,7 @@ def done(told: SearchResult):
     return Now()
 
 
-def test_the_world_stands_still_and_neither_history_nor_tracker_hear_of_it():
+def test_question_changes_neither_world_nor_history_nor_tracker():
     inner = Recorded()
     context = asking_of(inner)
     reader = context.begin(WORLD.tasks("train", 1, 0)[0], Condition(GUIDED, "n", "1"))
@@ -80,7 +80,7 @@ def test_the_world_stands_still_and_neither_history_nor_tracker_hear_of_it():
     assert context.chat is False and context.style == "tags"
 
 
-def test_where_kinds_of_action_have_their_own_tags_questions_have_one():
+def test_question_gets_its_own_tag_in_tag_formats():
     form = asking_of(type("Search", (Recorded,), {"format": Tags(("search", "answer"), keep_case=True)})()).format
     assert form.parse(f"<think>x</think><{ASK}>Who was it?</{ASK}>").action == f"{ASK} Who was it?"
     assert f"</{ASK}>" in form.stop and asking_of().format == TAGS
@@ -90,7 +90,7 @@ def test_where_kinds_of_action_have_their_own_tags_questions_have_one():
     assert parse_question(asked) == "why?"
 
 
-def test_in_a_world_with_tags_of_its_own():
+def test_question_works_in_a_world_with_custom_tags():
     def actor(prompt: str, seed: int) -> str:
         asked = "about Who" in prompt
         return "<think>.</think>" + ("<answer>Jane Austen</answer>" if asked else f"<{ASK}>Who wrote Emma?</{ASK}>")
@@ -103,7 +103,7 @@ def test_in_a_world_with_tags_of_its_own():
     assert [step.action.partition(" ")[0] for step in played.steps] == [ASK, "answer"]
 
 
-def test_somebody_who_cannot_answer_costs_that_episode_and_a_refusal_the_run():
+def test_answer_failure_ends_episode_and_tacit_error_the_run():
     def broken(error):
         def ask(question, task):
             raise error
@@ -122,8 +122,8 @@ def test_somebody_who_cannot_answer_costs_that_episode_and_a_refusal_the_run():
         play(TacitError("the query desk is closed."))
 
 
-def test_other_episodes_go_on_while_a_question_is_answered():
-    """The answer is there once the other episode has ended, and not before."""
+def test_other_episodes_continue_while_a_question_is_pending():
+    """The answer becomes available only after the other episode has ended."""
     ended: list[int] = []
 
     class Watching(RolloutObserver):
@@ -160,8 +160,8 @@ HOSTILE = [
 ]
 
 
-def test_a_thousand_hostile_questions_stay_questions(tmp_path):
-    """In the extractor's prompt, in the actor's and in the bank: data, framed and bounded."""
+def test_hostile_questions_stay_framed_and_bounded(tmp_path):
+    """In the extractor's prompt and in the actor's note."""
     rng = np.random.default_rng(0)
     for _ in range(1000):
         said = f"{ASK} " + "".join(rng.choice(HOSTILE, size=int(rng.integers(1, 40))))
@@ -192,5 +192,5 @@ def test_a_thousand_hostile_questions_stay_questions(tmp_path):
         ("go to fridge 1", None),
     ],
 )
-def test_what_a_question_is(action, asked):
+def test_parse_question_recognizes_questions(action, asked):
     assert parse_question(action) == asked

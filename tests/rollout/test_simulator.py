@@ -1,4 +1,4 @@
-"""One simulator for many episodes: a real process, started once, closed last, and started again when it has died."""
+"""One simulator process shared by many episodes: started once, closed last, restarted after it died."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def play(pool, count, answer=lambda prompt, seed: "forward"):
 
 
 def only_walk(number: int, instead: str, place: int = 1):
-    """Everybody walks on, but for one at one place."""
+    """Every episode walks on, except that walk `number` does `instead` at one place."""
     return lambda prompt, seed: instead if f"walk {number}\n" in prompt and f"place {place}\n" in prompt else "forward"
 
 
@@ -50,7 +50,7 @@ def served(tmp_path):
     made.close()
 
 
-def test_one_process_plays_many_episodes_and_is_closed_after_its_worlds(served, log):
+def test_one_process_plays_many_episodes_and_closes_last(served, log):
     pool = InProcessPool(served, 10.0)
     for _ in range(2):
         played = play(pool, 12)
@@ -63,7 +63,7 @@ def test_one_process_plays_many_episodes_and_is_closed_after_its_worlds(served, 
     assert served.simulator is None
 
 
-def test_a_world_can_be_made_without_a_pool(served):
+def test_world_works_without_a_pool(served):
     world = served()
     assert "place 0" in world.reset(walks(1)[0].task).text and "place 1" in world.step("forward").observation.text
     world.close()
@@ -72,7 +72,7 @@ def test_a_world_can_be_made_without_a_pool(served):
     assert served.simulator.alive, "a light world does not take the heavy one with it"
 
 
-def test_an_error_of_one_episode_leaves_the_others_alone(served):
+def test_episode_error_does_not_affect_other_episodes(served):
     pool = InProcessPool(served, 10.0)
     played = play(pool, 4, only_walk(2, "trip"))
     assert [t.stop for t in played] == [StopReason.SUCCESS] * 2 + [StopReason.WORLD_ERROR, StopReason.SUCCESS]
@@ -81,12 +81,12 @@ def test_an_error_of_one_episode_leaves_the_others_alone(served):
     pool.close()
 
 
-def test_its_death_ends_its_episodes_with_a_reason_and_another_is_started(served, log):
+def test_simulator_death_ends_its_episodes_and_it_is_restarted(served, log):
     pool = InProcessPool(served, 10.0)
     played = play(pool, 4, only_walk(1, "crash"))
     assert [t.stop for t in played] == [StopReason.WORLD_ERROR] * 4
     assert played[1].detail == "SimulatorDied: the simulator died: EOFError: the server left with code 3"
-    # the first had answered before the second's took it down; it hears of it when it acts next
+    # episode 0 had its answer before episode 1 crashed the simulator, so it fails one step later
     gone = "SimulatorDied: the simulator of this episode is gone"
     assert [t.detail for t in (played[0], played[2], played[3])] == [gone] * 3
     assert [len(t) for t in played] == [2, 1, 1, 1]
@@ -97,7 +97,7 @@ def test_its_death_ends_its_episodes_with_a_reason_and_another_is_started(served
 
 
 @pytest.mark.slow
-def test_one_that_is_cut_off_in_the_middle_of_a_call_is_not_asked_again(served, log):
+def test_simulator_is_replaced_after_a_call_timed_out(served, log):
     pool = InProcessPool(served, 1.0)
     played = play(pool, 3, only_walk(0, "hang"))
     assert played[0].stop is StopReason.WORLD_HANG and played[0].detail == "no answer within 1 s"
@@ -109,7 +109,7 @@ def test_one_that_is_cut_off_in_the_middle_of_a_call_is_not_asked_again(served, 
 
 
 @pytest.mark.slow
-def test_every_worker_process_has_its_own(served, tmp_path, log):
+def test_each_worker_process_has_its_own_simulator(served, tmp_path, log):
     pool = WorkerPool(served, 2, timeout_s=30.0)
     try:
         played = play(pool, 6)
@@ -126,14 +126,14 @@ def test_every_worker_process_has_its_own(served, tmp_path, log):
     assert served.simulator is None, "this process never needed one"
 
 
-def test_what_travels_to_a_worker_is_how_to_start_it(served):
+def test_pickled_simulator_carries_only_its_opener(served):
     served.start()
     there = pickle.loads(pickle.dumps(served))
     assert there.simulator is None and served.simulator is not None
 
 
 class Jammed:
-    """Cannot be started the first time."""
+    """Fails to start the first three times."""
 
     def __init__(self, opener):
         self._opener, self.tried = opener, 0
@@ -145,7 +145,7 @@ class Jammed:
         return self._opener()
 
 
-def test_one_that_cannot_be_started_is_the_reason_and_is_tried_again(tmp_path):
+def test_failed_simulator_start_is_reported_and_retried(tmp_path):
     jammed = Jammed(Opener(str(tmp_path)))
     pool = InProcessPool(Served(jammed, Walk), 10.0)
     played = play(pool, 3)
@@ -154,7 +154,7 @@ def test_one_that_cannot_be_started_is_the_reason_and_is_tried_again(tmp_path):
     pool.close()
 
 
-def test_an_episode_does_not_outlive_its_simulator(served):
+def test_step_raises_after_the_simulator_closed(served):
     world = served()
     world.reset(walks(1)[0].task)
     served.close()

@@ -1,6 +1,6 @@
-"""Worlds in worker processes: the same answers, and no more lost than the world that broke.
+"""Worlds in worker processes: same results as in-process worlds, and a failure costs only its own episode.
 
-Starting a process takes a while, so there are few tests here and each does much.
+Starting a process is slow, so there are few tests here and each checks a lot.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tacit.worlds import get_environment
 COUNTDOWN = get_environment("countdown")
 
 
-def test_the_same_answers_as_in_place():
+def test_worker_pool_equals_in_process_pool():
     context = History(COUNTDOWN.wording("terse"), turns=1, style="bare")
     plans = [EpisodePlan(task, i) for i, task in enumerate(COUNTDOWN.tasks("train", 5, 0))]
 
     def play(pool):
         try:
-            # twice over: a pool is used again and again, for different numbers of episodes
+            # two rollouts: a pool is reused for different numbers of episodes
             return [
                 [(t.stop, t.final, [(s.observation, s.action, s.effective) for s in t.steps]) for t in played]
                 for played in (
@@ -48,8 +48,8 @@ def test_the_same_answers_as_in_place():
 
 
 @pytest.mark.quick_cases(1)
-def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on():
-    """One worker holds all five: each of the three bad ones takes a place in the middle."""
+def test_failing_worlds_do_not_affect_others_on_their_worker():
+    """One worker runs all episodes; the failing ones are in the middle."""
     tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4)]
     tasks.append(corridor(4, "quit"))
     context = History(Signs(), turns=None, style="bare")
@@ -72,7 +72,7 @@ def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on
     assert played[3].detail == "no answer within 1 s"
     assert played[4].detail.startswith("RuntimeError: the floor gave way (small_worlds.py, line")
     assert played[6].detail.startswith("SystemExit: no more today (small_worlds.py, line"), "the process goes on"
-    # what the others saw is what an undisturbed world shows: they were brought back by replaying their actions
+    # the others see what an undisturbed world shows: they are restored by replaying their actions
     assert [s.observation.text for s in played[5].steps] == [f"place {n} of 4" for n in range(4)]
 
 
@@ -80,7 +80,7 @@ def interrupted(workers, limit_s):
     raise KeyboardInterrupt
 
 
-def test_answers_to_episodes_that_were_broken_off_are_not_taken_for_others():
+def test_answers_of_interrupted_episodes_are_discarded():
     pool = WorkerPool(Corridor, 1, 60.0)
     try:
         pool.reset([corridor(5, "slow", 0), corridor(6)])
@@ -95,7 +95,7 @@ def test_answers_to_episodes_that_were_broken_off_are_not_taken_for_others():
 
 
 class Noting(Corridor):
-    """Leaves a file behind when it is closed."""
+    """Creates a file when it is closed."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -105,7 +105,7 @@ class Noting(Corridor):
 
 
 @pytest.mark.slow
-def test_workers_die_at_reset_go_on_and_close_their_worlds(tmp_path):
+def test_worker_survives_hang_in_reset_and_closes_its_worlds(tmp_path):
     pool = WorkerPool(partial(Noting, str(tmp_path)), 1, timeout_s=1.0)
     first = pool.reset([corridor(2), corridor(2, "hang_in_reset"), corridor(2)])
     assert [getattr(a, "text", None) or a.reason for a in first] == ["place 0 of 2", StopReason.WORLD_HANG, "place 0 of 2"]
@@ -116,13 +116,13 @@ def test_workers_die_at_reset_go_on_and_close_their_worlds(tmp_path):
 
 
 class Silent(Corridor):
-    """Answers nothing at all to those who stand still."""
+    """Returns None for any action but `forward`."""
 
     def step(self, action):
         return super().step(action) if action == "forward" else None
 
 
-def test_an_answer_of_nothing_is_an_answer():
+def test_step_that_returns_none_fails_only_its_episode():
     pool = WorkerPool(Silent, 1, timeout_s=60.0)
     try:
         pool.reset([corridor(3), corridor(4)])
@@ -133,7 +133,7 @@ def test_an_answer_of_nothing_is_an_answer():
 
 
 @pytest.mark.slow
-def test_it_is_known_whom_one_waits_for_longest():
+def test_pool_reports_the_slowest_pending_call():
     pool = WorkerPool(Corridor, 1, 60.0)
     try:
         slow = corridor(2, "slow", 0)
@@ -150,8 +150,8 @@ def test_it_is_known_whom_one_waits_for_longest():
 
 
 @pytest.mark.slow
-def test_what_stops_the_command_does_not_end_its_workers_in_the_middle(capfd):
-    """Ctrl-C reaches every process of a terminal."""
+def test_sigint_does_not_interrupt_workers_in_a_step(capfd):
+    """Ctrl-C reaches every process of the terminal."""
     pool = WorkerPool(Corridor, 1, 60.0)
     try:
         pool.reset([corridor(4, "slow", at=1)])
@@ -168,13 +168,13 @@ def test_what_stops_the_command_does_not_end_its_workers_in_the_middle(capfd):
     assert "KeyboardInterrupt" not in capfd.readouterr().err
 
 
-def test_a_pool_needs_a_process():
+def test_pool_without_processes_is_rejected():
     with pytest.raises(ValueError, match="at least one process"):
         WorkerPool(Corridor, 0)
 
 
 @pytest.mark.slow
-def test_a_worker_is_handed_no_more_than_a_few_calls_at_once():
+def test_calls_in_flight_per_worker_are_bounded():
     pool = WorkerPool(Corridor, 1, 60.0)
     try:
         slots = range(3 * MAX_IN_FLIGHT)
@@ -188,7 +188,7 @@ def test_a_worker_is_handed_no_more_than_a_few_calls_at_once():
 
 
 class Stillborn:
-    """Makes worlds, in processes of which the first few end while they start."""
+    """Makes worlds; the first `times` processes that unpickle it exit at once."""
 
     def __init__(self, folder, times):
         self._folder, self._times = folder, times
@@ -206,7 +206,7 @@ class Stillborn:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_process_that_ends_while_it_starts_costs_nothing_unless_it_does_so_again_and_again(tmp_path, more):
+def test_worker_start_is_retried_up_to_the_limit(tmp_path, more):
     pool = WorkerPool(Stillborn(str(tmp_path), MAX_FAILED_STARTS + more), 1, timeout_s=60.0)
     try:
         answers = pool.reset([corridor(2), corridor(3)])

@@ -1,4 +1,4 @@
-"""What a world says beside success: its own action format, its own rewards and signals; and what of it is an error."""
+"""What a world can define beside success: action format, rewards and signals; and which values are errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def play(answer, tasks=TASKS, context=CONTEXT, make=QUESTIONS.make, steps=4):
 
 
 def look_up(prompt: str, seed: int) -> str:
-    """Searches for the name in the question, and says whoever stands in the text that is found."""
+    """Searches for the name in the question, then answers with the name found in the text."""
     name = prompt.splitlines()[0].removeprefix("Who or what is ").rstrip("?")
     for who in ("Jane Austen", "a database"):
         if who in prompt:
@@ -40,7 +40,7 @@ def look_up(prompt: str, seed: int) -> str:
     return f"<think>Let me see.</think><search>{name}</search>"
 
 
-def test_a_world_of_searches_and_answers_is_played_in_its_own_format():
+def test_world_with_its_own_action_format_is_played():
     (emma, database), policy = play(look_up)
     assert [s.action for s in emma.steps] == ["search Emma", "answer Jane Austen"] and emma.success
     assert [s.action for s in database.steps] == ["search EMMA", "answer a database"] and database.success, "case is kept"
@@ -49,12 +49,12 @@ def test_a_world_of_searches_and_answers_is_played_in_its_own_format():
     assert emma.steps[1].prompt.history == ("Nothing was looked up yet. > search Emma",)
 
 
-def test_what_is_written_otherwise_does_not_parse():
+def test_other_action_formats_do_not_parse():
     (episode,), _ = play(lambda prompt, seed: "<think>so</think><action>search Emma</action>", TASKS[:1], steps=2)
     assert not any(s.valid or s.effective for s in episode.steps) and episode.stop is StopReason.STEP_LIMIT
 
 
-def test_an_expert_is_written_down_in_the_format_too():
+def test_demonstrations_use_the_action_format_of_the_world():
     tokens = Tokens()
     shown = demonstrate(QUESTIONS, TASKS, CONTEXT, tokens, 4)
     assert [tokens.decode(c[:-1]) for c in shown.completions[:2]] == [
@@ -63,7 +63,7 @@ def test_an_expert_is_written_down_in_the_format_too():
     ]
 
 
-def test_what_the_world_pays_and_measures_is_kept_with_each_step():
+def test_world_rewards_and_signals_are_kept_in_each_step():
     played, _ = play(look_up)
     group = Group(TASKS[0], tuple(played))
     assert [s.reward for s in group.steps] == [FOUND, 1.0] * 2
@@ -74,7 +74,7 @@ def test_what_the_world_pays_and_measures_is_kept_with_each_step():
     assert judged.flow_N.tolist() == [1.0, 1.0] * 2, "no tracker and no state block are needed"
 
 
-def test_a_graded_outcome_tells_failures_apart():
+def test_graded_score_is_used_as_outcome_reward():
     (episode,), _ = play(lambda prompt, seed: "<think>hm</think><answer>jane austen</answer>", TASKS[:1])
     assert not episode.success and episode.score == 0.5
     (rewards,) = Outcome(10.0, "score")([Group(TASKS[0], (episode,))])
@@ -82,7 +82,7 @@ def test_a_graded_outcome_tells_failures_apart():
 
 
 class Counting:
-    """A tracker that calls its signal by the same name as the world."""
+    """A tracker with a signal of the same name as the world's."""
 
     version, components = "1", ("progress", "turns")
 
@@ -99,13 +99,13 @@ class Counting:
         return {"progress": 7.0, "turns": float(after)}
 
 
-def test_the_trackers_word_holds_where_both_measure_the_same():
+def test_tracker_signal_overrides_the_world_signal():
     context = StateBlock(Words(), Counting(), style="tags")
     (episode, _), _ = play(look_up, context=context)
     assert episode.steps[0].signals == {"progress": 7.0, "error": 0.0, "turns": 1.0}
 
 
-def test_rewards_and_signals_are_recorded_and_read_back():
+def test_rewards_and_signals_survive_a_record_round_trip():
     (episode, _), _ = play(look_up)
     record = trajectory_record(episode)
     assert record["turns"][0]["earned"] == FOUND and record["turns"][0]["signals"] == {"progress": 1.0, "error": 0.0}
@@ -117,7 +117,7 @@ def test_rewards_and_signals_are_recorded_and_read_back():
 
 
 class Odd(Library):
-    """A world that thinks in numpy's numbers, and of which one task goes wrong."""
+    """A world that returns numpy numbers, and a NaN reward in one task."""
 
     def step(self, action):
         answer = super().step(action)
@@ -125,7 +125,7 @@ class Odd(Library):
         return replace(answer, reward=reward, signals={"progress": np.int64(1)})
 
 
-def test_numbers_that_are_none_end_their_own_episode():
+def test_nan_reward_ends_only_its_own_episode():
     (sound, broken), _ = play(look_up, make=Odd)
     assert sound.success and type(sound.steps[0].reward) is float and type(sound.steps[0].signals["progress"]) is float
     assert (
@@ -135,7 +135,7 @@ def test_numbers_that_are_none_end_their_own_episode():
 
 
 @pytest.mark.parametrize("field", ["score", "reward", "signals"])
-def test_every_number_of_an_answer_is_looked_at(field):
+def test_every_number_of_a_transition_is_validated(field):
     wrong = {"signals": {"score": float("inf")}} if field == "signals" else {field: float("inf")}
     with pytest.raises(ValueError, match=r"the world gave inf as (score|reward)"):
         Transition(Observation(""), **wrong).in_plain_numbers()
@@ -152,7 +152,7 @@ class Slipping(Signs):
     formats = {"bare": Careless()}
 
 
-def test_a_format_that_raises_ends_only_its_own_episode():
+def test_failing_action_parser_ends_only_its_own_episode():
     def answer(prompt: str, seed: int) -> str:
         return "stumble" if "1 of 5" in prompt else "forward"
 

@@ -1,6 +1,6 @@
-"""A simulator as heavy ones are: a process of its own that plays many episodes over one pipe. Run as a script, it is that.
+"""A simulator in its own process that plays many episodes over one pipe. Run as a script, this file is that process.
 
-Its episodes are walks: `forward` counts up, `crash` ends the process, `hang` never answers, `trip` is refused with an error.
+Its episodes are walks: `forward` counts up, `crash` ends the process, `hang` never answers, `trip` returns an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LENGTH = 3
 
 
 class Server:
-    """Starts the process, and asks it one thing at a time."""
+    """Starts the process and sends it one request at a time."""
 
     def __init__(self, folder: str) -> None:
         self._log = Path(folder) / "log"
@@ -26,7 +26,7 @@ class Server:
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._episodes = 0
         self.alive = True
-        self._hear()  # it is started when it says so
+        self._hear()  # wait until it is ready
 
     def ask(self, *words: object) -> list:
         self._process.stdin.write(json.dumps(words) + "\n")
@@ -48,7 +48,7 @@ class Server:
         return self._episodes
 
     def close(self) -> None:
-        """It ends by itself once its pipe is closed; one that hangs does not."""
+        """The process ends when its pipe closes; a hanging one is killed."""
         self.alive = False
         self._process.stdin.close()
         try:
@@ -59,7 +59,7 @@ class Server:
 
 
 class Walk:
-    """One episode, played over there."""
+    """One episode, played in the server process."""
 
     def __init__(self, server: Server) -> None:
         self._server, self._number = server, server.new_episode()
@@ -76,7 +76,7 @@ class Walk:
 
 
 class Opener:
-    """How a server is started; picklable, as worker processes need."""
+    """Starts a server; picklable, as worker processes need."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

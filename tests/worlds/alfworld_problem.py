@@ -1,4 +1,4 @@
-"""A small problem in the published format, for tests without data."""
+"""A small PDDL problem in the published format, for tests that need no downloaded data."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ RECEPTACLES = (
 
 
 def house_of_pens(second: str, family: str = "pick2", sentence: str = "put two pen in drawer.") -> Game:
-    """Two drawers, a desk with pen 1, a bed with a pillow and with a bear that fits nowhere. Pen 2 is where `second` says."""
+    """Two drawers, a desk with pen 1, a bed with a pillow and a bear that fits nowhere. `second` is the receptacle of pen 2."""
     where = [receptacle.name for receptacle in RECEPTACLES].index(second)
     portable = frozenset({"pickupable"})
     things = (

@@ -27,7 +27,7 @@ HOSTILE = (
 
 
 def expert_episode(environment: Environment, task: Task) -> tuple[int, Transition]:
-    """(steps, last transition) of the expert, all of whose actions must be effective."""
+    """Play the expert and return (steps, last transition). Every action must be effective."""
     world, expert = environment.make(), environment.expert()(task)
     observation = world.reset(task)
     for number in range(1, environment.max_steps + 1):
@@ -76,7 +76,7 @@ def fingerprint(name: str, split: str, seed: int = 3) -> str:
 
 
 def fingerprint_elsewhere(name: str, split: str, hash_seed: int) -> str:
-    """The same, computed in another process with another hash seed."""
+    """The fingerprint computed in another process with another hash seed."""
     paths = os.pathsep.join((str(ROOT), str(Path(__file__).parent)))
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": paths}
     code = f"from every_world import fingerprint; print(fingerprint({name!r}, {split!r}))"

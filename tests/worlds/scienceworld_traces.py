@@ -1,4 +1,4 @@
-"""Gold paths as the simulator answered them (scienceworld 1.2.3), one of nearly every task: for tests that start no JVM."""
+"""Recorded gold paths of scienceworld 1.2.3, one for nearly every task, so tests need no JVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tacit.worlds.scienceworld.world import REFUSED
 
 @cache
 def traces() -> list[tuple[Task, list[tuple[str, str, float]]]]:
-    """(task, (action, what was answered, score) for every turn; the first is the beginning, without an action)"""
+    """(task, turns) pairs. A turn is (action, observation, score); the first turn is the reset, without an action."""
     with lzma.open(Path(__file__).parent / "scienceworld_traces.json.xz", "rt", encoding="utf-8") as file:
         rows = json.load(file)
     return [(task(row["task"], row["variation"]), [tuple(turn) for turn in row["turns"]]) for row in rows]

@@ -1,4 +1,4 @@
-"""ALFWorld's experts: win rates, steps, what they may see, and recovery."""
+"""ALFWorld's experts: win rates, episode length, the information they may use, and recovery from disturbances."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def generated(split: str, count: int) -> Sequence[Task]:
 
 
 def play(make: Callable[[Task], Expert], task: Task, max_steps: int = 50, noise: float = 0.0) -> tuple[list[str], AlfWorld]:
-    """The commands played and the world they led to."""
+    """Play one episode. Returns the commands and the final world."""
     rng = random.Random(zlib.crc32(task.id.encode()))
     world, expert, played = AlfWorld(), make(task), []
     observation = world.reset(task)
@@ -57,7 +57,7 @@ def rates(make: Callable[[Task], Expert], tasks: Sequence[Task], **how) -> dict[
 
 
 def stuck(household: Household) -> bool:
-    """In hand is what fits nowhere in this house: then nothing can ever be taken or put again."""
+    """Whether the agent holds an object that fits nowhere in this house, so it can never put it down."""
     if household.held is None:
         return False
     kind = household.game.things[household.held].kind
@@ -81,17 +81,17 @@ def stuck(household: Household) -> bool:
         ("find two cd and put them in safe.", Goal("pick2", "cd", "safe")),
     ],
 )
-def test_goals_are_read_from_their_sentences(sentence, goal):
+def test_read_goal_parses_published_goal_sentences(sentence, goal):
     assert read_goal(sentence) == goal
 
 
-def test_a_sentence_that_is_no_goal_is_refused():
+def test_read_goal_rejects_unknown_sentence():
     with pytest.raises(TacitError, match="'tidy up'"):
         read_goal("tidy up")
 
 
-def test_feedback_names_every_command_that_changed_something():
-    """Half purposeful, half random play, so that every verb but `slice` comes up."""
+def test_command_of_recovers_effective_commands_from_feedback():
+    """Half planned, half random actions, so every verb except `slice` occurs."""
     idle, verbs = ("look", "inventory", "help", "examine", "fly"), set()
     for task in generated("train", 60)[:24]:
         world, rng = AlfWorld(), random.Random(zlib.crc32(task.id.encode()))
@@ -106,14 +106,14 @@ def test_feedback_names_every_command_that_changed_something():
     assert command_of("You sliced the apple 1 with the butterknife 2.") == "slice apple 1 with butterknife 2"
 
 
-def test_views_are_read():
+def test_read_view_parses_receptacle_contents():
     assert read_view("You arrive at desk 1. On the desk 1, you see a cd 12, and a pen 3.") == ("desk 1", ["cd 12", "pen 3"])
     assert read_view("You open the safe 1. The safe 1 is open. In it, you see nothing.") == ("safe 1", [])
     assert read_view("You arrive at safe 1. The safe 1 is closed.") is None
     assert read_view("You are facing the desk 1. Next to it, you see a pen 3.") is None
 
 
-def test_every_kind_of_goal_has_usual_places():
+def test_every_goal_object_kind_has_likely_places():
     kinds = {read_goal(task.goal).kind for split in GENERATED for task in generated(split, 60)}
     assert kinds <= set(PLACES)
     assert "desklamp" in PLACES
@@ -122,7 +122,7 @@ def test_every_kind_of_goal_has_usual_places():
 
 
 @pytest.mark.parametrize("split", GENERATED)
-def test_generated_houses_are_won(split):
+def test_experts_win_generated_houses(split):
     tasks = generated(split, 60)
     assert min(rates(Explorer, tasks).values()) >= 0.9
     assert set(rates(Oracle, tasks).values()) == {1.0}
@@ -145,27 +145,27 @@ def check_published(tasks: list[Task]) -> None:
 
 
 @pytest.mark.slow
-def test_published_games_are_won(shared_data):
-    """Held-out ones: the table of places was made from the training games."""
+def test_experts_win_held_out_published_games(shared_data):
+    """Uses valid_seen because the table of places was built from the training games."""
     check_published(published(shared_data, "valid_seen", 10))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "valid_seen"])
-def test_all_published_games_are_won(shared_data, name):
+def test_experts_win_all_published_games(shared_data, name):
     check_published(published(shared_data, name))
 
 
 @pytest.mark.parametrize("make", [Explorer, Oracle])
-def test_random_commands_in_between_only_cost_time(make):
-    """30% of commands are somebody else's: all is won that still can be."""
+def test_experts_still_win_when_commands_are_randomly_replaced(make):
+    """30% of commands are replaced by random ones. Every game that can still be won is won."""
     worlds = [play(make, task, max_steps=150, noise=0.3)[1] for task in generated("train", 60)]
     assert all(world.household.won or stuck(world.household) for world in worlds)
     assert sum(world.household.won for world in worlds) >= 0.9 * len(worlds)
 
 
-def test_explorer_recovers_from_what_it_did_not_see():
-    """After each of its first ten moves two random ones happen behind its back."""
+def test_explorer_recovers_from_unobserved_random_actions():
+    """Two random actions follow each of its first ten moves; it sees only the last observation."""
     lost = 0
     for task in generated("seen", 60)[::2]:
         world, expert, rng = AlfWorld(), Explorer(task), random.Random(zlib.crc32(task.id.encode()))
@@ -182,20 +182,20 @@ def test_explorer_recovers_from_what_it_did_not_see():
 
 
 @pytest.mark.parametrize("task", generated("unseen", 12), ids=lambda task: task.id)
-def test_explorer_needs_nothing_but_the_goal(task):
-    """The same commands with and without the game in its hands; and the same again."""
+def test_explorer_uses_only_the_goal_and_is_deterministic(task):
+    """The commands are equal with and without the game in the task, and in a second run."""
     blind = play(lambda _: Explorer(Task("", "", "", "", 0, task.goal)), task)[0]
     assert blind == play(Explorer, task)[0] == play(Explorer, task)[0]
 
 
-def test_hidden_things_do_not_change_what_explorer_does():
-    """Where the other pen happens to be in the drawer it delivers to, it has played the same and has luck, no more."""
+def test_explorer_ignores_hidden_object_positions():
+    """If the second pen already lies in the destination drawer, the same commands win sooner."""
     usual, short = (play(Explorer, task_of(house_of_pens(second)))[0] for second in ("drawer 2", "drawer 1"))
     assert short == usual[:5]
 
 
-def test_two_come_together_in_one_place():
-    """The oracle brings the other pen to drawer 2, where one is. The explorer cannot know; both end in one drawer."""
+def test_experts_bring_both_objects_to_one_receptacle():
+    """The oracle delivers to drawer 2, which already holds a pen. The explorer cannot know that and fills drawer 1."""
     assert play(Oracle, task_of(house_of_pens("drawer 2")))[0] == [
         "go to desk 1",
         "take pen 1 from desk 1",
@@ -218,7 +218,7 @@ def test_two_come_together_in_one_place():
 
 
 @pytest.mark.parametrize("make", [Explorer, Oracle])
-def test_what_is_not_wanted_is_put_down(make):
+def test_expert_puts_unneeded_object_down(make):
     task = task_of(house_of_pens("drawer 2"))
     world, expert = AlfWorld(), make(task)
     expert.act(world.reset(task))
@@ -228,7 +228,7 @@ def test_what_is_not_wanted_is_put_down(make):
 
 
 @pytest.mark.parametrize("make", [Explorer, Oracle])
-def test_with_a_thing_in_hand_that_fits_nowhere_they_keep_calm(make):
+def test_expert_actions_stay_valid_when_held_object_fits_nowhere(make):
     task = task_of(house_of_pens("drawer 2"))
     world, expert = AlfWorld(), make(task)
     expert.act(world.reset(task))
@@ -241,7 +241,7 @@ def test_with_a_thing_in_hand_that_fits_nowhere_they_keep_calm(make):
     assert action == "look"
 
 
-def test_oracle_says_when_it_cannot_follow():
+def test_oracle_raises_after_missed_observation_or_without_game():
     task = generated("train", 60)[0]
     world, oracle = AlfWorld(), Oracle(task)
     oracle.act(world.reset(task))
@@ -254,7 +254,7 @@ def test_oracle_says_when_it_cannot_follow():
 
 
 def shorter_win(household: Household, limit: int) -> bool:
-    """Whether some sequence of fewer than `limit` commands wins: all are tried."""
+    """Whether some sequence of fewer than `limit` commands wins, by brute force."""
 
     def state(h: Household) -> tuple:
         changing = (h.clean, h.hot, h.cool, h.toggled)
@@ -280,8 +280,8 @@ def shorter_win(household: Household, limit: int) -> bool:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("family", GOALS)
-def test_plans_win_and_are_as_short_as_can_be(family):
-    """From states of random play; brute force finds nothing shorter than their last four commands."""
+def test_plans_win_and_are_shortest(family):
+    """Plans start from random states. Brute force finds nothing shorter than a plan's last four commands."""
     rng = random.Random(zlib.crc32(family.encode()))
     for number in range(100):
         household = Household(parse_problem(problem(family), "do it."))
@@ -296,7 +296,7 @@ def test_plans_win_and_are_as_short_as_can_be(family):
         assert household.won
 
 
-def test_both_are_registered_and_the_explorer_is_imitated():
+def test_experts_are_registered_with_explorer_as_default():
     assert list(ENVIRONMENT.experts) == ["explorer", "oracle"]
     assert ENVIRONMENT.expert() is Explorer
 

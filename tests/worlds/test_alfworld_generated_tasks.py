@@ -1,4 +1,4 @@
-"""Generated ALFWorld games: solvable, in one split only, the same everywhere, with the rules of published games."""
+"""Generated ALFWorld games are solvable, deterministic, in one split only, and follow the rules of published games."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = get_environment("alfworld")
 MANY = 900
 FIRST_TWENTY = {"train": "683af0d488754bad", "seen": "7932291880239fef", "unseen": "72b6387d3c9766b0"}
-"""digests of the first twenty games: a change here makes every score on these splits a score on other games"""
+"""digests of the first twenty games; if they change, earlier scores on these splits are no longer comparable"""
 
 VERBS = {"clean", "close", "cool", "examine", "go", "heat", "help", "inventory", "look", "move", "open", "slice", "take", "use"}
 
@@ -60,7 +60,7 @@ def game_of(task: Task) -> Game:
 
 
 def content(task: Task) -> str:
-    """What a game is, whatever it is called; how the goal is told makes no other game."""
+    """The game without its goal sentence: two sentences for one goal are the same game."""
     return json.dumps({key: part for key, part in task.data["game"].items() if key != "sentence"}, sort_keys=True)
 
 
@@ -77,7 +77,7 @@ def told(way: str, game: Game) -> str:
 
 
 def lying(game: Game, sought: bool = False) -> set[tuple[str, str]]:
-    """(object kind, receptacle kind) pairs at the start, of what can be carried and put somewhere"""
+    """(object kind, receptacle kind) pairs of portable objects at the start; `sought` keeps only the goal's object kind"""
     return {
         (thing.kind, game.receptacles[r].kind)
         for thing in game.things
@@ -87,7 +87,7 @@ def lying(game: Game, sought: bool = False) -> set[tuple[str, str]]:
 
 
 def play(task: Task) -> int:
-    """Steps the oracle takes to win; fails where it does not within the limit."""
+    """Steps the oracle takes to win; fails if the step limit is exceeded."""
     world, oracle = AlfWorld(), Oracle(task)
     observation = world.reset(task)
     assert not world.household.won, task.id
@@ -101,19 +101,19 @@ def play(task: Task) -> int:
 
 
 def spread(count: int) -> Iterator[Task]:
-    """Games of all splits, a third each."""
+    """A third of the games from each split."""
     for split in HOUSE_SPLITS:
         yield from islice(iterate_tasks(split, seed=11), count // 3 + 1)
 
 
 @pytest.mark.slow
-def test_the_oracle_solves_them_in_a_few_steps():
+def test_oracle_solves_generated_games_within_14_steps():
     steps = [play(task) for task in spread(360)]
     assert max(steps) <= 14
 
 
 @pytest.mark.slow
-def test_thousands_of_games_are_solvable_and_none_is_in_two_splits_or_twice_in_one():
+def test_thousands_of_games_are_solvable_and_unique():
     seen_before: dict[bytes, str] = {}
     for task in spread(3_000):
         play(task)
@@ -124,7 +124,7 @@ def test_thousands_of_games_are_solvable_and_none_is_in_two_splits_or_twice_in_o
 
 
 @pytest.mark.slow
-def test_no_game_is_in_two_splits_or_twice_in_one():
+def test_games_and_ids_are_unique_within_and_across_splits():
     contents = [content(task) for split in HOUSE_SPLITS for task, _ in many(split)]
     assert len(set(contents)) == len(contents) == 3 * MANY
     ids = [task.id for split in HOUSE_SPLITS for task, _ in many(split)]
@@ -132,7 +132,7 @@ def test_no_game_is_in_two_splits_or_twice_in_one():
 
 
 @pytest.mark.slow
-def test_train_and_seen_share_layouts_and_pairs_but_no_layout_has_the_same_goal_in_both():
+def test_train_and_seen_share_layouts_and_goals_but_not_combinations():
     train, seen = ([game for _, game in many(split)] for split in ("train", "seen"))
     assert not {(layout(g), g.goal) for g in train} & {(layout(g), g.goal) for g in seen}
     known_layouts, known_pairs = {layout(g) for g in train}, {asked(g) for g in train}
@@ -141,7 +141,7 @@ def test_train_and_seen_share_layouts_and_pairs_but_no_layout_has_the_same_goal_
 
 
 @pytest.mark.slow
-def test_unseen_has_layouts_goals_and_places_that_training_never_has():
+def test_unseen_layouts_goals_and_places_never_occur_in_train():
     train, unseen = ([game for _, game in many(split)] for split in ("train", "unseen"))
     assert not {layout(g) for g in train} & {layout(g) for g in unseen}
     assert not {asked(g) for g in train} & {asked(g) for g in unseen}
@@ -149,20 +149,20 @@ def test_unseen_has_layouts_goals_and_places_that_training_never_has():
     for game in unseen:
         sought = lying(game, sought=True)
         assert sought and not sought & trained, game.sentence
-    # in either role: what is asked for in one split never simply lies there in the other
+    # a goal pair of one split is never an initial position in the other
     assert not {asked(g) for g in unseen} & trained
     assert not {asked(g) for g in train} & set().union(*(lying(g, sought=True) for g in unseen))
 
 
 @pytest.mark.parametrize("split", ["train", "seen"])
-def test_training_keeps_away_from_unfamiliar_pairs(split):
+def test_train_and_seen_avoid_held_out_places(split):
     for _, game in many(split):
         kind, target = asked(game)
         assert target not in held_out_places(kind)
         assert all(place not in held_out_places(kind) for kind, place in lying(game))
 
 
-def test_every_kind_with_a_choice_of_places_has_unfamiliar_ones_but_never_the_usual_one():
+def test_held_out_places_never_include_the_usual_place():
     for room in ROOMS.values():
         for kind, belonging in room.belongings.items():
             options = {place for r in ROOMS.values() if kind in r.belongings for place in r.furniture if fits(place, kind)}
@@ -172,7 +172,7 @@ def test_every_kind_with_a_choice_of_places_has_unfamiliar_ones_but_never_the_us
             assert len(options - odd) >= 2 or len(options) < 4
 
 
-def test_plans_differ_and_one_in_four_is_kept_back():
+def test_floor_plans_are_unique_and_a_fixed_share_is_held_out():
     plans = [plan for room in ROOMS for plan in floor_plans(room)]
     layouts = [tuple((kind, len(indices)) for kind, indices in plan.of_kind.items()) for plan in plans]
     assert len(set(layouts)) == len(layouts) == PLANS * len(ROOMS)
@@ -186,7 +186,7 @@ def test_plans_differ_and_one_in_four_is_kept_back():
 
 
 @pytest.mark.parametrize("split", HOUSE_SPLITS)
-def test_the_same_on_every_machine(split):
+def test_tasks_are_identical_across_processes_and_match_pinned_digests(split):
     here = ENVIRONMENT.tasks(split, 20, 3)
     code = (
         "import hashlib; from tacit.worlds import get_environment as g\n"
@@ -201,7 +201,7 @@ def test_the_same_on_every_machine(split):
     assert {content(task) for task in here}.isdisjoint(content(task) for task in ENVIRONMENT.tasks(split, 20, 4))
 
 
-def test_families_take_turns():
+def test_each_block_of_six_tasks_has_every_family():
     for split in HOUSE_SPLITS:
         families = [task.family for task, _ in many(split)]
         for start in range(0, MANY, len(FAMILIES)):
@@ -209,7 +209,7 @@ def test_families_take_turns():
         assert len({tuple(families[start : start + 6]) for start in range(0, MANY, 6)}) > 50
 
 
-def test_there_is_variety():
+def test_train_games_vary_in_layout_goal_and_size():
     games = [game for _, game in many("train")]
     assert len({layout(g) for g in games}) > 0.8 * (PLANS - PLANS // KEPT_BACK) * len(ROOMS)
     assert len({asked(g) for g in games}) > 200
@@ -225,14 +225,14 @@ def test_there_is_variety():
         assert len(ways) == 2 and min(ways.values()) > MANY / 6 / 3
 
 
-def test_goals_read_as_they_are_meant():
+def test_goal_sentences_parse_to_the_goal_of_the_game():
     for split in HOUSE_SPLITS:
         for task, game in many(split):
             assert read_goal(task.goal) == game.goal
             assert task.goal in [told(way, game) for way in SENTENCES[task.family]]
 
 
-def test_every_listed_command_works_and_every_kind_of_command_is_listed():
+def test_listed_commands_are_effective_and_cover_every_verb():
     rng = random.Random(0)
     verbs: Counter[str] = Counter()
     for task in ENVIRONMENT.tasks("train", 60, 5):
@@ -250,17 +250,17 @@ def test_every_listed_command_works_and_every_kind_of_command_is_listed():
     assert set(verbs) == VERBS
 
 
-def test_the_tables_hold_together():
+def test_room_tables_are_consistent():
     for room in ROOMS.values():
         for kind, belonging in room.belongings.items():
             able = traits(kind)
             assert set(belonging.places) <= set(room.furniture), kind
-            if "pickupable" in able and kind != "teddybear":  # which the domain lets nobody put anywhere
+            if "pickupable" in able and kind != "teddybear":  # the domain has no receptacle for it
                 assert all(fits(place, kind) for place in belonging.places), kind
         assert set(room.furniture) <= set(CAPACITY)
 
 
-def test_rules_and_sentences_are_those_of_published_games(shared_data):
+def test_rules_and_sentences_match_published_games(shared_data):
     ours = {kind for room in ROOMS.values() for kind in room.belongings}
     games = [game_of(task) for task in load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks]
     assert len(games) == 140
@@ -275,7 +275,7 @@ def test_rules_and_sentences_are_those_of_published_games(shared_data):
                 assert thing.traits - {"cool"} == traits(thing.kind), thing.name
 
 
-def test_no_data_is_needed(monkeypatch):
+def test_generated_splits_need_no_data_and_bad_requests_are_rejected(monkeypatch):
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     assert ENVIRONMENT.splits == ("train", "seen", "unseen", "published_train", "valid_seen", "valid_unseen")
     assert len(ENVIRONMENT.tasks("train", 7, 0)) == 7 and not ENVIRONMENT.tasks("train", 0, 0)
@@ -287,7 +287,7 @@ def test_no_data_is_needed(monkeypatch):
         ENVIRONMENT.tasks("valid_seen", 1, 0)
 
 
-def test_the_speed_benchmark_plays_generated_houses_where_there_is_no_data():
+def test_speed_benchmark_plays_generated_houses_without_data():
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("ALFWORLD_DATA", None)
     command = [
@@ -304,7 +304,7 @@ def test_the_speed_benchmark_plays_generated_houses_where_there_is_no_data():
     assert json.loads(done.stdout.splitlines()[-1])["alfworld"]["steps_per_s"] > 0
 
 
-def test_example_texts_name_everything_and_depend_on_the_seed_alone():
+def test_example_texts_name_every_kind_and_depend_only_on_seed():
     texts = example_texts(0)
     assert texts == example_texts(0) != example_texts(1) and all(texts)
     words = Counter(word for text in texts for word in text.replace(",", "").split())
@@ -314,7 +314,7 @@ def test_example_texts_name_everything_and_depend_on_the_seed_alone():
 
 
 @pytest.mark.slow
-def test_example_texts_name_what_published_games_name(shared_data):
+def test_example_texts_contain_all_names_of_published_games(shared_data):
     words = set(" ".join(example_texts(0)).replace(",", "").split())
     for task in load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks:
         game = game_of(task)

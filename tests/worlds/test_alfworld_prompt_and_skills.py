@@ -45,7 +45,7 @@ def episode(family: str, *commands: str, invalid: tuple[int, ...] = ()) -> Traje
     return Trajectory(task, tuple(steps), success, float(success), stop, observation)
 
 
-def test_the_worked_example_of_the_paper():
+def test_skills_match_the_worked_example_of_the_paper():
     commands = (
         "go to drawer 1",
         "open drawer 1",
@@ -60,7 +60,7 @@ def test_the_worked_example_of_the_paper():
     )  # fmt: skip
 
 
-def test_only_effective_takes_and_moves_turn_the_carry_flag():
+def test_only_effective_take_and_move_change_the_carry_flag():
     commands = [("take pen 1 from desk 1", False), ("go to desk 1", True), ("take pen 1 from desk 1", True),
                 ("move pen 1 to shelf 1", False), ("open drawer 1", True), ("move pen 1 to drawer 1", True),
                 ("go to desk 1", True)]  # fmt: skip
@@ -73,11 +73,11 @@ def test_only_effective_takes_and_moves_turn_the_carry_flag():
      ("heat egg 1 with microwave 1", "TRANSFORM"), ("cool egg 1 with fridge 1", "TRANSFORM"),
      ("use desklamp 1", "TRANSFORM"), ("slice egg 1 with knife 1", "TRANSFORM"), ("move a to b", "DELIVER")],
 )  # fmt: skip
-def test_every_command_has_a_skill(command, skill):
+def test_command_maps_to_skill(command, skill):
     assert project_commands([(command, True)]) == (skill,)
 
 
-def test_the_alphabet_has_a_skill_for_every_executed_command():
+def test_alphabet_labels_every_command_including_invalid_ones():
     assert ENVIRONMENT.alphabet is not None and len(SKILLS) == 5
     trajectory = episode("pick", "go to drawer 1", "blah", "open drawer 1", invalid=(1,))
     assert ENVIRONMENT.alphabet(trajectory) == ("EXPLORE", "EXPLORE", "EXPLORE"), "well formed or not"
@@ -110,19 +110,19 @@ FIRST_APPLE = ("go to fridge 1", "open fridge 1", "take apple 2 from fridge 1", 
         ("clean", ("go to countertop 1", "take knife 1 from countertop 1", "clean knife 1 with sinkbasin 1"), "timeout"),
     ],
 )  # fmt: skip
-def test_failures_say_what_was_missing(family, commands, label):
+def test_failure_label_names_the_missing_step(family, commands, label):
     trajectory = episode(family, *commands)
     assert failure(trajectory) == label
     assert ENVIRONMENT.failure is failure
 
 
-def test_a_broken_world_is_named_as_such():
+def test_failure_label_is_world_error_when_the_world_breaks():
     whole = episode("pick", *PEN)
     broken = Trajectory(whole.task, whole.steps, False, 0.0, StopReason.WORLD_ERROR, whole.final)
     assert failure(broken) == "world_error"
 
 
-def test_a_memoryless_agent_is_not_told_of_turns_above():
+def test_prompt_without_history_does_not_mention_past_turns():
     task = make_task("pick")
     for turns, spoken in ((0, False), (1, True)):
         reader, world = History(ENVIRONMENT.wording("full"), turns).begin(task, PLAIN), AlfWorld()
@@ -180,11 +180,11 @@ def test_full_wording_follows_the_template():
         ("This is a hot egg 1.", "This is a hot egg 1."),
     ],
 )
-def test_terse_observations(text, short):
+def test_brief_shortens_observations(text, short):
     assert brief(text) == short
 
 
-def test_terse_wording_is_short():
+def test_terse_wording_text():
     wording, world, task = ENVIRONMENT.wording("terse"), AlfWorld(), make_task("pick")
     first = world.reset(task)
     assert wording.now(1, first, False) == ("room: countertop 1, drawer 1-2, fridge 1, microwave 1, sidetable 1, sinkbasin 1 >")

@@ -1,4 +1,4 @@
-"""Loading published games in both forms, bad files, and the comparison with the real engine's transcripts."""
+"""Loading published games from folders and JSON lines, bad files, and parity with transcripts of the real engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_folders(root: Path, families=tuple(GOALS), folder: str = "train") -> l
     return paths
 
 
-def test_both_forms_give_the_same_tasks(tmp_path, monkeypatch):
+def test_folders_and_json_lines_give_the_same_tasks(tmp_path, monkeypatch):
     write_folders(tmp_path / "folders")
     (tmp_path / "lines").mkdir()
     with lzma.open(tmp_path / "lines" / "train.jsonl.xz", "wt") as file:
@@ -51,7 +51,7 @@ def test_both_forms_give_the_same_tasks(tmp_path, monkeypatch):
     assert [t.id for t in load_games(tmp_path / "folders").tasks] == sorted(t.id for t in forms[0])
 
 
-def test_one_game_file(tmp_path):
+def test_load_games_reads_a_single_game_file(tmp_path):
     path = write_folders(tmp_path, ["heat"])[0]
     (task,) = load_games(path).tasks
     assert (task.id, task.family, task.goal) == ("published_train/task_heat/trial_1", "heat", "do the heat task.")
@@ -76,7 +76,7 @@ def _no_goal(text: str) -> str:
         (_no_goal, "none of the six"),
     ],
 )
-def test_a_bad_game_file_is_named_and_the_rest_still_load(tmp_path, damage, message, caplog, monkeypatch):
+def test_bad_game_file_is_reported_and_the_rest_load(tmp_path, damage, message, caplog, monkeypatch):
     paths = write_folders(tmp_path)
     bad = paths[2]
     bad.write_text(damage(bad.read_text()))
@@ -93,14 +93,14 @@ def test_a_bad_game_file_is_named_and_the_rest_still_load(tmp_path, damage, mess
     assert str(bad) in caplog.text
 
 
-def test_a_binary_file_is_refused_by_name(tmp_path):
+def test_binary_file_error_names_the_file(tmp_path):
     path = tmp_path / "game.tw-pddl"
     path.write_bytes(b"\xff\xfe\x00\x81")
     with pytest.raises(TacitError, match=r"game\.tw-pddl"):
         load_games(path)
 
 
-def test_unsolvable_and_unpublished_games_are_left_out_and_counted(tmp_path):
+def test_unsolvable_and_sliced_games_are_skipped_and_counted(tmp_path):
     paths = write_folders(tmp_path)
     paths[0].write_text(json.dumps({**json.loads(paths[0].read_text()), "solvable": False}))
     sliced = paths[1].parents[1].with_name("task-AppleSliced-None-Fridge-1")
@@ -110,7 +110,7 @@ def test_unsolvable_and_unpublished_games_are_left_out_and_counted(tmp_path):
     assert "2 left out" in loaded.report
 
 
-def test_truncated_and_damaged_json_lines(tmp_path):
+def test_truncated_and_damaged_json_lines_are_reported(tmp_path):
     path = tmp_path / "train.jsonl"
     rows = lines()
     path.write_text("\n".join([*rows[:3], rows[3][:500], '{"split": "train"}', "", *rows[4:]]))
@@ -127,7 +127,7 @@ def test_truncated_and_damaged_json_lines(tmp_path):
         load_games(packed)
 
 
-def test_missing_places_say_what_to_do(tmp_path, monkeypatch):
+def test_missing_data_errors_say_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(TacitError, match=r"no such file or directory: .*nowhere"):
         load_games(tmp_path / "nowhere")
     with pytest.raises(TacitError, match="holds no games"):
@@ -149,7 +149,7 @@ def run_parity(*arguments: Path) -> subprocess.CompletedProcess[str]:
 
 
 def record_of(family: str, games: Path) -> dict:
-    """A transcript as the recorder writes it, of our own answers."""
+    """A transcript of our own answers in the recorder's format."""
     world = AlfWorld()
     task = next(task for task in load_games(games).tasks if task.family == family)
     observation = world.reset(task)
@@ -162,7 +162,7 @@ def record_of(family: str, games: Path) -> dict:
 
 
 @pytest.mark.slow
-def test_the_parity_script_counts_and_exits_by_what_it_finds(tmp_path):
+def test_parity_script_counts_differences_and_sets_exit_code(tmp_path):
     games, transcripts = tmp_path / "games.jsonl", tmp_path / "transcripts.jsonl"
     games.write_text("\n".join(lines()))
     records = [record_of("pick", games), record_of("heat", games)]
@@ -190,7 +190,7 @@ def test_the_parity_script_counts_and_exits_by_what_it_finds(tmp_path):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", ["valid_seen", "train"])
-def test_every_recorded_step_of_the_real_engine_is_equal(shared_data, split):
+def test_world_reproduces_every_recorded_step_of_the_real_engine(shared_data, split):
     data = shared_data / "alfworld"
     transcripts, games = data / f"transcripts_{split}.jsonl.xz", data / f"{split}.jsonl.xz"
     if not transcripts.exists() or not games.exists():

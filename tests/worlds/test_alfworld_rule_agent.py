@@ -14,7 +14,7 @@ from tacit.worlds.alfworld.world import AlfWorld
 
 
 def play(task: Task, form: str, wording: str = "terse", limit: int = 50) -> list[str]:
-    """The rule's actions; empty where it does not win."""
+    """The rule agent's actions, or an empty list if it does not win."""
     context = StateBlock(ENVIRONMENT.wording(wording), ENVIRONMENT.tracker_of(form))
     world, reader, actions = AlfWorld(), context.begin(task, PLAIN), []
     observation = world.reset(task)
@@ -28,7 +28,7 @@ def play(task: Task, form: str, wording: str = "terse", limit: int = 50) -> list
     return []
 
 
-def test_a_list_of_places_is_spelled_out():
+def test_expand_lists_every_place_of_a_range():
     assert expand("drawer 1-3 5, bed 1") == ["drawer 1", "drawer 2", "drawer 3", "drawer 5", "bed 1"]
     assert expand("none") == expand("None") == []
 
@@ -46,7 +46,7 @@ checked: shelf 1-4
 drawer 1 closed >"""
 
 
-def test_what_it_makes_of_a_prompt():
+def test_rule_agent_acts_on_the_state_block_and_requires_one():
     assert act_on_prompt(SEARCH) == "open drawer 1"
     assert (
         act_on_prompt(SEARCH.replace("drawer 1 closed >", "drawer 1 open: nothing >").replace("drawer 1-11", "drawer 2-11"))
@@ -67,8 +67,8 @@ current_subgoal: find_object
 nothing happens >"""
 
 
-def test_without_a_list_of_places_the_last_action_says_how_far_one_is():
-    """There is no drawer 4, so no further one either: the next kind of place is tried."""
+def test_rule_agent_continues_from_last_action_without_place_list():
+    """Drawer 4 does not exist, so no later drawer does either: the agent tries the next kind of place."""
     after = act_on_prompt(PAPER)
     assert after.startswith("go to ") and "drawer" not in after and "shelf" not in after
     assert act_on_prompt(PAPER.replace("nothing happens", "drawer 4 open: nothing")) == "go to drawer 5"
@@ -77,7 +77,7 @@ def test_without_a_list_of_places_the_last_action_says_how_far_one_is():
 
 
 @pytest.mark.parametrize("form", ["full", "paper", "text", "no_places"])
-def test_it_wins_houses_it_has_never_seen(form):
+def test_rule_agent_wins_unseen_houses_with_every_state_block(form):
     tasks = ENVIRONMENT.tasks("unseen", 42, 3)
     played = [play(task, form) for task in tasks]
     assert sum(map(bool, played)) >= 0.85 * len(tasks)
@@ -85,8 +85,8 @@ def test_it_wins_houses_it_has_never_seen(form):
 
 
 @pytest.mark.slow
-def test_published_games(shared_data):
-    """With all our block says no game of valid_seen is lost; with the paper's six fields one in seventeen."""
+def test_rule_agent_wins_published_games(shared_data):
+    """The full block wins all 140 games of valid_seen; the paper's six fields win at least 126."""
     tasks = load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks
     won = {form: sum(bool(play(task, form)) for task in tasks) for form in ("full", "text", "no_places", "paper")}
     assert won["full"] == won["text"] == 140 > won["no_places"] > won["paper"] >= 126

@@ -1,4 +1,4 @@
-"""Forms of ALFWorld's state block: their fields, their sources, and Table 6 signals in each."""
+"""The forms of ALFWorld's state block: fields, sources of information, and Table 6 signals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TWO_PENS = task_of(house_of_pens("bed 1"))
 
 
 def follow(form: str, actions: tuple[str, ...], task: Task = ONE_PEN) -> tuple[str, object]:
-    """The block after these actions, and the state behind it."""
+    """(rendered block, tracker state) after these actions."""
     tracker, world = ENVIRONMENT.tracker_of(form), AlfWorld()
     state = tracker.start(task, world.reset(task))
     for action in actions:
@@ -52,7 +52,7 @@ def explored(tracker: Tracker, task: Task, seen: Callable[[Transition], Transiti
     return won, state, sums, blocks
 
 
-def test_four_forms_and_a_version_for_each():
+def test_each_state_block_form_has_a_version():
     assert tuple(ENVIRONMENT.trackers) == FORMS
     assert [tracker.version for tracker in ENVIRONMENT.trackers.values()] == [
         *("alfworld-1", "alfworld-paper-1", "alfworld-text-1", "alfworld-no_places-1")
@@ -61,13 +61,13 @@ def test_four_forms_and_a_version_for_each():
         ENVIRONMENT.tracker_of("papers")
 
 
-def test_a_setting_chooses_the_form():
+def test_block_setting_selects_the_tracker():
     for form in FORMS:
         assert ConstantContext().with_prompt(block=form).context(ENVIRONMENT).tracker is ENVIRONMENT.tracker_of(form)  # type: ignore[attr-defined]
     assert ConstantContext().context(ENVIRONMENT).tracker is ENVIRONMENT.tracker  # type: ignore[attr-defined]
 
 
-def test_the_paper_has_six_fields():
+def test_paper_form_renders_six_fields():
     assert follow("paper", ("go to drawer 1", "open drawer 1"))[0].split("\n") == [
         "target_object: pen",
         "destination: drawer",
@@ -87,7 +87,7 @@ def test_the_paper_has_six_fields():
     assert follow("paper", placed)[0].endswith("current_subgoal: done")
 
 
-def test_what_ours_adds_can_be_left_out():
+def test_no_places_form_omits_the_unchecked_list():
     whole, without = (follow(form, ("go to drawer 1",))[0].split("\n") for form in ("full", "no_places"))
     assert [line for line in whole if line not in without] == ["unchecked: desk 1, drawer 1-2, bed 1"]
     assert [line for line in whole if line in without] == without
@@ -96,8 +96,8 @@ def test_what_ours_adds_can_be_left_out():
 
 
 @pytest.mark.parametrize("form", TEXT_ALONE)
-def test_the_text_alone(form):
-    """Whatever else a transition says, the block and the rewards are the same."""
+def test_text_forms_use_only_the_observation_text(form):
+    """Blocks and rewards stay equal when a transition carries nothing but its text."""
     tracker = ENVIRONMENT.tracker_of(form)
 
     def bare(transition: Transition) -> Transition:
@@ -111,7 +111,7 @@ def test_the_text_alone(form):
 
 
 def shared_corner() -> Task:
-    """A desk and a drawer before which one stands at once; the pen is in the drawer, and goes on the bed."""
+    """A desk and a drawer at one location. The pen is in the drawer and belongs on the bed."""
     receptacles = (
         Receptacle("desk 1", "desk", 1),
         Receptacle("drawer 1", "drawer", 1, openable=True),
@@ -122,8 +122,8 @@ def shared_corner() -> Task:
     return task_of(Game(receptacles, things, fits, 0, Goal("pick", "pen", "bed"), "put a pen in bed."))
 
 
-def test_what_shares_a_place_is_found_out_from_the_text():
-    """Arriving shows one receptacle. A refused way, `look`, and whatever is done with the other show that it is here too."""
+def test_text_tracker_infers_receptacles_at_the_same_location():
+    """Arriving shows one receptacle. A refused `go to`, `look`, or using the other one shows that both are here."""
     task, arrive = shared_corner(), ("go to desk 1",)
     assert follow("full", arrive, task)[1].facing == ("desk 1", "drawer 1")  # type: ignore[attr-defined]
     assert follow("text", arrive, task)[1].facing == ("desk 1",)  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ def test_what_shares_a_place_is_found_out_from_the_text():
     assert nowhere.facing == ("desk 1",), "what the room never listed is not there"  # type: ignore[attr-defined]
 
 
-def test_two_pens_are_done_with_the_second():
+def test_pick2_is_done_after_the_second_object():
     first = ("go to desk 1", "take pen 1 from desk 1", "go to drawer 1", "open drawer 1", "move pen 1 to drawer 1")
     assert follow("paper", first, TWO_PENS)[0].endswith("current_subgoal: find_object")
     second = ("go to bed 1", "take pen 2 from bed 1", "go to drawer 1", "move pen 2 to drawer 1")
@@ -143,7 +143,7 @@ def test_two_pens_are_done_with_the_second():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_expert_episodes_add_up_in_every_form(form):
+def test_expert_episode_rewards_add_up_in_every_form(form):
     tracker = ENVIRONMENT.tracker_of(form)
     for task in ENVIRONMENT.tasks("unseen", 60, 3):
         won, state, sums, blocks = explored(tracker, task)
@@ -156,9 +156,9 @@ def test_expert_episodes_add_up_in_every_form(form):
 
 
 @pytest.mark.slow
-def test_published_games_from_the_text_alone(shared_data):
-    """The rewards are those of the tracker that also looks at lists of actions, but for the pan that lies on two burners at
-    once: it is where it should be without being put there, and no text says so."""
+def test_text_form_matches_full_form_on_published_games(shared_data):
+    """Rewards equal those of the full tracker except in one game: a pan on two burners counts as delivered without being
+    moved, and no text says so."""
     differ = []
     for task in load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks:
         (won, state, text, _), (_, _, full, _) = (explored(ENVIRONMENT.tracker_of(form), task) for form in ("text", "full"))

@@ -1,4 +1,4 @@
-"""The household's tracker: subgoals, Table 6 by hand, and thousands of episodes without a surprise."""
+"""ALFWorld's tracker: subgoals, Table 6 rewards worked out by hand, and invariants over thousands of episodes."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def explore(task: Task) -> Played:
 
 
 def stumble(task: Task, purposeful: float) -> Played:
-    """Random play, some of it nonsense, with the expert's move now and then."""
+    """Random play with some invalid actions; with probability `purposeful` the expert's action."""
     rng, expert = random.Random(zlib.crc32(task.id.encode())), ENVIRONMENT.expert("explorer")(task)
 
     def choose(observation: Observation) -> str:
         wise = expert.act(observation) if purposeful else ""
         if rng.random() < purposeful:
             return wise
-        # Most actions are ways to go: half of the time, do something here instead.
+        # Most actions are `go to`: half of the time, choose among the others.
         here = [a for a in observation.actions if not a.startswith("go ")] if rng.random() < 0.5 else observation.actions
         return rng.choice([*here, "fly to the moon", ""])
 
@@ -94,7 +94,7 @@ def stumble(task: Task, purposeful: float) -> Played:
 
 
 def check_any(played: Played) -> None:
-    """What holds however an episode is played."""
+    """Invariants of any episode."""
     for number, state in enumerate(played.states):
         assert (state.subgoal == DONE) == (number > 0 and played.transitions[number - 1].success)
         assert len(TRACKER.render(state)) <= BOUND
@@ -113,13 +113,13 @@ def check_any(played: Played) -> None:
 
 
 def check_expert(played: Played) -> None:
-    """What Table 6 pays for a clean episode: every subgoal, the destination reached and used for each object, and hints."""
+    """Table 6 rewards of an expert episode: every subgoal, reaching and using the destination per object, and hints."""
     check_any(played)
     if not played.won:
         return
     events, family = played.events(), played.task.family
     assert events["subgoal"] == total_subgoals(family) - played.states[0].best
-    # A published pan lies on two burners at once: taken from one and cooled, it is where it should be without being placed.
+    # A published pan lies on two burners: taken from one and cooled, it counts as delivered without being placed.
     placed_last = command_of(played.transitions[-1].observation.text).startswith("move ")
     assert placed_last == (events["placed"] > 0) == (events["reached_destination"] > 0)
     assert not (placed_last and family == "look")
@@ -128,8 +128,8 @@ def check_expert(played: Played) -> None:
     assert played.total("progress") == pytest.approx(fixed + extras)
 
 
-def test_the_expert_knows_nothing_that_the_block_does_not_say():
-    """What it takes was seen before, and so was the lamp it uses: else nobody could learn from it in this context."""
+def test_expert_uses_only_information_in_the_state_block():
+    """It takes only objects and uses only lamps that the tracker has seen, so a policy can imitate it from the block."""
     for task in ENVIRONMENT.tasks("unseen", 120, 3):
         played = explore(task)
         for before, transition in zip(played.states, played.transitions, strict=False):
@@ -140,7 +140,7 @@ def test_the_expert_knows_nothing_that_the_block_does_not_say():
 
 
 @pytest.mark.slow
-def test_expert_episodes() -> None:
+def test_expert_episode_rewards_follow_table_6() -> None:
     experts = [explore(task) for task in some_of_all(ENVIRONMENT, SPLITS, EPISODES)]
     for played in experts:
         check_expert(played)
@@ -150,7 +150,7 @@ def test_expert_episodes() -> None:
 
 
 @pytest.mark.slow
-def test_random_episodes() -> None:
+def test_random_episodes_satisfy_invariants_and_trigger_every_rule() -> None:
     met: Counter[str] = Counter()
     for i, task in enumerate(some_of_all(ENVIRONMENT, SPLITS, EPISODES)):
         played = stumble(task, purposeful=(i % 3) * 0.3)
@@ -160,7 +160,7 @@ def test_random_episodes() -> None:
 
 
 @pytest.mark.slow
-def test_published_games(shared_data):
+def test_published_games_satisfy_tracker_invariants(shared_data):
     tasks = load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks
     assert len(tasks) == 140
     for task in tasks:
@@ -170,7 +170,7 @@ def test_published_games(shared_data):
         check_any(stumble(task, purposeful=0.3))
 
 
-def test_table_6():
+def test_reward_tables_equal_table_6():
     assert PROGRESS == {
         "subgoal": 1.0,
         "hinted_place": 0.02,
@@ -202,7 +202,7 @@ def follow(task: Task, *actions: str) -> Played:
 
 
 def told(*actions: str, task: Task = ONE_PEN) -> tuple[str, ...]:
-    """What the tracker said of the last action."""
+    """The tracker's events for the last action."""
     last = follow(task, *actions).states[-1]
     return (*last.progress, *last.errors)
 
@@ -236,14 +236,14 @@ ARRIVE = (*CARRY, "go to drawer 1")
         (("look", "inventory", "look"), ("repeated",)),
         (("go to drawer 1", "open drawer 2", "go to drawer 2", "open drawer 2"), ("hinted_container",)),  # refused before
         (("go to bed 1", "take pillow 1 from bed 1", "go to desk 1", "go to bed 1"), ()),
-        (("go to bed 1", "take pillow 1 from bed 1", "go to drawer 1"), ()),  # a place has to be found for the pillow
+        (("go to bed 1", "take pillow 1 from bed 1", "go to drawer 1"), ()),  # the agent may look for a place for the pillow
     ],
 )
-def test_one_action_at_a_time(actions, events):
+def test_action_triggers_events(actions, events):
     assert told(*actions) == events
 
 
-def test_without_a_list_of_actions_a_refusal_is_no_effect():
+def test_refusal_counts_as_no_effect_without_action_list():
     state = TRACKER.start(
         ONE_PEN, Observation("You are in the middle of a room. Looking quickly around you, you see a desk 1.")
     )
@@ -251,7 +251,7 @@ def test_without_a_list_of_actions_a_refusal_is_no_effect():
     assert TRACKER.signals(state, after) == {"progress": 0.0, "error": 0.2, "error.no_effect": 0.2}
 
 
-def test_without_a_list_of_actions_the_text_is_enough():
+def test_tracker_follows_text_without_action_list():
     task, world = ONE_PEN, AlfWorld()
     state = TRACKER.start(task, replace(world.reset(task), actions=()))
     for action in (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1"):
@@ -261,7 +261,7 @@ def test_without_a_list_of_actions_the_text_is_enough():
 
 
 def told_by_text(task: Task, *answers: str) -> list[Progress]:
-    """The states along answers of a world that lists no actions."""
+    """The tracker's states for a sequence of observations without action lists."""
     room = Observation("You are in the middle of a room. Looking quickly around you, you see a desk 1, a drawer 1, a drawer 2.")
     states = [TRACKER.start(task, room)]
     for answer in answers:
@@ -269,7 +269,7 @@ def told_by_text(task: Task, *answers: str) -> list[Progress]:
     return states
 
 
-def test_what_was_heated_and_then_cooled_has_to_be_heated_again():
+def test_cooled_object_must_be_heated_again():
     heat = Task("alfworld", "heat", "heat", "", 0, "put a hot mug in drawer.")
     *_, hot, cold, again = told_by_text(
         heat,
@@ -282,8 +282,8 @@ def test_what_was_heated_and_then_cooled_has_to_be_heated_again():
     assert cold.errors == ("regression",) and "subgoal" not in again.progress
 
 
-def test_the_first_chosen_drawer_stays_the_destination():
-    """A fuller one that is found later does not draw the second object away, unless the first is empty again."""
+def test_first_used_receptacle_stays_the_destination():
+    """Finding a drawer with more pens does not change the destination, unless the first drawer is empty again."""
     *_, placed, seen, emptied = told_by_text(
         TWO_PENS,
         "You pick up the pen 1 from the desk 1.",
@@ -294,19 +294,19 @@ def test_the_first_chosen_drawer_stays_the_destination():
     assert (placed.destination, seen.destination, emptied.destination) == ("drawer 1", "drawer 1", "drawer 2")
 
 
-def test_an_episode_that_ends_unsolved_is_not_done():
+def test_unsolved_episode_end_is_not_done():
     state = TRACKER.start(ONE_PEN, Observation("You are in the middle of a room."))
     assert TRACKER.update(state, "look", Transition(Observation("You see nothing."), done=True)).subgoal == "find_object"
 
 
-def test_going_back_and_forth_earns_nothing():
-    """The object is put back and taken again, the destination left and reached again: paid once."""
+def test_repeating_a_subgoal_is_rewarded_once():
+    """Taking the object again or reaching the destination again is not rewarded a second time."""
     again = ("move pen 1 to desk 1", "take pen 1 from desk 1") * 3
     played = follow(ONE_PEN, *CARRY, *again, "go to drawer 1", "go to bed 1", "go to drawer 1")
     assert played.events()["subgoal"] == 3 and played.events()["reached_destination"] == 1
 
 
-def test_pick2_is_pick_twice():
+def test_pick2_rewards_both_objects():
     first = (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1")
     second = ("go to bed 1", "take pen 2 from bed 1", "go to drawer 1", "move pen 2 to drawer 1")
     played = follow(TWO_PENS, *first, *second)
@@ -316,20 +316,20 @@ def test_pick2_is_pick_twice():
         *("take_object", "reach_destination", "place_object", "place_object", "find_object"),
         *("take_object", "reach_destination", "place_object", "done"),
     ]
-    # 8 subgoals, two arrivals, one opening, two placements; desk and bed are where pens are, and new
+    # 8 subgoals, two arrivals, one opening, two placements, and a hint for each likely place visited first
     hints = played.events()["hinted_place"]
     assert played.total("progress") == pytest.approx(8 * 1.0 + 2 * 0.2 + 0.2 + 2 * 0.5 + 0.02 * hints)
     assert played.total("error") == 0.0
 
 
-def test_the_second_object_belongs_with_the_first():
+def test_second_object_must_go_to_the_same_receptacle():
     first = (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1", "go to bed 1", "take pen 2 from bed 1")
     assert told(*first, "go to drawer 2", task=TWO_PENS) == ("wrong_destination",)
     undone = (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1", "take pen 1 from drawer 1")
     assert told(*undone, task=TWO_PENS) == ("regression",)
 
 
-def test_what_a_search_shows():
+def test_state_block_during_search():
     state = follow(ONE_PEN, "go to drawer 1", "open drawer 1").states[-1]
     assert TRACKER.render(state).splitlines() == [
         "subgoal: find_object",
@@ -348,7 +348,7 @@ def _order(state: Progress, receptacle: str) -> int:
     return hints.index(kind) if kind in hints else len(hints)
 
 
-def test_what_comes_after_the_search_shows():
+def test_state_block_after_search():
     assert TRACKER.render(follow(ONE_PEN, "go to desk 1").states[-1]).splitlines()[-1] == "seen: pen 1 at desk 1"
     assert TRACKER.render(follow(ONE_PEN, *CARRY).states[-1]).splitlines()[2:] == [
         "holding: pen 1",
@@ -359,13 +359,13 @@ def test_what_comes_after_the_search_shows():
     assert TRACKER.render(follow(ONE_PEN, *ARRIVE).states[-1]).splitlines()[-1] == "where: drawer 1"
 
 
-def test_places_are_written_in_few_words():
+def test_format_ranges_compresses_numbered_places():
     assert format_ranges(["drawer 3", "bed 1", "drawer 1", "drawer 2", "drawer 10"]) == "drawer 1-3 10, bed 1"
     assert format_ranges([]) == ""
 
 
-def test_the_block_is_bounded_whatever_the_house():
-    """Names as long as nobody has them, and hundreds of places: every list gives way."""
+def test_state_block_is_bounded_for_very_large_houses():
+    """Very long names and hundreds of places: every list is truncated."""
     names = tuple(f"{'cabinet' * 6}{i % 40} {2 * i + 1}" for i in range(400))
     goal = Goal("pick", "watch" * 40, "drawer" * 40)
     state = Progress(goal, names * 2, names[:30], "watch" * 40, checked=names)
@@ -374,12 +374,12 @@ def test_the_block_is_bounded_whatever_the_house():
     assert len(TRACKER.render(replace(state, holding="", seen=seen, subgoal="take_object"))) <= BOUND
 
 
-def test_it_is_registered_and_has_a_version():
+def test_tracker_is_registered_with_version():
     assert isinstance(ENVIRONMENT.tracker, AlfworldTracker) and ENVIRONMENT.tracker.version == "alfworld-1"
 
 
-def test_what_shares_a_place_is_seen_together():
-    """Two shelves at one place: the text shows the one gone to, the list of actions what can be taken from the other."""
+def test_receptacles_at_one_location_are_checked_together():
+    """Two shelves at one location: the text shows one, the action list shows the pen on the other."""
     receptacles = (Receptacle("shelf 2", "shelf", 1), Receptacle("shelf 1", "shelf", 1), Receptacle("desk 1", "desk", 2))
     pen = Thing("pen 1", "pen", frozenset({"pickupable"}), (0,), (1,))
     fits = frozenset({("shelf", "pen"), ("desk", "pen")})

@@ -25,7 +25,7 @@ def as_task(family: str) -> Task:
     return Task("alfworld", family, family, "test", 0, game.sentence, {"game": game.to_data()})
 
 
-def test_the_opening_lists_everything_counted_down_and_sorted_by_identifier():
+def test_intro_and_commands_match_the_original_engine():
     household = play("pick")
     assert household.intro() == (
         "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you see "
@@ -50,7 +50,7 @@ def test_look_lists_nothing_in_the_middle_of_the_room():
     assert play("pick").execute("look") == ("You are in the middle of a room. Looking quickly around you, you see nothing.")
 
 
-def test_one_location_may_face_two_receptacles_and_both_are_left_out_of_going():
+def test_location_with_two_receptacles_faces_both():
     household = play("pick", "go to countertop 1")
     assert household.execute("look") == "You are facing the countertop 1, and sinkbasin 1. Next to it, you see nothing."
     assert "go to sinkbasin 1" not in household.commands
@@ -59,7 +59,7 @@ def test_one_location_may_face_two_receptacles_and_both_are_left_out_of_going():
     assert "take apple 1 from sinkbasin 1" in household.commands
 
 
-def test_an_object_in_two_receptacles_stays_in_the_other_and_lies_next_to_them_once_moved():
+def test_object_in_two_receptacles_stays_in_the_other_when_taken():
     household = play("pick", "go to countertop 1", "take apple 1 from countertop 1")
     assert household.execute("examine sinkbasin 1") == "On the sinkbasin 1, you see a apple 1."
     assert household.execute("look").endswith("Next to it, you see nothing.")
@@ -73,7 +73,7 @@ def test_an_object_in_two_receptacles_stays_in_the_other_and_lies_next_to_them_o
     )
 
 
-def test_closed_receptacles_hide_and_refuse_and_opening_shows():
+def test_closed_receptacle_hides_contents_until_opened():
     household = play("pick")
     assert household.execute("go to drawer 1") == "You arrive at drawer 1. The drawer 1 is closed."
     assert "open drawer 2" in household.commands  # at the same place
@@ -88,7 +88,7 @@ def test_closed_receptacles_hide_and_refuse_and_opening_shows():
     assert household.execute("examine drawer 1") == "The drawer 1 is closed."
 
 
-def test_only_what_is_held_can_be_examined():
+def test_only_held_objects_can_be_examined():
     household = play("pick", "go to countertop 1")
     assert household.execute("examine egg 1") == "Nothing happens."
     household.execute("take bowl 1 from countertop 1")
@@ -98,7 +98,7 @@ def test_only_what_is_held_can_be_examined():
     assert household.execute("inventory") == "You are not carrying anything."
 
 
-def test_one_hand_and_things_go_only_where_they_fit():
+def test_agent_holds_one_object_and_receptacles_limit_kinds():
     household = play("pick", "go to countertop 1", "take egg 1 from countertop 1")
     assert household.execute("take knife 1 from countertop 1") == "Nothing happens."
     household.execute("go to sidetable 1")
@@ -127,7 +127,7 @@ def test_one_hand_and_things_go_only_where_they_fit():
         ),
     ],
 )
-def test_what_was_done_to_an_object_shows(commands, description):
+def test_examine_describes_object_state(commands, description):
     household = play("pick", "go to countertop 1", "take egg 1 from countertop 1", *commands)
     assert household.execute("examine egg 1") == description
 
@@ -145,31 +145,31 @@ def test_what_was_done_to_an_object_shows(commands, description):
         ),
     ],
 )
-def test_sliced_objects_say_so(commands, description):
+def test_examine_describes_sliced_objects(commands, description):
     slicing = ("take knife 1 from countertop 1", "slice egg 1 with knife 1", "move knife 1 to countertop 1")
     household = play("pick", "go to countertop 1", *slicing, "take egg 1 from countertop 1", *commands)
     assert household.execute("examine egg 1") == description
 
 
-def test_a_knife_reaches_into_a_closed_fridge():
+def test_knife_slices_object_in_closed_fridge():
     household = play("pick", "go to countertop 1", "take knife 1 from countertop 1", "go to fridge 1")
     assert household.execute("slice apple 2 with knife 1") == "You sliced the apple 2 with the knife 1."
 
 
-def test_appliances_work_closed_and_only_on_what_they_suit():
+def test_appliances_accept_only_suitable_objects():
     household = play("pick", "go to countertop 1", "take knife 1 from countertop 1")
     assert household.execute("clean knife 1 with sinkbasin 1") == "You clean the knife 1 using the sinkbasin 1."
     household.execute("go to fridge 1")
     assert "cool knife 1 with fridge 1" not in household.commands
 
 
-def test_a_lamp_turns_on_and_never_off():
+def test_lamp_stays_on_when_used_again():
     household = play("look", "go to sidetable 1")
     assert [household.execute("use desklamp 1") for _ in range(2)] == ["You turn on the desklamp 1."] * 2
     assert "take desklamp 1 from sidetable 1" not in household.commands
 
 
-def test_help_is_listed_and_answers():
+def test_help_lists_commands():
     answer = play("pick").execute("help")
     assert answer.startswith("Available commands:\n  look: ")
     assert answer.endswith("slice an object using a sharp object\n")
@@ -180,7 +180,7 @@ def test_help_is_listed_and_answers():
     ["", "   ", "dance", "GO TO FRIDGE 1", "go to  fridge 1", "go to fridge", "go to fridge 9", "open fridge 1", "go",
      "take apple 1 from countertop 1", "put pen 1 in/on sidetable 1", "look around", "go to fridge 1.", "{o}", "#look#"],
 )  # fmt: skip
-def test_anything_else_does_nothing(command):
+def test_unknown_command_leaves_state_unchanged(command):
     household = play("pick")
     before = household.commands
     assert household.execute(command) == "Nothing happens."
@@ -188,7 +188,7 @@ def test_anything_else_does_nothing(command):
 
 
 @pytest.mark.parametrize("command", [" look ", "look\n", "\tlook", "\u00a0look"])
-def test_white_space_around_a_command_is_trimmed(command):
+def test_whitespace_around_command_is_ignored(command):
     assert play("pick").execute(command).startswith("You are in the middle of a room.")
 
 
@@ -215,7 +215,7 @@ WINS = {
 
 
 @pytest.mark.parametrize("family", GOALS)
-def test_each_family_is_won_by_its_last_command_and_no_sooner(family):
+def test_family_is_won_only_by_its_last_command(family):
     world = AlfWorld()
     world.reset(as_task(family))
     transitions = [world.step(command) for command in WINS[family]]
@@ -224,7 +224,7 @@ def test_each_family_is_won_by_its_last_command_and_no_sooner(family):
     assert transitions[-1].done and transitions[-1].score == 1.0
 
 
-def test_a_won_game_can_be_unwon():
+def test_success_is_false_again_after_undoing_the_goal():
     world = AlfWorld()
     world.reset(as_task("pick"))
     for command in WINS["pick"]:
@@ -232,7 +232,7 @@ def test_a_won_game_can_be_unwon():
     assert not world.step("take pen 1 from sidetable 1").success
 
 
-def test_a_cool_object_that_lies_in_its_second_place_wins_while_carried():
+def test_heated_object_in_second_receptacle_wins_while_carried():
     """The apple starts on the countertop and in the sink: taken from the sink, it is still on the countertop."""
     household = play("heat", "go to sinkbasin 1", "take apple 1 from sinkbasin 1", "go to microwave 1")
     assert not household.won
@@ -240,7 +240,7 @@ def test_a_cool_object_that_lies_in_its_second_place_wins_while_carried():
     assert household.won
 
 
-def test_world_says_what_was_ineffective_and_needs_a_game():
+def test_world_reports_ineffective_actions_and_requires_a_game():
     world = AlfWorld()
     with pytest.raises(TacitError, match="reset"):
         world.step("look")
@@ -251,7 +251,7 @@ def test_world_says_what_was_ineffective_and_needs_a_game():
     assert world.step("look").effective
 
 
-def test_two_worlds_share_nothing():
+def test_two_worlds_share_no_state():
     first, second = AlfWorld(), AlfWorld()
     task = as_task("pick")
     first.reset(task)
@@ -264,7 +264,7 @@ def test_two_worlds_share_nothing():
 
 @given(st.lists(st.integers(0, 10**6), max_size=60))
 @settings(max_examples=60, deadline=None)
-def test_in_any_state_commands_are_sorted_unique_effective_and_every_thing_is_somewhere(choices):
+def test_commands_are_sorted_unique_and_effective_in_any_state(choices):
     household = play("pick2")
     things = {i for i, thing in enumerate(household.game.things) if "pickupable" in thing.traits}
     for choice in choices:
@@ -280,11 +280,11 @@ def test_game_data_survives_a_round_trip():
         assert Game.from_data(game.to_data()) == game
 
 
-def test_numbers_count_down_within_a_kind():
+def test_number_names_counts_down_within_a_kind():
     assert number_names(["fork", "mug", "fork"]) == ["fork 2", "mug 1", "fork 1"]
 
 
-def test_goals_are_recognised_in_any_order_and_others_refused():
+def test_parse_goal_accepts_any_order_and_rejects_unknown_goals():
     goal = "(:goal (exists (?x - object ?y - receptacle) (and (inReceptacle ?x ?y) (isHot ?x) (receptacleType ?y FridgeType) (objectType ?x EggType) (heatable ?x))))"  # noqa: E501
     assert parse_goal(goal) == Goal("heat", "egg", "fridge")
     for wrong in (
@@ -300,7 +300,7 @@ def test_goals_are_recognised_in_any_order_and_others_refused():
         parse_goal("(:goal (and")
 
 
-def test_a_house_that_cannot_be_is_refused():
+def test_inconsistent_house_is_rejected():
     goal = Goal("pick", "pen", "desk")
     desk, pen = Receptacle("desk 1", "desk", 1), Thing("pen 1", "pen", frozenset({"pickupable"}), (0,), (1,))
     good = Game((desk,), (pen,), frozenset(), 0, goal, "put a pen on desk.")

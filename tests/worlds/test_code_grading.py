@@ -158,7 +158,7 @@ def submit(world: CodeWorld):
 
 
 @pytest.mark.parametrize("name", IN_SHELL)
-def test_files_beside_the_source_do_not_help(world, name):
+def test_tampering_with_files_does_not_earn_success(world, name):
     world.reset(TASK)
     world.step("bash " + IN_SHELL[name].replace("\\", "\\\\").replace("\n", "\\n"))
     answer = submit(world)
@@ -167,7 +167,7 @@ def test_files_beside_the_source_do_not_help(world, name):
 
 @pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("name", IN_PACKAGE)
-def test_code_in_the_package_cannot_pass_its_own_tests(world, name):
+def test_package_code_cannot_fake_a_pass(world, name):
     world.reset(TASK)
     if name == "expected failure in every call":
         code = "import pytest\\ndef _x(*a, **k): pytest.xfail('later')\\n"
@@ -181,7 +181,7 @@ def test_code_in_the_package_cannot_pass_its_own_tests(world, name):
     assert not answer.success, answer.observation.text
 
 
-def test_results_that_equal_everything_are_found_out(world):
+def test_objects_equal_to_everything_are_detected(world):
     world.reset(TASK)
     names = ["slug", "title_case", "distance", "is_palindrome", "common_prefix", "caesar", "top_words", "parse_fields"]
     code = ALWAYS + "".join(f"def {name}(*a, **k): return Always()\n" for name in names)
@@ -190,7 +190,7 @@ def test_results_that_equal_everything_are_found_out(world):
     assert not answer.success and answer.label == "forged", answer.observation.text
 
 
-def test_code_that_looks_up_what_is_expected_is_found_out(world):
+def test_reading_the_frame_of_the_caller_is_detected(world):
     world.reset(TASK)
     code = (
         "\ndef distance(first, second):\n    import sys\n    frame = sys._getframe(1)\n"
@@ -202,7 +202,7 @@ def test_code_that_looks_up_what_is_expected_is_found_out(world):
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", FORGED)
-def test_forged_results_do_not_count(world, bench, monkeypatch, name):
+def test_forged_results_score_zero(world, bench, monkeypatch, name):
     monkeypatch.setattr(bench.runner, "limits", Limits(wall_s=6))
     monkeypatch.setattr(bench.runner._warm, "limits", Limits(wall_s=6))
     world.reset(TASK)
@@ -213,7 +213,7 @@ def test_forged_results_do_not_count(world, bench, monkeypatch, name):
     assert answer.label in ("forged", "time"), answer.observation.text
 
 
-def test_a_contradicted_test_expects_something_else():
+def test_contradict_inverts_assertions():
     source = """
 def test_one(apart):
     assert add(1, 2) == 3
@@ -237,7 +237,7 @@ def test_raises():
     assert [other(value) for value in (True, 3, "a", [], ())] == [False, 4, "ax", [None], (None,)]
 
 
-def test_an_attempt_beside_a_real_repair_is_no_success(world):
+def test_repair_with_tampering_fails(world):
     world.reset(TASK)
     assert world.step(MEND).effective
     world.step(f"insert {TARGET} 0 import _pytest.runner as r; r.call_and_report = None")
@@ -245,7 +245,7 @@ def test_an_attempt_beside_a_real_repair_is_no_success(world):
     assert not answer.success
 
 
-def test_a_repair_beside_harmless_files_counts(world):
+def test_repair_with_extra_files_succeeds(world):
     world.reset(TASK)
     world.step("bash echo note > NOTES.txt; echo 'x = 1' > wordsmith/extra.py; touch conftest.py")
     assert world.step(MEND).effective
@@ -254,7 +254,7 @@ def test_a_repair_beside_harmless_files_counts(world):
     assert "+++ b/wordsmith/extra.py" in answer.observation.text and "conftest" not in answer.observation.text
 
 
-def test_part_of_the_tests_is_part_of_the_score(world):
+def test_score_is_the_fraction_of_repaired_tests(world):
     world.reset(TASK)
     assert world.step(
         f"str_replace {TARGET} return row[-1] ==> return 3 if first in ('kitten', 'sitting') else row[-1]"
@@ -263,7 +263,7 @@ def test_part_of_the_tests_is_part_of_the_score(world):
     assert not answer.success and answer.score == pytest.approx(1 / 3) and answer.label == "tests_fail"
 
 
-def test_a_repair_that_breaks_something_else_is_no_success(world):
+def test_repair_that_breaks_other_tests_fails(world):
     world.reset(TASK)
     assert world.step(MEND).effective
     assert world.step(f"str_replace {TARGET} if quoted:\\n        raise ==> if False:\\n        raise").effective
@@ -281,13 +281,13 @@ def test_hidden_tests_are_not_in_the_sandbox(world):
     assert answer.label == "no_change" and answer.score == 0
 
 
-def test_the_original_source_is_not_in_the_sandbox(world):
+def test_original_source_is_not_in_the_sandbox(world):
     world.reset(TASK)
     found = world.step("bash find / -name 'words.py' -not -path '/proc/*' 2>/dev/null").observation.text
     assert found.split("\n")[:-1] == ["/testbed/wordsmith/words.py"]
 
 
-def test_which_changes_count():
+def test_is_carried_accepts_sources_and_rejects_test_settings():
     record = open_folder(PACKAGED).records[0]
     assert is_carried(record.edits[0].path, record, True)
     carried = ("pkg/new.py", "pkg/data.json", "helper.py")
@@ -312,7 +312,7 @@ def test_canaries_contradict_the_failing_tests():
     assert "(apart := other(apart)) ==" in source and "def test_slug" not in source and "assert False" in source
 
 
-def test_tests_that_fail_with_the_original_package_are_an_error(world):
+def test_grading_raises_when_tests_fail_on_the_original_package(world):
     wrong = {**TASK.data["record"], "id": "wrong", "fail_to_pass": ["tests/test_words.py::test_nothing"]}
     world.reset(replace(TASK, data={"folder": "", "record": wrong}))
     with pytest.raises(TacitError, match="cannot be graded"):

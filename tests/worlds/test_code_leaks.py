@@ -1,4 +1,4 @@
-"""Nothing is left behind: by random episodes, or when the trainer is killed."""
+"""Random episodes and a killed trainer leave no processes, mounts or files behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def play_many(count: int) -> None:
-    others = children(os.getpid())  # of tests before this one
+    others = children(os.getpid())  # children of earlier tests
     try:
         bench = Bench()
     except TacitError as error:
@@ -43,12 +43,12 @@ def play_many(count: int) -> None:
 
 
 @pytest.mark.slow
-def test_random_episodes_leave_nothing_behind():
+def test_random_episodes_leak_no_resources():
     play_many(10)
 
 
 @pytest.mark.slow
-def test_many_random_episodes_leave_nothing_behind():
+def test_many_random_episodes_leak_no_resources():
     play_many(400)
 
 
@@ -71,7 +71,7 @@ time.sleep(60)
 
 
 @pytest.mark.slow
-def test_a_killed_trainer_leaves_no_process_no_mount_and_no_file():
+def test_killed_trainer_leaves_no_process_mount_or_file():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     trainer = subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True, env=environment)
     words = trainer.stdout.readline().split()

@@ -1,4 +1,4 @@
-"""Mutations: what each kind does to the text, and that formatting stays."""
+"""Code mutations: the edit each kind makes, and that formatting is kept."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def after(kind: str, source: str = SOURCE) -> set[str]:
         "swapped_arguments": {"total = max(|high, low"},
     }.items(),
 )
-def test_kinds(kind, expected):
+def test_mutation_kind_makes_expected_edits(kind, expected):
     assert {line.replace("  |", "|").replace(" |", "|") for line in after(kind)} == {
         line.replace("  |", "|") for line in expected
     }
 
 
-def test_off_by_one_leaves_module_level_defaults_and_text_alone():
+def test_off_by_one_changes_only_literals_in_function_bodies():
     changed = {(each.edit.before, each.edit.after) for each in find_mutations("box.py", SOURCE) if each.kind == "off_by_one"}
     assert changed == {("1", "2"), ("1", "0"), ("2", "3"), ("2", "1"), ("0", "1")}
 
 
-def test_wrong_variable_is_another_of_the_same_function():
+def test_wrong_variable_comes_from_the_same_function():
     found = [each for each in find_mutations("box.py", SOURCE) if each.kind == "wrong_variable"]
     assert found and all(each.function == "pick" for each in found), "`size` has one variable only"
     names = {"items", "low", "high", "total", "item"}
@@ -78,7 +78,7 @@ def test_wrong_variable_is_another_of_the_same_function():
 
 
 @pytest.mark.parametrize("source", [SOURCE, textwrap.dedent(inspect.getsource(textwrap))], ids=["box", "textwrap"])
-def test_a_mutation_changes_one_place_and_parses(source):
+def test_mutation_changes_one_place_and_still_parses(source):
     found = find_mutations("box.py", source)
     assert {each.kind for each in found} <= set(KINDS)
     whole = ast.dump(ast.parse(source))
@@ -88,18 +88,18 @@ def test_a_mutation_changes_one_place_and_parses(source):
         assert broken[: each.edit.start] + each.edit.before + broken[each.edit.start + len(each.edit.after) :] == source
 
 
-def test_sites_name_function_and_first_line():
+def test_site_names_function_and_first_line():
     decorated = "class A:\n    @property\n    def b(self):\n        return 1 + 1\n"
     [each] = [each for each in find_mutations("a.py", decorated) if each.kind == "operator"]
     assert (each.site, each.line) == ("a.py:A.b", 2), "Python counts a function from its first decorator"
 
 
-def test_the_same_on_every_machine():
+def test_mutations_match_pinned_digest():
     text = json.dumps([[each.kind, each.edit.start, each.edit.after] for each in find_mutations("box.py", SOURCE)])
     assert hashlib.sha256(text.encode()).hexdigest()[:12] == "a2e40fcffd4d"
 
 
-def test_line_ends_are_kept():
+def test_line_endings_are_kept():
     source = SOURCE.replace("\n", "\r\n")
     pairs = zip(find_mutations("box.py", source), find_mutations("box.py", SOURCE), strict=True)
     for dos, unix in pairs:

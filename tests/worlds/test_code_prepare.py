@@ -1,4 +1,4 @@
-"""`tacit prepare code`: tasks from packages, programs and patches, and input that is not what it should be."""
+"""`tacit prepare code`: tasks from packages, programs and patches, and rejection of bad input."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_tasks_of_a_package(folder):
+def test_prepare_packages_writes_valid_tasks(folder):
     found = open_folder(folder)
     tree = folder / "packages" / "mini-1.0"
     assert not found.failures and 6 <= len(found.records) <= 8
@@ -108,14 +108,14 @@ def test_tasks_of_a_package(folder):
 
 
 @pytest.mark.slow
-def test_the_issue_shows_a_failing_test_and_no_place_in_the_package(folder):
+def test_issue_shows_failing_test_but_not_the_location(folder):
     for record in open_folder(folder).records:
         assert record.fail_to_pass[0] in record.issue and "def test_" in record.issue
         assert "mini/__init__" not in record.issue and not re.search(r"\.py:\d|line \d", record.issue)
 
 
 @pytest.mark.slow
-def test_the_same_folder_elsewhere_has_the_same_panels(folder, tmp_path):
+def test_moved_folder_has_the_same_panels(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "moved")
     panels = [Panel.of(get_environment(f"code+folder={place}"), "train", 4) for place in (folder, tmp_path / "moved")]
     assert panels[0].hash == panels[1].hash and str(tmp_path) not in json.dumps(panels[1].to_json())
@@ -126,7 +126,7 @@ def test_the_same_folder_elsewhere_has_the_same_panels(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_tasks(folder, tmp_path):
+def test_same_seed_gives_the_same_tasks(folder, tmp_path):
     for seed, same in ((0, True), (1, False)):
         prepare_packages(tmp_path / str(seed), [pack(tmp_path, "mini", FILES)], 8, seed, archives=tmp_path)
         lines = [json.loads(line)["id"] for line in (tmp_path / str(seed) / "tasks.jsonl").read_text().splitlines()]
@@ -135,7 +135,7 @@ def test_the_same_seed_gives_the_same_tasks(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_packages_that_cannot_be_used_are_named_and_left_out(tmp_path, monkeypatch):
+def test_unusable_packages_are_reported_and_skipped(tmp_path, monkeypatch):
     good = pack(tmp_path, "mini", FILES)
     failing = pack(tmp_path, "failing", {**FILES, "tests/test_bad.py": "def test_bad(): assert 0\n"})
     changed = Source("mini", "1.0", "0" * 64, ("mini",), ("tests",))
@@ -163,7 +163,7 @@ def test_packages_that_cannot_be_used_are_named_and_left_out(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_hang_is_no_task(tmp_path, monkeypatch):
+def test_mutation_that_hangs_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "MUTANT", prepare.Limits(wall_s=20, cpu_s=1))
     code = "def count(n):\n    while n > 0:\n        n = n - 1\n    return n\n"
     tests = "from mini import count\ndef test_count(): assert count(3) == 0\n"
@@ -172,7 +172,7 @@ def test_a_hang_is_no_task(tmp_path, monkeypatch):
     assert counts["mini-1.0"].rejected["hangs or takes too much"] >= 1
 
 
-def test_pinned_packages():
+def test_pinned_packages_have_unique_names_and_hashes():
     assert len(SOURCES) >= 12 and len({source.name for source in SOURCES}) == len(SOURCES)
     assert all(re.fullmatch("[0-9a-f]{64}", source.sha256) and source.code and source.tests for source in SOURCES)
     assert set(prepare.HELD_PACKAGES) < {source.name for source in (*SOURCES, *prepare.OWN_SOURCES)} and set(
@@ -181,7 +181,7 @@ def test_pinned_packages():
 
 
 @pytest.mark.slow
-def test_filter_by_what_a_policy_solves(folder, tmp_path):
+def test_filter_keeps_tasks_the_policy_solves_sometimes(folder, tmp_path):
     records = open_folder(folder).records
     never, sometimes, mostly = (f"code/{record.split}/{record.id}" for record in records[:3])
     rates = {never: 0, sometimes: 12, mostly: 13}
@@ -219,7 +219,7 @@ def test_two(): assert {0}(0) == 0
 
 
 @pytest.mark.slow
-def test_programs_in_the_layout_of_quixbugs(tmp_path):
+def test_prepare_programs_reads_quixbugs_layout(tmp_path):
     programs = {
         "double": ("def double(x):\n    return x * 2\n", "def double(x):\n    return x * 3\n"),
         "square": ("def square(x):\n    return x * x\n", "def square(x):\n    return x * x\n"),
@@ -261,7 +261,7 @@ PATCH = """diff --git a/mini/__init__.py b/mini/__init__.py
 
 
 @pytest.mark.slow
-def test_a_repository_and_patches_that_break_it(tmp_path):
+def test_prepare_patches_makes_tasks_from_breaking_patches(tmp_path):
     repository = write(tmp_path / "mini", FILES)
     patches = write(
         tmp_path / "patches",
@@ -286,18 +286,18 @@ def test_a_repository_and_patches_that_break_it(tmp_path):
     ("before", "after"),
     [("a\nb\nc\n", "a\nx\nc\n"), ("a\n", "a"), ("", "new\n"), ("a\nb\n", ""), ("ä\r\nb\r\n", "ä\r\nc\r\n")],
 )
-def test_edits_of_a_difference(before, after):
+def test_difference_edits_reproduce_the_new_text(before, after):
     assert apply_edits(before, difference_edits("x", before, after)) == after
 
 
-def test_patches_with_new_files_and_missing_line_ends():
+def test_read_patch_handles_new_files_and_missing_final_newline():
     text = "--- /dev/null\n+++ b/new.py\n@@ -0,0 +1,2 @@\n+a\n+b\n\\ No newline at end of file\n"
     [patch] = read_patch(text)
     assert patch.new and apply_edits("", patch_edits(patch, "")) == "a\nb"
 
 
 @pytest.mark.slow
-def test_command_line(tmp_path, capsys, monkeypatch):
+def test_prepare_command_writes_tasks_and_rejects_bad_arguments(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(prepare, "SOURCES", (pack(tmp_path, "mini", FILES),))
     out = str(tmp_path / "out")
     assert main(["prepare", "code", out, "--tasks", "3", "--processes", "2", "--archives", str(tmp_path)]) == 0

@@ -69,7 +69,7 @@ def workspace(runner, original):
     made.close()
 
 
-def test_outcomes(runner, workspace):
+def test_run_reports_outcomes_deterministically(runner, workspace):
     run = runner.run(workspace, [TEST_FILE])
     assert run.passed == PASSING and not run.forged and not run.killed and run.code == 1
     assert run.outcomes[f"{TEST_FILE}::test_later"] == "skipped"
@@ -80,13 +80,13 @@ def test_outcomes(runner, workspace):
     assert (again.outcomes, again.messages, again.output) == (run.outcomes, run.messages, run.output)
 
 
-def test_node_ids_and_options(runner, workspace):
+def test_run_accepts_node_ids_and_options(runner, workspace):
     run = runner.run(workspace, ["-q", f"{TEST_FILE}::test_many[3]"])
     assert run.outcomes == {f"{TEST_FILE}::test_many[3]": "passed"} and run.code == 0
     assert runner.run(workspace, ["tests/nothing.py"]).code == 4
 
 
-def test_edited_sources_count(runner, workspace):
+def test_run_uses_edited_sources_and_tests(runner, workspace):
     write(workspace.folder, **{"calc/__init__.py": "def double(x):\n    return 3 * x\n"})
     run = runner.run(workspace, [TEST_FILE])
     assert run.passed == {f"{TEST_FILE}::test_many[0]"}
@@ -95,13 +95,13 @@ def test_edited_sources_count(runner, workspace):
     assert runner.run(workspace, [TEST_FILE]).passed == {f"{TEST_FILE}::test_new"}
 
 
-def test_source_below_src(runner, tmp_path):
+def test_run_finds_source_in_src_directory(runner, tmp_path):
     workspace = runner.sandbox.copy(write(tmp_path, **{"src/calc.py": SOURCE, TEST_FILE: TESTS}))
     assert runner.run(workspace, [TEST_FILE]).passed == PASSING
 
 
 @pytest.mark.slow
-def test_byte_code_is_kept_for_the_next_server(runner, original):
+def test_bytecode_cache_is_reused_by_the_next_runner(runner, original):
     kept = {path.name: path.stat().st_mtime_ns for path in runner.cache.iterdir()}
     assert len(kept) == 3, "the module, and the test file plain and rewritten"
     with Runner(trees=[original], cache=runner.cache) as second:
@@ -109,20 +109,20 @@ def test_byte_code_is_kept_for_the_next_server(runner, original):
     assert {path.name: path.stat().st_mtime_ns for path in runner.cache.iterdir()} == kept
 
 
-def test_a_file_that_cannot_be_imported_is_a_failed_test(runner, workspace):
+def test_import_error_counts_as_failed_test(runner, workspace):
     write(workspace.folder, **{"calc/__init__.py": "def double(x:\n"})
     run = runner.run(workspace, [TEST_FILE])
     assert run.failed == {TEST_FILE} and "SyntaxError" in run.messages[TEST_FILE]
 
 
 @pytest.mark.slow
-def test_a_hang_is_killed_and_keeps_what_was_found(runner, workspace):
+def test_hanging_run_is_killed_and_keeps_finished_outcomes(runner, workspace):
     write(workspace.folder, **{TEST_FILE: "def test_a(): pass\ndef test_b():\n    while True: pass\n"})
     run = runner.run(workspace, [TEST_FILE], Limits(wall_s=1))
     assert run.killed == "time limit" and run.outcomes == {f"{TEST_FILE}::test_a": "passed"} and not run.forged
 
 
-def test_the_shell_has_pytest_and_no_other_installed_package(workspace):
+def test_shell_has_pytest_but_no_other_installed_package(workspace):
     result = workspace.run(
         ["bash", "-c", f"pytest -q {TEST_FILE} | tail -1; python -c 'import numpy'"], environment=ENVIRONMENT
     )
@@ -146,7 +146,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_faked_pass_does_not_count(runner, workspace, name):
+def test_faked_pass_does_not_count(runner, workspace, name):
     write(workspace.folder, **{"calc/__init__.py": f"{FORGERIES[name]}\ndef double(x): return None\n"})
     run = runner.run(workspace, [TEST_FILE])
     assert not PASSING & run.passed, run.output
@@ -155,7 +155,7 @@ def test_a_faked_pass_does_not_count(runner, workspace, name):
 PLANTED = "def test_two(): pass\n"
 
 
-def test_planted_settings_and_byte_code_are_ignored(runner, workspace):
+def test_planted_settings_and_bytecode_are_ignored(runner, workspace):
     broken = {"calc/__init__.py": "def double(x): return None\n"}
     settings = "[pytest]\naddopts = --collect-only\n"
     evil = {"pytest.ini": settings, "tox.ini": settings, "sitecustomize.py": "raise SystemExit", "pytest.py": "1/0"}
@@ -174,13 +174,13 @@ def test_planted_settings_and_byte_code_are_ignored(runner, workspace):
     assert not run.passed and f"{TEST_FILE}::test_two" in run.failed
 
 
-def test_a_fork_has_no_module_of_another_installed_package(runner, workspace):
+def test_forked_runner_imports_no_other_installed_package(runner, workspace):
     lines = "import sys\ndef test_a(): assert not {'numpy', 'tacit', 'hypothesis', 'xdist', 'torch'} & {*sys.modules}\n"
     write(workspace.folder, **{TEST_FILE: lines})
     assert runner.run(workspace, [TEST_FILE]).code == 0
 
 
-def test_a_traced_run_says_which_functions_each_test_calls(runner, workspace):
+def test_traced_run_records_functions_called_by_each_test(runner, workspace):
     run = runner.run(workspace, [TEST_FILE], trace=True)
     double = ("calc/__init__.py", 1)
     assert double in run.calls[f"{TEST_FILE}::test_two"] and double not in run.calls[f"{TEST_FILE}::test_teardown"]

@@ -1,4 +1,4 @@
-"""SWE-bench instances in containers, with a stand-in for the runtime, and lines that cannot be used."""
+"""SWE-bench instances in containers, with fake container runtimes, and rejection of damaged instance lines."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SMITH = {
 
 @pytest.fixture
 def runtime(tmp_path, monkeypatch):
-    """Executables named like the runtimes, which run commands in a directory."""
+    """Fake container runtimes that run commands in a directory."""
     for image, code, tests in (
         ("swebench/sweb.eval.x86_64.acme_1776_calc-1:latest", BROKEN, TESTS),
         ("smith/calc", RIGHT, TESTS + "\ndef test_two():\n    assert double(2) == 4\n"),
@@ -110,7 +110,7 @@ def only_task(path: Path, runtime: str = "") -> Task:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "row"), [("docker", ROW), ("podman", ROW), ("apptainer", ROW), ("docker", SMITH)])
-def test_an_episode_in_a_container(runtime, name, row):
+def test_container_episode_succeeds_only_with_the_fix(runtime, name, row):
     bench = ContainerBench(name)
     world = ContainerWorld(bench)  # type: ignore[arg-type]
     try:
@@ -134,7 +134,7 @@ def test_an_episode_in_a_container(runtime, name, row):
 
 
 @pytest.mark.slow
-def test_a_hang_and_a_flood_end(runtime):
+def test_container_is_killed_at_time_and_output_limits(runtime):
     binds = {"/testbed": runtime}
     image = "smith/calc"
     slow = run_container("docker", image, binds, "sleep 60", Limits(wall_s=1))
@@ -143,7 +143,7 @@ def test_a_hang_and_a_flood_end(runtime):
     assert flood.killed and len(flood.output) == 4096
 
 
-def test_damaged_lines_are_named_and_skipped(runtime):
+def test_damaged_instance_lines_are_reported_and_skipped(runtime):
     twice = {**ROW, "problem_statement": "again"}
     bad = {**ROW, "instance_id": "x", "FAIL_TO_PASS": "not json"}
     option = {**ROW, "instance_id": "z", "image_name": "--volume=/:/host"}
@@ -167,7 +167,7 @@ def test_damaged_lines_are_named_and_skipped(runtime):
         read_instances(runtime / "nothing.jsonl")
 
 
-def test_missing_runtime_and_image(runtime, monkeypatch):
+def test_missing_runtime_or_image_is_an_error(runtime, monkeypatch):
     bench = ContainerBench("podman")
     with pytest.raises(TacitError, match=r"podman cannot open image nobody/nothing: no such image"):
         bench.tree("nobody/nothing")
@@ -181,7 +181,7 @@ def test_missing_runtime_and_image(runtime, monkeypatch):
         find_runtime("podman")
 
 
-def test_images_and_test_commands():
+def test_instance_image_and_grading_command():
     assert read_instance(ROW).image == "swebench/sweb.eval.x86_64.acme_1776_calc-1:latest"
     assert read_instance({**ROW, "dataset": "SWE-Gym/SWE-Gym"}).image == "xingyaoww/sweb.eval.x86_64.acme_s_calc-1"
     assert read_instance(SMITH).image == "smith/calc" and read_instance(SMITH).breaks
@@ -193,7 +193,7 @@ def test_images_and_test_commands():
     )
 
 
-def test_outcomes_in_logs():
+def test_read_outcomes_parses_test_logs():
     head = "PASSED tests/a.py::fake\n== short test summary info ==\n"
     pytest_log = f"{head}PASSED tests/a.py::t[x y]\nFAILED tests/a.py::u - assert 0\n"
     assert read_outcomes(pytest_log) == {"tests/a.py::t[x y]": "PASSED", "tests/a.py::u": "FAILED"}

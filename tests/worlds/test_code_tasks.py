@@ -1,4 +1,4 @@
-"""Task folders of the code world: reading, splits, and what is wrong with a damaged one."""
+"""Task folders of the code world: reading, splits, and errors in damaged folders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def packaged() -> TaskFolder:
     return open_folder(PACKAGED)
 
 
-def test_the_packaged_tasks():
+def test_packaged_tasks_load_in_every_split():
     folder = packaged()
     assert not folder.failures and len(folder.packages) == 5
     assert len(folder.records) >= 100
@@ -56,7 +56,7 @@ def test_edits_apply_and_sources_still_compile():
         assert not set(folder.pass_to_pass(record)) & set(record.fail_to_pass)
 
 
-def test_splits_share_neither_packages_nor_kinds_nor_sites():
+def test_splits_share_no_packages_kinds_or_sites():
     records = packaged().records
     train = [r for r in records if r.split in ("train", "test")]
     assert not {r.package for r in train} & {r.package for r in records if r.split == "other_packages"}
@@ -69,21 +69,21 @@ def test_splits_share_neither_packages_nor_kinds_nor_sites():
     assert not edits["train"] & edits["test"]
 
 
-def test_the_issue_does_not_name_the_line():
+def test_issue_does_not_name_the_line():
     import re
 
     for record in packaged().records:
         assert not re.search(r"\.py:\d|\bline \d", record.issue), record.id
 
 
-def test_tasks_are_seeded_and_a_prefix_of_more():
+def test_tasks_depend_on_seed_and_extend_shorter_lists():
     few, many = tasks("train", 5, 3), tasks("train", 12, 3)
     assert [t.id for t in few] == [t.id for t in many[:5]] and [t.id for t in tasks("train", 5, 4)] != [t.id for t in few]
     assert all(t.family in KINDS or t.family == "several" for t in many)
     assert {t.family for t in tasks("train", 50, 0, ("negation",))} == {"negation"}
 
 
-def test_a_task_carries_its_record():
+def test_record_of_recovers_the_record_of_a_task():
     task = tasks("train", 1, 0)[0]
     record, folder = record_of(task)
     assert record.id in task.id and folder.root == PACKAGED
@@ -95,7 +95,7 @@ def test_a_task_carries_its_record():
         record_of(replace(task, data={}))
 
 
-def test_edits_of_another_text_are_refused():
+def test_apply_edits_rejects_edits_that_do_not_match():
     edit = Edit("a.py", 4, 5, "<", ">")
     assert apply_edits("x = 1 < 2", [Edit("a.py", 6, 7, "<", ">")]) == "x = 1 > 2"
     with pytest.raises(TacitError, match=r"a\.py: characters 4 to 5"):
@@ -116,7 +116,7 @@ def folder(tmp_path):
     return root
 
 
-def test_a_folder_elsewhere_gives_the_same_tasks(folder):
+def test_copied_folder_gives_the_same_tasks(folder):
     mine = tasks("test", 4, 0, root=folder)
     assert [t.id for t in mine] == [t.id for t in tasks("test", 4, 0)]
     name = open_folder(folder).name
@@ -126,7 +126,7 @@ def test_a_folder_elsewhere_gives_the_same_tasks(folder):
     assert [t.id for t in world.tasks("test", 4, 0)] == [t.id for t in mine] and not world.panels
 
 
-def test_damaged_lines_are_named_and_skipped(folder, caplog):
+def test_damaged_task_lines_are_reported_and_skipped(folder, caplog):
     lines = (folder / "tasks.jsonl").read_text().splitlines()
     good = json.loads(lines[0])
     bad = ["{half a line", json.dumps({**good, "id": "x", "fail_to_pass": []}), json.dumps({"id": "y"}), lines[0],
@@ -151,7 +151,7 @@ def test_damaged_lines_are_named_and_skipped(folder, caplog):
         assert words in said, (words, said)
 
 
-def test_a_changed_package_is_named_and_its_tasks_skipped(folder):
+def test_changed_package_is_reported_and_its_tasks_skipped(folder):
     path = folder / "packages/spans-1.0/spans/core.py"
     path.write_text(path.read_text() + "\n# changed\n")
     opened = open_folder(folder)
@@ -159,7 +159,7 @@ def test_a_changed_package_is_named_and_its_tasks_skipped(folder):
     assert not any(record.package == "spans" for record in opened.records) and opened.records
 
 
-def test_no_folder_and_a_wrong_format_are_refused(folder, tmp_path):
+def test_missing_folder_or_wrong_format_is_rejected(folder, tmp_path):
     with pytest.raises(TacitError, match="tacit prepare code"):
         open_folder(tmp_path / "nowhere")
     (folder / "manifest.json").write_text('{"format": 99, "packages": []}')
@@ -170,7 +170,7 @@ def test_no_folder_and_a_wrong_format_are_refused(folder, tmp_path):
         open_folder(folder.resolve() / ".")
 
 
-def test_digests_ignore_caches(folder):
+def test_tree_digest_ignores_pycache(folder):
     tree = folder / "packages/spans-1.0"
     before = tree_digest(tree)
     (tree / "__pycache__").mkdir()
@@ -180,7 +180,7 @@ def test_digests_ignore_caches(folder):
     assert tree_digest(tree) != before
 
 
-def test_options_are_part_of_the_name():
+def test_world_options_are_read_from_the_name():
     hidden = get_environment("code+tests=hidden")
     assert all(task.data["tests"] == "hidden" for task in hidden.tasks("train", 3, 0))
     for name, said in (
@@ -192,13 +192,13 @@ def test_options_are_part_of_the_name():
             get_environment(name)
 
 
-def test_a_record_survives_json():
+def test_record_survives_json_round_trip():
     record = packaged().records[0]
     assert Record.from_dict(json.loads(json.dumps(asdict(record)))) == record
     assert make_task(record).goal == record.issue
 
 
-def test_panels_have_their_hashes():
+def test_panels_match_pinned_hashes():
     from tacit.evaluation.panels import Panel, hash_tasks
 
     world = get_environment("code")
@@ -208,7 +208,7 @@ def test_panels_have_their_hashes():
         assert {size: hash_tasks(found[:size]) for size in hashes} == hashes
 
 
-def test_without_pytest_one_line_says_what_to_install(monkeypatch):
+def test_missing_pytest_error_says_what_to_install(monkeypatch):
     def refuse(name):
         raise importlib.metadata.PackageNotFoundError(name)
 

@@ -1,4 +1,4 @@
-"""The code world's tools: calls in their forms, the editor, what is shown."""
+"""The code world's tools: call formats, the editor, and shortened output."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ ACTIONS = (
 
 @pytest.mark.parametrize("form", [FunctionTags(), ToolCalls(), Lines()], ids=lambda form: type(form).__name__)
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_call_means_the_same_in_every_form(form, action):
+def test_call_round_trips_in_every_format(form, action):
     parsed = form.parse(form.write(action))
     assert parsed.valid
     assert read_line(parsed.action) == read_line(action)
     assert write_line(read_line(action)).rstrip() == action.rstrip()
 
 
-def test_the_released_tags():
+def test_function_tags_parse_multiline_arguments():
     text = (
         "I look at the file.\n\n<function=str_replace_editor>\n  <parameter=command>str_replace</parameter>\n"
         "  <parameter=path>/testbed/a.py</parameter>\n<parameter=old_str>\n    x = 1\n    y = 2\n</parameter>\n"
@@ -71,17 +71,17 @@ def test_the_released_tags():
         "<function=str_replace_editor>\n<parameter=command>delete</parameter>\n<parameter=path>/testbed</parameter>\n</function>",
     ],
 )  # fmt: skip
-def test_what_is_no_call_does_nothing(text):
+def test_text_without_complete_call_is_invalid(text):
     parsed = FunctionTags().parse(text)
     assert not parsed.valid and check_action(parsed.action) is None
 
 
-def test_two_calls_are_not_valid():
+def test_two_calls_in_one_completion_are_invalid():
     once = "<function=submit>\n</function>"
     assert FunctionTags().parse(once).valid and not FunctionTags().parse(once + once).valid
 
 
-def test_tool_calls_of_templates():
+def test_tool_calls_parse_json_calls():
     form = ToolCalls()
     view = {"command": "view", "path": "/testbed/a.py", "view_range": [2, 9]}
     said = f"<tool_call>\n{json.dumps({'name': 'str_replace_editor', 'arguments': view})}\n</tool_call>"
@@ -92,7 +92,7 @@ def test_tool_calls_of_templates():
     assert form.parse(form.write("execute_bash look")).action == "bash look"
 
 
-def test_the_schema_of_several_arguments_travels():
+def test_tool_schemas_list_arguments_and_survive_serialization():
     bash, editor, submit = ToolCalls().tools
     assert set(editor.schema()["function"]["parameters"]["properties"]) >= {"command", "path", "old_str", "view_range"}
     assert submit.schema()["function"]["parameters"]["properties"] == {}
@@ -112,7 +112,7 @@ def run(editor: Editor, line: str) -> str:
     return editor.run(read_line(line))
 
 
-def test_view(editor):
+def test_view_shows_directories_files_and_line_ranges(editor):
     assert run(editor, "view .") == "/testbed, two levels:\npkg/\npkg/a.py"
     assert run(editor, "view pkg/a.py 2 -1").split("\n")[1:] == ["     2\ttwo", "     3\tthree", "     4\ttwo and a half"]
     assert shown_lines(run(editor, "view pkg/a.py 2 3")) == ("pkg/a.py", {2: "two", 3: "three"})
@@ -128,7 +128,7 @@ def test_view(editor):
             run(editor, wrong)
 
 
-def test_edits_and_undo(editor):
+def test_undo_edit_reverts_each_edit(editor):
     before = (editor.folder / "pkg/a.py").read_text()
     assert "Edited /testbed/pkg/a.py" in run(editor, "str_replace pkg/a.py three ==> 3")
     run(editor, "insert pkg/a.py 0 zero")
@@ -140,14 +140,14 @@ def test_edits_and_undo(editor):
         run(editor, "undo_edit pkg/a.py")
 
 
-def test_old_text_must_occur_once(editor):
+def test_str_replace_requires_exactly_one_occurrence(editor):
     with pytest.raises(CallError, match="2 times, in lines 2, 4"):
         run(editor, "str_replace pkg/a.py two ==> 2")
     with pytest.raises(CallError, match="does not occur"):
         run(editor, "str_replace pkg/a.py four ==> 4")
 
 
-def test_create(editor):
+def test_create_writes_new_file_and_undo_removes_it(editor):
     run(editor, "create new/b.py x = 1\\n")
     assert (editor.folder / "new/b.py").read_text() == "x = 1\n"
     with pytest.raises(CallError, match="exists"):
@@ -163,7 +163,7 @@ def test_create(editor):
         "str_replace out/secret mine ==> yours", "insert file 0 x", "create pkg/deep/new.py x", "view pipe", "view pkg/deep",
     ],
 )  # fmt: skip
-def test_links_out_of_the_repository_are_not_followed(editor, tmp_path_factory, line):
+def test_editor_does_not_follow_links_out_of_the_repository(editor, tmp_path_factory, line):
     outside = tmp_path_factory.mktemp("outside")
     (outside / "secret").write_text("mine")
     os.symlink(outside, editor.folder / "out")
@@ -175,7 +175,7 @@ def test_links_out_of_the_repository_are_not_followed(editor, tmp_path_factory, 
     assert (outside / "secret").read_text() == "mine" and os.listdir(outside) == ["secret"]
 
 
-def test_long_outputs_are_shortened():
+def test_shorten_lines_cuts_long_output():
     text = "\n".join(str(n) for n in range(200))
     lines = shorten_lines(text).split("\n")
     assert len(lines) == 81 and lines[39:42] == ["39", "<120 lines left out>", "160"]
@@ -183,17 +183,17 @@ def test_long_outputs_are_shortened():
     assert len(shorten_lines("x" * 50_000)) < 10_100
 
 
-def test_a_long_file_is_clipped(editor):
+def test_view_clips_a_long_file(editor):
     (editor.folder / "long.py").write_text("x" * 50_000)
     assert len(run(editor, "view long.py")) < 10_200
 
 
-def test_what_changes_from_run_to_run_is_replaced(tmp_path):
+def test_normalize_replaces_nondeterministic_output(tmp_path):
     text = f"{tmp_path}/a.py <X object at 0x7f00aa11bb22> in 1.23s at 2026-11-18 07:00:01 /tmp/pytest-of-agent/pytest-3/x"
     assert normalize(text, tmp_path) == "/testbed/a.py <X object at 0x0> in 0.00s at 2000-01-01 00:00:00 /tmp/tmp0/x"
 
 
-def test_a_call_with_an_unknown_path_is_refused_not_raised():
+def test_read_line_rejects_calls_with_missing_arguments():
     assert write_line(Call("str_replace_editor", {"command": "view", "path": "/testbed"})) == "view ."
     with pytest.raises(CallError):
         read_line("view")
@@ -204,7 +204,7 @@ def test_a_call_with_an_unknown_path_is_refused_not_raised():
 LINES = "def area(a, b):\n    return a - a\n\n\ndef double(a):\n    return a - a\n"
 
 
-def test_an_edit_of_one_line(tmp_path):
+def test_str_replace_can_be_limited_to_one_line(tmp_path):
     (tmp_path / "a.py").write_text(LINES)
     editor = Editor(tmp_path)
     with pytest.raises(CallError, match=r"occurs 2 times, in lines 2, 6, in /testbed/a\.py"):
@@ -224,14 +224,14 @@ def test_an_edit_of_one_line(tmp_path):
     assert shown_lines(undone)[1][2] == "    return a - a" and (tmp_path / "a.py").read_text() == LINES
 
 
-def test_a_line_edit_in_every_format():
+def test_line_edit_round_trips_in_every_format():
     action = "str_replace pkg/a.py:12 x < y ==> x <= y"
     assert write_line(read_line(action)) == action
     for form in (FunctionTags(), ToolCalls(), Lines()):
         assert form.parse(form.write(action)).action == action
 
 
-def test_past_calls_have_numbers_where_the_tools_have_them():
+def test_past_calls_keep_integer_arguments_as_integers():
     form = ToolCalls()
     for action, wanted in {
         "view a.py 3 -1": ("view_range", [3, -1]),
@@ -245,7 +245,7 @@ def test_past_calls_have_numbers_where_the_tools_have_them():
 
 
 @pytest.mark.parametrize("template", sorted(REAL))
-def test_calls_are_read_back_from_a_real_template(template):
-    """What a run checks before it starts, with `--style tools`."""
+def test_calls_are_parsed_back_from_a_real_chat_template(template):
+    """The check that a run with `--style tools` makes at startup."""
     context = History(ENVIRONMENT.wordings["full"], 2, False, "tools", True)
     check_chat_support(context, TextCodec(talking_tokenizer(REAL[template]), 8192))

@@ -12,7 +12,7 @@ from tacit.sandbox import Sandbox
 
 
 @pytest.mark.slow
-def test_a_tiny_policy_trains(tmp_path):
+def test_tiny_policy_trains_on_the_code_world(tmp_path):
     try:
         Sandbox().close()
     except TacitError as error:

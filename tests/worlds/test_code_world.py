@@ -1,4 +1,4 @@
-"""The code world: episodes, experts, the tracker, skills, hindsight, and the same outputs every time."""
+"""The code world: episodes, experts, tracker, skills, hindsight, and deterministic outputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def first(family: str = "", split: str = "train"):
 
 
 def play(world, task, name: str) -> Trajectory:
-    """An expert's episode."""
+    """Play one episode with the named expert."""
     expert, observation, steps = ENVIRONMENT.experts[name](task), world.reset(task), []
     while True:
         action = expert.act(observation)
@@ -47,7 +47,7 @@ def play(world, task, name: str) -> Trajectory:
             return Trajectory(task, tuple(steps), transition.success, transition.score, stop, observation)
 
 
-def test_an_episode(world):
+def test_episode_with_the_correct_edit_succeeds(world):
     task = first("comparison")
     record, _ = record_of(task)
     opening = world.reset(task).text
@@ -65,13 +65,13 @@ def test_an_episode(world):
     assert f"FAIL_TO_PASS: {wanted} of {wanted} pass." in text and "--- a/" in text and "+++ b/" in text
 
 
-def test_nothing_changed_is_a_failure(world):
+def test_submit_without_change_fails(world):
     world.reset(first())
     answer = world.step("submit")
     assert answer.done and not answer.success and answer.label == "no_change" and answer.score == 0
 
 
-def test_episodes_begin_anew_and_leave_nothing(world, bench):
+def test_reset_restores_sources_and_close_removes_workspace(world, bench):
     task = first()
     path = record_of(task)[0].edits[0].path
     world.reset(task)
@@ -85,7 +85,7 @@ def test_episodes_begin_anew_and_leave_nothing(world, bench):
 
 
 @pytest.mark.slow
-def test_a_command_that_does_not_end_is_stopped(world, bench, monkeypatch):
+def test_hanging_command_is_killed(world, bench, monkeypatch):
     from tacit.sandbox import Limits
 
     monkeypatch.setattr(bench.runner.sandbox, "limits", Limits(wall_s=1))
@@ -95,7 +95,7 @@ def test_a_command_that_does_not_end_is_stopped(world, bench, monkeypatch):
     monkeypatch.undo()
 
 
-def test_outputs_are_the_same_every_time(world):
+def test_outputs_are_deterministic(world):
     task = first()
     script = (
         "view .", "bash ls -l && python3 -c 'print(object()); import time; print(time.time() > 0)'", "bash pytest -q", "submit",
@@ -107,7 +107,7 @@ def test_outputs_are_the_same_every_time(world):
     assert seen[0] == seen[1] and "0x0" in seen[0][1]
 
 
-def test_plain_pytest_is_recognized():
+def test_read_pytest_recognizes_only_plain_pytest_commands():
     assert read_pytest("pytest") == [] and read_pytest("python -m pytest -q tests/test_a.py::test_b") == [
         "-q",
         "tests/test_a.py::test_b",
@@ -126,7 +126,7 @@ def test_plain_pytest_is_recognized():
 
 
 @pytest.mark.parametrize("family", ["comparison", "negation", "off_by_one", "several"])
-def test_the_oracle_solves(world, family):
+def test_oracle_solves_each_family(world, family):
     split = "train" if any(t.family == family for t in tasks("train", 1000, 0)) else "other_packages"
     task = first(family, split)
     expert, observation = Oracle(task), world.reset(task)
@@ -138,7 +138,7 @@ def test_the_oracle_solves(world, family):
     assert transition.success
 
 
-def test_the_oracle_advises_after_any_action(world):
+def test_oracle_recovers_after_other_actions(world):
     task = first("several") if any(t.family == "several" for t in tasks("train", 1000, 0)) else first()
     expert, observation = Oracle(task), world.reset(task)
     for stray in ("bash ls", "view .", "bash cat nothing"):
@@ -152,7 +152,7 @@ def test_the_oracle_advises_after_any_action(world):
     assert transition.success
 
 
-def test_every_packaged_task_has_an_edit_that_restores_it():
+def test_oracle_edits_restore_every_packaged_task():
     folder = open_folder(PACKAGED)
     for record in folder.records:
         texts = broken_files(record, folder.tree(record))
@@ -164,7 +164,7 @@ def test_every_packaged_task_has_an_edit_that_restores_it():
 
 
 @pytest.mark.slow
-def test_the_rule_looks_where_the_traceback_leads(world):
+def test_rule_agent_edits_where_the_traceback_points(world):
     task = next(t for t in tasks("train", 1000, 0) if t.data["record"]["package"] == "spans" and t.family == "comparison")
     expert, observation = Rule(task), world.reset(task)
     kinds = []
@@ -180,7 +180,7 @@ def test_the_rule_looks_where_the_traceback_leads(world):
 
 
 @pytest.mark.slow
-def test_baselines(world):
+def test_oracle_wins_and_random_baselines_lose(world):
     chosen = tasks("test", 6, 0)
     won = {}
     for name in ("oracle", "random", "none"):
@@ -196,7 +196,7 @@ def test_baselines(world):
     assert won == {"oracle": 6, "random": 0, "none": 0}
 
 
-def test_tracker_and_skills(world):
+def test_tracker_phases_and_signals_over_an_episode(world):
     task = first("comparison")
     record, folder = record_of(task)
     (hunk,) = find_hunks(record, folder)
@@ -217,7 +217,7 @@ def test_tracker_and_skills(world):
     assert "0 failed" in tracker.render(state) and hunk.path in tracker.render(state)
 
 
-def test_the_state_block_does_not_grow(world):
+def test_state_block_size_is_bounded(world):
     tracker = ENVIRONMENT.tracker
     task = first()
     observation = world.reset(task)
@@ -228,7 +228,7 @@ def test_the_state_block_does_not_grow(world):
     assert len(tracker.render(state)) <= BOUND
 
 
-def test_skills():
+def test_actions_map_to_skills():
     said = {
         "bash grep -n def a.py": "SEARCH", "bash pytest -q": "TEST", "bash python3 a.py": "RUN", "view .": "SEARCH",
         "view pkg/a.py": "VIEW-SOURCE", "view tests/test_a.py 1 9": "VIEW-TEST", "str_replace pkg/a.py x ==> y": "EDIT-SOURCE",
@@ -238,7 +238,7 @@ def test_skills():
     assert {name for name in said.values() if name} <= set(SKILLS)
 
 
-def test_the_searcher_acts_on_what_it_reads(world):
+def test_search_expert_acts_on_observations(world):
     task = next(task for task in tasks("train", 1000, 0) if task.id.endswith("tillbook-0cc4d13890"))
     expert, observation, actions = Search(task), world.reset(task), []
     while not actions or actions[-1] != "submit":
@@ -262,7 +262,7 @@ def test_the_searcher_acts_on_what_it_reads(world):
         assert adviser.act(Observation(said)) == f"undo_edit {path}"
 
 
-def test_every_packaged_task_has_line_edits_that_restore_it():
+def test_search_expert_edits_restore_every_packaged_task():
     folder = open_folder(PACKAGED)
     for record in folder.records:
         texts = broken_files(record, folder.tree(record))
@@ -281,7 +281,7 @@ def test_every_packaged_task_has_line_edits_that_restore_it():
         assert all(text == read_source(folder.tree(record) / path) for path, text in texts.items()), record.id
 
 
-def test_an_issue_may_name_the_function():
+def test_located_issue_names_the_function():
     world = code_environment(issue="located")
     task = next(task for task in world.tasks("train", 1000, 0) if task.id.endswith("tillbook-0cc4d13890"))
     assert task.goal.endswith("The cause is in settle in tillbook/accounts.py.") and not world.panels
@@ -302,7 +302,7 @@ def test_hindsight_and_failure_labels(world):
     assert tracker_signals(won, ENVIRONMENT.tracker)[-1]["progress.subgoal"] == 1.0
 
 
-def test_wordings():
+def test_full_and_terse_wordings():
     task = first()
     full, terse = ENVIRONMENT.wordings["full"], ENVIRONMENT.wordings["terse"]
     assert task.goal.strip() in full.task(task) and "`pytest` runs them" in full.task(task)
@@ -315,7 +315,7 @@ def test_wordings():
         assert format_of(full, style).parse(format_of(full, style).write("view a.py 1 2")).action == "view a.py 1 2"
 
 
-def test_hidden_tests_by_option(bench):
+def test_hidden_tests_option_hides_test_files(bench):
     world = code_environment(tests="hidden")
     task = world.tasks("train", 1, 0)[0]
     episode = CodeWorld(bench)
@@ -326,7 +326,7 @@ def test_hidden_tests_by_option(bench):
 
 
 @pytest.mark.slow
-def test_a_dead_server_ends_an_episode_and_the_next_has_another():
+def test_dead_sandbox_server_is_replaced_in_the_next_episode():
     made = code_environment().make
     try:
         world = made()
@@ -342,13 +342,13 @@ def test_a_dead_server_ends_an_episode_and_the_next_has_another():
     made.close()
 
 
-def test_no_process_is_left(world):
+def test_background_processes_are_killed(world):
     world.reset(first())
     world.step("bash (setsid nohup sleep 871 >/dev/null 2>&1 &); sleep 0.1")
     assert "sleep 871" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
 
 
-def test_a_task_of_another_world_is_refused(world):
+def test_invalid_tests_setting_is_rejected(world):
     task = make_task(open_folder.__wrapped__(record_of(first())[1].root).records[0])
     with pytest.raises(TacitError, match="shown or hidden"):
         world.reset(replace(task, data={**task.data, "tests": "both"}))

@@ -86,7 +86,7 @@ def trajectory(task, actions, stop=StopReason.SUCCESS):
     return Trajectory(task, tuple(steps), stop is StopReason.SUCCESS, 0.0, stop, observation)
 
 
-def test_a_recipe_followed_to_the_end_wins():
+def test_following_the_recipe_wins():
     transitions = play(CARROT, RECIPE)
     assert all(t.effective for t in transitions)
     assert [t.done for t in transitions] == [False] * 7 + [True]
@@ -100,12 +100,12 @@ def test_a_recipe_followed_to_the_end_wins():
     assert "*** The End ***" in transitions[-1].observation.text
 
 
-def test_cutting_and_cooking_may_come_in_either_order():
+def test_cutting_and_cooking_work_in_either_order():
     swapped = [*RECIPE[:4], RECIPE[5], RECIPE[4], *RECIPE[6:]]
     assert play(CARROT, swapped)[-1].success
 
 
-def test_food_that_arrives_cooked_burns_though_the_cookbook_says_to_cook_it():
+def test_cooking_already_cooked_food_burns_it():
     read, take, burn = play(ROASTED, ["examine cookbook", "take red apple from counter", "cook red apple with oven"])
     assert "roast the red apple" in read.observation.text and "a roasted red apple" in read.observation.text
     assert not take.done
@@ -120,13 +120,13 @@ def test_wrong_processing_of_an_ingredient_loses(wrong):
     assert end.done and not end.success and end.label == "wrong_processing" and end.effective
 
 
-def test_cooking_what_the_recipe_wants_raw_loses():
+def test_cooking_an_ingredient_required_raw_loses():
     task = game([["banana", "raw", "uncut"]], [["banana", "table", "raw", "uncut"]], cook=False, cut=False)
     end = play(task, ["take banana", "cook banana with stove"])[-1]
     assert end.done and end.label == "wrong_processing"
 
 
-def test_other_food_may_be_spoilt_and_eaten():
+def test_spoiling_food_outside_the_recipe_does_not_lose():
     actions = [
         "open fridge",
         "take egg",
@@ -147,7 +147,7 @@ def test_other_food_may_be_spoilt_and_eaten():
     assert not any(t.done for t in transitions)
 
 
-def test_the_meal_burns_too():
+def test_cooking_the_meal_twice_burns_it():
     burnt = play(CARROT, [*RECIPE[:7], "cook meal with stove", "cook meal with stove"])[-1]
     assert burnt.done and burnt.label == "burned"
 
@@ -185,7 +185,7 @@ def test_the_meal_burns_too():
         ([], "", "That's not a command I recognise."),
     ],
 )
-def test_refused_commands_change_nothing(before, action, says):
+def test_refused_command_leaves_state_unchanged(before, action, says):
     *_, last = play(CARROT, ["look", *before])
     refused = play(CARROT, ["look", *before, action])[-1]
     assert answer(refused) == says and not refused.effective and not refused.done
@@ -194,7 +194,7 @@ def test_refused_commands_change_nothing(before, action, says):
     assert read_scene(refused.observation.text).refused
 
 
-def test_commands_may_be_shouted_and_things_moved_about():
+def test_commands_ignore_case_and_objects_can_be_moved():
     task = game([["carrot", "raw", "uncut"]], [["carrot", "table", "raw", "uncut"]], cook=False, cut=False)
     actions = ["TAKE  Carrot", "drop carrot", "take carrot", "put carrot on stove", "take carrot from stove"]
     actions += ["open oven", "insert carrot into oven", "close oven", "take carrot"]
@@ -206,7 +206,7 @@ def test_commands_may_be_shouted_and_things_moved_about():
     assert not transitions[-1].effective, "the oven is closed"
 
 
-def test_doors_have_to_be_opened_and_the_meal_is_prepared_in_the_kitchen():
+def test_doors_must_be_opened_and_meal_needs_the_kitchen():
     actions = ["go north", "open plain door", "go north", "take salt from shelf", "prepare meal", "go south"]
     transitions = play(TWO_ROOMS, [*actions, "prepare meal", "eat meal"])
     assert answer(transitions[0]) == "You have to open the plain door first."
@@ -215,7 +215,7 @@ def test_doors_have_to_be_opened_and_the_meal_is_prepared_in_the_kitchen():
     assert transitions[-1].success
 
 
-def test_the_bbq_grills():
+def test_bbq_grills_food():
     house = {"backyard": {"exits": {}, "furniture": ["BBQ", "patio table"]}}
     task = game([["tomato", "grilled", "uncut"]], [["tomato", "patio table", "raw", "uncut"]], house, "backyard", cut=False)
     grilled = play(task, ["take tomato from patio table", "cook tomato with bbq"])[-1]
@@ -235,7 +235,7 @@ def test_listed_commands_are_accepted():
                 break
 
 
-def test_games_follow_the_papers_mixture():
+def test_games_follow_the_mixture_of_the_paper():
     games = ENVIRONMENT.tasks("test", 1000, 1)
     assert sum(t.family == "hard" for t in games) == 200
     for task in games:
@@ -266,7 +266,7 @@ def test_splits_share_no_recipe_and_repeat_no_game():
     assert all(t.family == "hard" for t in ENVIRONMENT.tasks("hard", 20, 0))
 
 
-def test_bad_requests_are_named():
+def test_bad_requests_raise_clear_errors():
     with pytest.raises(TacitError, match="Did you mean 'test'"):
         ENVIRONMENT.tasks("tset", 1, 0)
     with pytest.raises(TacitError, match="-1 tasks"):
@@ -278,7 +278,7 @@ def test_bad_requests_are_named():
         world.reset(Task("cooking", "x", "simple", "own", 0, ""))
 
 
-def test_houses_are_connected_and_their_doors_lead_both_ways():
+def test_houses_are_connected_and_exits_are_symmetric():
     for seed in range(300):
         house = build_house(Random(seed), 6)
         assert len(house) == 6
@@ -296,7 +296,7 @@ def test_houses_are_connected_and_their_doors_lead_both_ways():
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", ENVIRONMENT.splits)
-def test_the_explorer_wins_every_game_without_a_refused_command(split):
+def test_explorer_wins_every_game_without_refused_commands(split):
     world, tracker = ENVIRONMENT.make(), ENVIRONMENT.tracker
     for task in ENVIRONMENT.tasks(split, 300, seed=7):
         expert, observation, steps, earned = ENVIRONMENT.expert()(task), world.reset(task), 0, 0.0
@@ -311,7 +311,7 @@ def test_the_explorer_wins_every_game_without_a_refused_command(split):
         assert earned == pytest.approx(1.0), "rewards add up to the score, and begin anew with each game"
 
 
-def test_the_explorer_can_take_over_anywhere():
+def test_explorer_wins_from_random_states():
     rng, world = Random(1), ENVIRONMENT.make()
     harmless = ("go", "open", "close", "take", "drop", "put", "insert", "examine")
     for task in ENVIRONMENT.tasks("hard", 60, seed=8):
@@ -327,7 +327,7 @@ def test_the_explorer_can_take_over_anywhere():
         assert transition.success, task.id
 
 
-def test_alphabet_has_the_papers_ten_skills_and_its_worked_example():
+def test_alphabet_matches_the_ten_skills_of_the_paper():
     assert len(SKILLS) == len(set(SKILLS)) == 10
     example = ["examine cookbook", "open fridge", "take carrot from fridge", "dice carrot", "cook carrot with stove"]
     assert ENVIRONMENT.alphabet(trajectory(CARROT, [*example, "prepare meal", "eat meal"])) == (
@@ -344,14 +344,14 @@ def test_alphabet_has_the_papers_ten_skills_and_its_worked_example():
     assert [skill(a) for a in others] == [*[inspect] * 4, "EXPLORE", "OPEN", deliver, deliver, None, None]
 
 
-def test_failures_are_burned_wrong_or_timeout():
+def test_failure_labels():
     burned = trajectory(ROASTED, ["take red apple", "cook red apple with oven"], StopReason.FAILURE)
     wrong = trajectory(CARROT, [*RECIPE[:4], "chop carrot with knife"], StopReason.FAILURE)
     assert ENVIRONMENT.failure(burned) == "burned" and ENVIRONMENT.failure(wrong) == "wrong_processing"
     assert ENVIRONMENT.failure(trajectory(CARROT, ["look"], StopReason.STEP_LIMIT)) == "timeout"
 
 
-def test_observations_read_back():
+def test_read_scene_parses_observations():
     scene = read_scene(play(CARROT, RECIPE[:5])[-1].observation.text)
     assert scene.room == "kitchen" and scene.closed == {"oven"} and scene.opened == {"fridge"}
     assert scene.carried == {"carrot": Item("carrot", "raw", "diced"), "knife": Item("knife")}
@@ -363,7 +363,7 @@ def test_observations_read_back():
         read_scene("hello")
 
 
-def test_wordings():
+def test_full_and_terse_wordings():
     terse, full = ENVIRONMENT.wording("terse"), ENVIRONMENT.wording("full")
     world = ENVIRONMENT.make()
     first = world.reset(CARROT)
@@ -379,7 +379,7 @@ def test_wordings():
     assert terse.now(1, room, False) == "kitchen | counter: cookbook | north plain door?"
 
 
-def test_tracker_pays_each_subgoal_once():
+def test_tracker_rewards_each_subgoal_once():
     state, signals = fold(CARROT, RECIPE)
     assert state.phase == "done" and not any(s["error"] for s in signals)
     assert [s["progress"] for s in signals] == [1, 0.05, 1, 0, 1, 1, 1, 1]
@@ -393,7 +393,7 @@ def test_tracker_pays_each_subgoal_once():
     )
 
 
-def test_tracker_knows_what_arrives_done_and_what_is_lost():
+def test_tracker_credits_prepared_food_and_penalizes_losing():
     state, signals = fold(ROASTED, ["examine cookbook", "take red apple"])
     assert state.phase == "prepare" and signals[-1]["progress"] == 2
     _, signals = fold(ROASTED, ["take red apple", "cook red apple with oven"])
@@ -402,8 +402,9 @@ def test_tracker_knows_what_arrives_done_and_what_is_lost():
     assert [s["error"] for s in signals] == [0, 0, 0, 0.1], "a first visit may be a dead end"
 
 
-def test_actions_are_listed_as_textworld_lists_them():
-    """`prepare meal` with the first ingredient alone, no carried thing to examine, milk to drink; see test_cooking_parity."""
+def test_listed_actions_follow_textworld():
+    """TextWorld lists `prepare meal` with only the first ingredient held, no `examine` of held objects, and `drink milk`; see
+    test_cooking_parity."""
     data = {
         "house": {"kitchen": {"exits": {}, "furniture": ["counter", "stove"]}},
         "start": "kitchen",

@@ -1,4 +1,4 @@
-"""Cooking's explorer: alone, and after moves of another agent."""
+"""Cooking's explorer: alone, and with random moves mixed in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ WORLD = get_environment("cooking")
 
 
 def play(task, noise, seed, most):
-    """(actions, last transition) of the explorer, any turn of which may be replaced by a random one, possible now or before"""
+    """(actions, last transition) of the explorer. With probability `noise` an action is replaced by a random one of this or
+    the previous turn."""
     rng, live, explorer = Random(seed), WORLD.make(), WORLD.expert()(task)
     observation = before = live.reset(task)
     actions = []
@@ -32,13 +33,13 @@ def play(task, noise, seed, most):
     return actions, transition
 
 
-def test_alone_it_does_what_it_always_did():
-    # Demonstrations of recorded runs are these actions: a change of them changes what those runs were taught.
+def test_explorer_actions_match_pinned_digest():
+    # Recorded runs imitated these actions. If the digest changes, those runs can no longer be reproduced.
     actions = [play(task, 0.0, 0, WORLD.max_steps)[0] for task in WORLD.tasks("train", 300, 77)]
     assert hashlib.sha256(json.dumps(actions).encode()).hexdigest()[:16] == "0d1b1a49e51b80e8"
 
 
-def test_with_random_moves_in_between_it_wins_all_that_they_do_not_lose():
+def test_explorer_finishes_every_game_despite_random_moves():
     ends = Counter()
     for i, task in enumerate(WORLD.tasks("train", 300, 5)):
         _, transition = play(task, 0.3, i, 2 * WORLD.max_steps)
@@ -46,7 +47,7 @@ def test_with_random_moves_in_between_it_wins_all_that_they_do_not_lose():
     assert ends["won"] + ends["lost"] == 300 and ends["won"] > 240
 
 
-def test_it_remembers_the_way_that_was_gone_and_not_the_one_it_meant():
+def test_explorer_map_records_executed_moves_not_planned_ones():
     moved = 0
     for task in WORLD.tasks("hard", 40, 3):
         live, explorer, rng = WORLD.make(), WORLD.expert()(task), Random(3)
@@ -65,7 +66,7 @@ def test_it_remembers_the_way_that_was_gone_and_not_the_one_it_meant():
     assert moved > 100
 
 
-def test_no_noisy_demonstration_breaks():
+def test_noisy_demonstrations_do_not_break():
     class Words:
         context_limit = 10_000
 

@@ -21,7 +21,7 @@ GAMES, STEPS = 6, 20
 
 
 def data_of(game: Any) -> tuple[dict[str, Any], set[str]]:
-    """A TextWorld game as data of ours, and what is open at its start."""
+    """A TextWorld game converted to our task data, and the names of everything open at the start."""
 
     def named(variable: Any) -> str:
         info = game.infos.get(variable.name)
@@ -69,8 +69,8 @@ def data_of(game: Any) -> tuple[dict[str, Any], set[str]]:
 
 
 @pytest.mark.parametrize("seed", range(GAMES))
-def test_the_lists_are_textworlds(seed, monkeypatch):
-    monkeypatch.setattr(GameMaker, "set_walkthrough", lambda self, commands: None)  # it would compile the game
+def test_listed_commands_equal_textworld(seed, monkeypatch):
+    monkeypatch.setattr(GameMaker, "set_walkthrough", lambda self, commands: None)  # avoids compiling the game
     rng, size = Random(seed), 1 + seed % 3
     settings = {"recipe": size, "take": size, "go": rng.choice((1, 6)), "cook": True, "cut": True, "drop": False}
     settings |= {"open": bool(seed % 2), "recipe_seed": seed, "split": None}

@@ -30,24 +30,24 @@ def wins(task: Task, form: str, wording: str = "terse") -> bool:
 
 @pytest.mark.parametrize("wording", ["terse", "full"])
 @pytest.mark.parametrize("form", ["full", "text"])
-def test_the_block_is_enough_to_win_every_game(form, wording):
+def test_rule_agent_wins_every_game_from_the_state_block(form, wording):
     tasks = ENVIRONMENT.tasks("test", 60, 0)
     assert {task.family for task in tasks} == set(ENVIRONMENT.families)
     assert all(wins(task, form, wording) for task in tasks)
 
 
-def test_without_what_is_left_to_search_it_is_not():
+def test_rule_agent_loses_games_without_the_search_list():
     tasks = ENVIRONMENT.tasks("test", 60, 0)
     assert 0 < sum(wins(task, "no_places") for task in tasks) < 45
 
 
-def test_a_prompt_without_a_block_is_refused():
+def test_prompt_without_state_block_is_rejected():
     with pytest.raises(TacitError, match="needs a prompt with a state block"):
         act_on_prompt("kitchen | fridge?")
 
 
-def test_the_text_says_all_the_tracker_wants_to_know():
-    """Random play, some of it nonsense: the same states and rewards, with nothing but texts and actions."""
+def test_text_tracker_equals_full_tracker():
+    """Under random play with invalid actions, a tracker that reads only texts and actions has the same states."""
     full, text = ENVIRONMENT.tracker_of("full"), ENVIRONMENT.tracker_of("text")
     refused = ended = drunk = 0
     for number, task in enumerate(ENVIRONMENT.tasks("train", 90, 1)):
@@ -71,7 +71,7 @@ def test_the_text_says_all_the_tracker_wants_to_know():
     assert refused > 50 and ended > 10 and drunk
 
 
-def test_forms_have_versions_of_their_own_and_show_what_they_say():
+def test_forms_have_versions_and_no_places_omits_the_search_list():
     assert [tracker.version for tracker in ENVIRONMENT.trackers.values()] == [
         *("cooking-2", "cooking-text-1", "cooking-no_places-1")
     ]

@@ -1,4 +1,4 @@
-"""The cooking game's tracker over thousands of episodes: done when won, rewards as specified, a block that stays small."""
+"""Cooking's tracker over thousands of episodes: done exactly when won, rewards as specified, bounded state block."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ EPISODES = 1000
 
 
 def subgoals(task: Task) -> int:
-    """The recipe read, each ingredient in hand, each direction done, the meal prepared and eaten."""
+    """Number of subgoals: read the recipe, take each ingredient, follow each direction, prepare and eat the meal."""
     directions = sum((cooking != RAW) + (cutting != UNCUT) for _, cooking, cutting in task.data["recipe"])
     return 1 + len(task.data["recipe"]) + directions + 2
 
 
 def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str]]:
-    """Play one episode, at random but for a share of `purposeful` moves, and hold the tracker against what can be counted
-    without it. Returns whether it was won, and what each signal added up to."""
+    """Play one episode with a share `purposeful` of expert moves and check the tracker against independent counts. Returns
+    (won, sum of each signal)."""
     world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
     observation = world.reset(task)
     state = TRACKER.start(task, observation)
@@ -49,7 +49,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
         if purposeful < 1 and rng.random() >= purposeful:
             action = rng.choice([*observation.actions, "fly to the moon", "", "cook salt with stove"])
         elif purposeful < 1:
-            action = ENVIRONMENT.expert()(task).act(observation)  # one who has not been here: others' walks confuse its map
+            action = ENVIRONMENT.expert()(task).act(observation)  # a fresh expert: random moves would confuse its map
         else:
             action = expert.act(observation)
         transition = world.step(action)
@@ -78,7 +78,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
     assert sums["progress.new_room"] == pytest.approx(0.02 * (len(rooms) - 1))
     assert sums["progress.new_container"] == pytest.approx(0.05 * containers)
     assert sums["progress.subgoal"] == len(state.achieved) <= subgoals(task)
-    # Who holds everything by chance may prepare a meal unread: what the recipe asked for is then never known to be done.
+    # An agent that holds everything by chance may prepare the meal unread; then the recipe's subgoals are never achieved.
     assert not transition.success or by_luck or sums["progress.subgoal"] == subgoals(task)
     for name in ("refused", "unreadable", "lost"):
         assert sums[f"error.{name}"] == pytest.approx(TRACKER.errors[name] * expected[name])
@@ -86,23 +86,23 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
 
 
 @pytest.mark.slow
-def test_expert_episodes() -> None:
+def test_expert_episodes_win_with_almost_no_penalties() -> None:
     turned_back = 0
     for task in some_of_all(ENVIRONMENT, ENVIRONMENT.splits, EPISODES):
         won, sums = check(task, 1.0, Random(0))
         assert won and sums["error"] == sums["error.back"], task.id
         turned_back += sums["error"] > 0
-    # An exit it has not taken yet may lead to a room it knows, and then it walks back.
+    # An untried exit may lead to a known room; then the expert walks back.
     assert turned_back <= 0.01 * EPISODES
 
 
 @pytest.mark.slow
-def test_random_episodes() -> None:
+def test_random_episodes_satisfy_invariants_and_trigger_every_rule() -> None:
     met = rules_met(some_of_all(ENVIRONMENT, ENVIRONMENT.splits, EPISODES), check)
     assert set(TRACKER.components) <= met, "every rule came up"
 
 
-def test_values_and_names():
+def test_reward_values_and_names():
     assert TRACKER.progress == {"subgoal": 1.0, "new_room": 0.02, "new_container": 0.05}
     assert TRACKER.errors == {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}
     assert TRACKER.components == (
@@ -112,7 +112,7 @@ def test_values_and_names():
 
 
 def house_of(rooms: tuple[str, ...], carried: tuple[str, ...] = ()) -> Explored:
-    """A crossing in the kitchen, from which every way is still to be tried, and rooms where nothing is."""
+    """A kitchen with four untried exits, and empty rooms."""
     scenes = {room: Scene("", room) for room in rooms}
     exits = dict.fromkeys(("north", "south", "east", "west"), "")
     closed = {"fridge", "oven"}
@@ -121,8 +121,8 @@ def house_of(rooms: tuple[str, ...], carried: tuple[str, ...] = ()) -> Explored:
     return Explored("kitchen", scenes, {room: {} for room in scenes})
 
 
-def test_the_longest_block_there_can_be():
-    """Six of the longest rooms, the two longest foods with the longest of all directions, and nothing found yet."""
+def test_longest_state_block_is_within_bound():
+    """The six longest room names, the two longest foods with the longest directions, and nothing found yet."""
     foods = sorted(FOODS, key=len)[-2:]
     cut, cook = max(CUTS, key=len), max(COOKING_VERBS.values(), key=len)
     directions = tuple(Direction(verb, food) for food in foods for verb in (cut, cook))
@@ -136,8 +136,8 @@ def test_the_longest_block_there_can_be():
     assert BOUND / 2 < max(map(len, blocks)) <= BOUND
 
 
-def test_the_block_says_where_what_is_needed_was_seen():
-    """On furniture here, behind a way that was walked, or not yet: then what is left to search."""
+def test_state_block_locates_needed_objects():
+    """A needed object is on furniture here, along a known way, or not seen; then the block lists what to search."""
     ways = 0
     for task in [t for t in ENVIRONMENT.tasks("hard", 80, 3) if t.data["start"] == "kitchen"]:
         world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
@@ -157,8 +157,8 @@ def test_the_block_says_where_what_is_needed_was_seen():
 
 
 @pytest.mark.parametrize("split", ["test", "hard"])
-def test_what_the_expert_reaches_for_is_among_the_needs(split):
-    """Whatever it takes, it needs; whatever it opens or walks to without having seen its goal, is left to search."""
+def test_state_block_lists_everything_the_expert_uses(split):
+    """The block names the objects it takes, the ways it goes, the containers it opens and the appliances it uses."""
     for task in ENVIRONMENT.tasks(split, 60, 5):
         world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
         observation = world.reset(task)

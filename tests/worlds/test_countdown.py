@@ -57,14 +57,14 @@ def trajectory(task, actions, success=True, stop=StopReason.SUCCESS):
     return Trajectory(task, tuple(steps), success, float(success), stop, observation)
 
 
-def test_the_whole_pool_must_become_the_target():
+def test_success_requires_the_whole_pool_to_equal_the_target():
     first, second = play(PUZZLE, ["op(*, 3, 25)", "op(+, 75, 7)"])
     assert first.observation.text == "numbers: 7 75 | target: 82" and not first.done
     assert second.observation.text == "numbers: 82 | target: 82"
     assert second.done and second.success and second.score == 1.0
 
 
-def test_the_target_beside_another_number_is_no_success():
+def test_target_with_leftover_number_is_not_success():
     (transition,) = play(make_task([3, 7, 5], 10), ["op(+, 3, 7)"])
     assert transition.observation.text == "numbers: 5 10 | target: 10" and not transition.done
 
@@ -86,7 +86,7 @@ def test_the_target_beside_another_number_is_no_success():
         ("op(+, 3, 1234567890123)", "not an action"),
     ],
 )
-def test_an_impossible_action_is_refused_and_changes_nothing(action, why):
+def test_impossible_action_is_refused_and_leaves_pool_unchanged(action, why):
     refused, after = play(PUZZLE, [action, "op(+, 3, 7)"])
     assert not refused.effective and not refused.done
     assert refused.observation.text == f"numbers: 3 7 25 | target: 82 | refused: {why}"
@@ -99,13 +99,13 @@ def test_equal_numbers_can_be_divided_but_not_subtracted_to_zero():
     assert one.observation.text == "numbers: 82 1 | target: 82"
 
 
-def test_spelling_may_vary():
+def test_parse_action_ignores_case_and_spaces():
     assert parse_action("  OP( + ,3,  7 )\n") == Operation("+", 3, 7)
     assert parse_action("ROLLBACK ") == "rollback" and parse_action(" Reset") == "reset"
     assert parse_action("op(+, 3, 7) then reset") is None and parse_action("op(+, -3, 7)") is None
 
 
-def test_rollback_undoes_one_operation_and_reset_all():
+def test_rollback_undoes_one_operation_and_reset_undoes_all():
     task = make_task([2, 3, 4, 5], 100)
     texts = [t.observation.text for t in play(task, ["op(+, 2, 3)", "op(+, 4, 5)", "rollback", "rollback", "rollback"])]
     assert texts[2] == "numbers: 4 5 5 | target: 100"
@@ -118,7 +118,7 @@ def test_rollback_undoes_one_operation_and_reset_all():
 
 
 @pytest.mark.parametrize("last", ["op(+, 1, 2)", "op(+, 10, 25)", "what now?"])
-def test_an_operation_or_nonsense_with_one_number_left_is_stuck(last):
+def test_other_action_with_one_number_left_ends_as_stuck(last):
     *before, end = play(PUZZLE, ["op(+, 3, 7)", "op(+, 10, 25)", last])
     assert not any(t.done for t in before)
     assert end.done and not end.success and end.label == "stuck" and not end.effective
@@ -132,14 +132,14 @@ def test_rollback_and_reset_still_work_with_one_number_left(rescue):
     assert play(PUZZLE, wrong)[-1].observation.actions == ("rollback", "reset")
 
 
-def test_failures_are_stuck_or_timeout():
+def test_failure_labels():
     stuck = trajectory(PUZZLE, ["op(+, 3, 7)", "op(+, 10, 25)", "?"], False, StopReason.FAILURE)
     assert ENVIRONMENT.failure(stuck) == "stuck"
     assert ENVIRONMENT.failure(trajectory(PUZZLE, ["?"], False, StopReason.STEP_LIMIT)) == "timeout"
     assert ENVIRONMENT.failure(trajectory(PUZZLE, ["?"], False, StopReason.WORLD_ERROR)) == "world_error"
 
 
-def test_listed_actions_are_exactly_the_accepted_ones():
+def test_listed_actions_are_exactly_the_accepted_actions():
     world = ENVIRONMENT.make()
     task = make_task([4, 2, 8, 2], 50)
     listed = set(world.reset(task).actions)
@@ -151,7 +151,7 @@ def test_listed_actions_are_exactly_the_accepted_ones():
     assert "rollback" not in listed and legal_actions((5,), True) == ("rollback", "reset")
 
 
-def test_tasks_that_are_no_puzzles_are_named():
+def test_invalid_tasks_and_splits_are_rejected():
     world = ENVIRONMENT.make()
     with pytest.raises(TacitError, match="two or more positive numbers"):
         world.reset(make_task([5], 5))
@@ -178,7 +178,7 @@ def test_splits_share_no_set_of_numbers_and_repeat_no_puzzle():
     assert not numbers["train"] & numbers["hard"] and not numbers["test"] & numbers["hard"]
 
 
-def test_the_solver_wins_a_thousand_puzzles_without_a_wasted_step():
+def test_solver_wins_a_thousand_puzzles_in_minimal_steps():
     world = ENVIRONMENT.make()
     for split in ENVIRONMENT.splits:
         for task in ENVIRONMENT.tasks(split, 334, seed=5):
@@ -191,7 +191,7 @@ def test_the_solver_wins_a_thousand_puzzles_without_a_wasted_step():
             assert transition.success
 
 
-def test_the_solver_resets_what_cannot_be_solved_and_recovers():
+def test_solver_resets_an_unsolvable_pool():
     world, solver = ENVIRONMENT.make(), Solver()
     world.reset(PUZZLE)
     observation = world.step("op(+, 3, 7)").observation
@@ -201,7 +201,7 @@ def test_the_solver_resets_what_cannot_be_solved_and_recovers():
     assert solve((82,), 82) == []
 
 
-def test_alphabet_has_the_papers_26_skills_and_its_worked_example():
+def test_alphabet_matches_the_26_skills_of_the_paper():
     assert len(SKILLS) == len(set(SKILLS)) == 26
     example = trajectory(make_task([80, 2, 28, 1], 54), ["op(-, 80, 28)", "op(+, 52, 2)", "op(*, 54, 1)"])
     assert ENVIRONMENT.alphabet(example) == ("OP_SUB-LARGE-SMALL", "OP_ADD-NEAR_TARGET-SMALL", "OP_MUL-NEAR_TARGET-SMALL")
@@ -209,11 +209,11 @@ def test_alphabet_has_the_papers_26_skills_and_its_worked_example():
     assert ENVIRONMENT.alphabet(swapped) == ("OP_ADD-LARGE-SMALL", "ROLLBACK", "OP_ADD-LARGE-SMALL", "RESET")
 
 
-def test_roles_at_the_border():
+def test_role_thresholds():
     assert [role(n, 100) for n in (89, 90, 110, 111)] == ["SMALL", "NEAR_TARGET", "NEAR_TARGET", "LARGE"]
 
 
-def test_wordings():
+def test_full_and_terse_wordings():
     task = PUZZLE
     observation = ENVIRONMENT.make().reset(task)
     terse, full = ENVIRONMENT.wording("terse"), ENVIRONMENT.wording("full")
@@ -228,7 +228,7 @@ def test_wordings():
     assert "<action>" in full.request("tags") and "<action>" not in full.request("bare")
 
 
-def test_observations_read_back():
+def test_parse_observation_inverts_format_observation():
     assert parse_observation(format_observation((3, 7), 10, "why | not")) == ((3, 7), 10, "why | not")
     with pytest.raises(ValueError, match="not a Countdown observation"):
         parse_observation("3 7 > 10")
@@ -240,7 +240,7 @@ def test_tracker_follows_the_expert_to_done():
     assert sum(s["progress"] for s in signals) == pytest.approx(1.04) and not any(s["error"] for s in signals)
 
 
-def test_tracker_marks_errors_and_stays_bounded():
+def test_tracker_penalizes_errors_and_block_is_bounded():
     state, signals = fold(PUZZLE, ["op(+, 3, 7)", "op(+, 3, 7)", "hm", "rollback", "op(+, 7, 3)"])
     assert [s["error"] for s in signals] == [0.0, 0.2, 0.3, 0.0, 0.1]
     assert ENVIRONMENT.tracker.render(state) == (

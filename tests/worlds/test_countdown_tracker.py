@@ -1,4 +1,4 @@
-"""Countdown's tracker over thousands of episodes: done when won, rewards as specified, a block that stays small."""
+"""Countdown's tracker over thousands of episodes: done exactly when won, rewards as specified, bounded state block."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NONSENSE = ("fly to the moon", "", "op(+, 1000, 1)", "op(^, 1, 2)")
 
 
 def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str]]:
-    """Play one episode and hold the tracker against what can be counted without it. Returns whether it was won, and what each
-    signal added up to."""
+    """Play one episode with a share `purposeful` of expert moves and check the tracker against independent counts. Returns
+    (won, sum of each signal)."""
     world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
     observation = world.reset(task)
     state = TRACKER.start(task, observation)
@@ -61,7 +61,7 @@ def _pool(observation) -> tuple[int, ...]:
 
 
 @pytest.mark.slow
-def test_expert_episodes() -> None:
+def test_expert_episodes_earn_full_reward_without_penalties() -> None:
     for task in some_of_all(ENVIRONMENT, ENVIRONMENT.splits, EPISODES):
         won, sums = check(task, 1.0, Random(0))
         assert won and sums["error"] == 0.0, task.id
@@ -69,12 +69,12 @@ def test_expert_episodes() -> None:
 
 
 @pytest.mark.slow
-def test_random_episodes() -> None:
+def test_random_episodes_satisfy_invariants_and_trigger_every_rule() -> None:
     met = rules_met(some_of_all(ENVIRONMENT, ENVIRONMENT.splits, EPISODES), check)
     assert set(TRACKER.components) <= met, "every rule came up"
 
 
-def test_values_and_names():
+def test_reward_values_and_names():
     assert TRACKER.progress == {"subgoal": 1.0, "new_pool": 0.02}
     assert TRACKER.errors == {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1}
     assert TRACKER.components == (
@@ -83,7 +83,7 @@ def test_values_and_names():
     )
 
 
-def test_the_longest_block_there_can_be():
+def test_longest_state_block_is_within_bound():
     opening = str(Operation("*", LARGEST_NUMBER, LARGEST_NUMBER))
     state = SearchState(4, (1, 2, 3, 4), frozenset(), (opening,) * SHOWN_OPENINGS, undone=10**9)
     assert BOUND / 2 < len(TRACKER.render(state)) <= BOUND

@@ -1,4 +1,4 @@
-"""Errands: rules by hand, what chance and one true entry are worth, and what each episode tells of the town."""
+"""Errands: rules by hand, success rates by chance and with advice, and hindsight from episodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def won(player, tasks):
     )
 
 
-def test_rules_by_hand():
+def test_open_and_take_follow_the_rules():
     found = episode(MUG, f"open {DOOR}", "take mug")
     assert found.success and found.stop is StopReason.SUCCESS and len(found) == 2
     assert found.steps[1].observation.text == f"behind {DOOR}: {', '.join(town_map(HOME)[DOOR])} | here it is"
@@ -52,15 +52,15 @@ def test_rules_by_hand():
     assert parse_observation(refused.steps[1].observation.text) == ("", (), "that is not here")
 
 
-def test_a_town_is_eight_doors_with_three_things_each_and_no_two_are_alike():
+def test_town_map_has_eight_doors_and_differs_between_towns():
     for number in (HOME, 1, 2):
         kept = [thing for things in town_map(number).values() for thing in things]
         assert tuple(town_map(number)) == DOORS and sorted(kept) == sorted(THINGS) and len(kept) == 24
     assert town_map(1) != town_map(HOME) != town_map(2)
 
 
-def test_chance_is_one_in_four_and_one_true_entry_is_everything():
-    """The two baselines: who has learned nothing, without an entry and with the right one. A wrong one costs a door."""
+def test_success_rate_without_advice_and_with_right_or_wrong_advice():
+    """Without advice the agent opens 2 of 8 doors. The right entry always wins; a wrong one costs a door."""
     tasks = ENVIRONMENT.tasks("elsewhere", 1200, 0)
 
     def oracle(task):
@@ -76,7 +76,7 @@ def test_chance_is_one_in_four_and_one_true_entry_is_everything():
     assert won(ENVIRONMENT.expert(), ENVIRONMENT.tasks("test", 96, 0)) == 96
 
 
-def test_train_and_test_share_the_town_and_no_errand_and_elsewhere_is_elsewhere():
+def test_train_and_test_share_the_town_but_no_errand():
     train, test, elsewhere = (
         ENVIRONMENT.tasks(split, 10_000 if split != "elsewhere" else 500, 3) for split in ENVIRONMENT.splits
     )
@@ -93,13 +93,13 @@ def test_train_and_test_share_the_town_and_no_errand_and_elsewhere_is_elsewhere(
         ENVIRONMENT.tasks("tets", 1, 0)
 
 
-def test_an_episode_teaches_where_the_thing_was_seen():
+def test_hindsight_names_the_door_where_the_object_was_seen():
     assert ENVIRONMENT.hindsight(episode(MUG, f"open {DOOR}", "take mug")).episode == f"mug behind {DOOR}"
     assert ENVIRONMENT.hindsight(episode(MUG, f"open {DOOR}", f"open {OTHER}", "dance")).episode == f"mug behind {DOOR}"
     assert ENVIRONMENT.hindsight(episode(MUG, f"open {OTHER}", "take mug", "dance")).episode == ""
 
 
-def test_failures_alphabet_and_tracker():
+def test_failure_labels_skills_and_tracker_rewards():
     def skills(*actions):
         return ENVIRONMENT.alphabet(episode(MUG, *actions))
 
@@ -115,7 +115,7 @@ def test_failures_alphabet_and_tracker():
     assert [s["error"] for s in signals] == pytest.approx([0.3, 0.2])
 
 
-def test_nothing_that_is_written_breaks_it_and_it_is_the_same_in_every_process():
+def test_hostile_actions_are_ineffective_and_episodes_are_deterministic():
     for task in ENVIRONMENT.tasks("train", 20, 1):
         assert expert_episode(ENVIRONMENT, task)[1].success
         random_episode(ENVIRONMENT, task, Random(task.id))
@@ -127,5 +127,5 @@ def test_nothing_that_is_written_breaks_it_and_it_is_the_same_in_every_process()
         world.reset(get_environment("countdown").tasks("train", 1, 0)[0])
 
 
-def test_a_note_is_read_as_a_note():
+def test_frame_note_wraps_text_in_note_tags():
     assert frame_note(f"mug behind {DOOR}") == f"<note>\nmug behind {DOOR}\n</note>"

@@ -1,4 +1,4 @@
-"""Each world plays; properties of those that need no extra package."""
+"""Every world's expert plays from the command line; more properties of the worlds that need no extra package."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FIRST_TEST_TASK = {
 
 
 SLOW_TO_START = {"scienceworld", "code"}
-"""a Java machine, a sandbox"""
+"""they start a JVM or a sandbox"""
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_TO_START)) for name in ALL])
-def test_its_expert_plays_from_the_command_line(name, capsys):
+def test_eval_expert_command_wins_in_every_world(name, capsys):
     if remedy := get_environment(name).remedy:
         pytest.skip(f"{name} {remedy}")
     assert main(["eval", "expert", "--world", name, "--tasks", "1", "--json"]) == 0, capsys.readouterr().err
@@ -49,7 +49,7 @@ def test_unknown_splits_and_negative_counts_are_rejected(name):
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_a_larger_count_begins_with_the_same_tasks(name):
+def test_larger_task_count_extends_the_same_list(name):
     tasks = get_environment(name).tasks
     assert list(tasks("test", 80, 3))[:50] == list(tasks("test", 50, 3)) != list(tasks("test", 50, 4))
     assert tasks("test", 1, 3)[0].id == FIRST_TEST_TASK.get(name, tasks("test", 1, 3)[0].id)
@@ -57,5 +57,5 @@ def test_a_larger_count_begins_with_the_same_tasks(name):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["countdown", "cooking", "sokoban"])
-def test_episodes_are_the_same_in_every_process(name):
+def test_episodes_are_identical_across_processes(name):
     assert {fingerprint_elsewhere(name, "test", hash_seed) for hash_seed in (1, 4711)} == {fingerprint(name, "test")}

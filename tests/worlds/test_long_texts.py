@@ -1,4 +1,4 @@
-"""Trackers and wordings read texts of strangers: their time must grow with the length of a text, not with its square."""
+"""Trackers, wordings and parsers must read untrusted text in linear time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZE, LIMIT_S = 20_000, 3.0
 
 
 def find_patterns(package: Any) -> Iterator[re.Pattern[str]]:
-    """Every pattern that a module of this package has compiled, wherever it is kept."""
+    """Every compiled pattern in the modules of this package, also inside lists and tuples."""
     modules = [package]
     for found in pkgutil.walk_packages(getattr(package, "__path__", []), f"{package.__name__}."):
         with contextlib.suppress(ImportError):
@@ -42,7 +42,7 @@ def find_patterns(package: Any) -> Iterator[re.Pattern[str]]:
 
 
 def literals_of(pattern: re.Pattern[str]) -> list[str]:
-    """Its literal parts, in order."""
+    """The pattern's literal parts, in order."""
     found = [""]
 
     def walk(tree: Any) -> None:
@@ -62,7 +62,7 @@ def literals_of(pattern: re.Pattern[str]) -> list[str]:
 
 
 def long_texts(patterns: Iterator[re.Pattern[str]]) -> Iterator[str]:
-    """What makes a careless pattern start over at every position: the beginning of what it looks for, again and again."""
+    """Texts that make a backtracking pattern restart at every position: the start of a match, repeated."""
     seen = {"a", "a ", " ", "\n", "1", "1 ", ".", ", ", "A", '"', "(", "a 1, ", "-", "'"}
     yield from (text * (SIZE // len(text)) for text in sorted(seen))
     for pattern in patterns:
@@ -76,14 +76,14 @@ def long_texts(patterns: Iterator[re.Pattern[str]]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("text", ["The ", "On the ", "You move the x to the "])
-def test_the_household_reads_long_texts_in_time(text: str) -> None:
+def test_alfworld_reads_long_texts_in_linear_time(text: str) -> None:
     world = get_environment("alfworld")
     read_as_everything(world, world.tasks_of("seen", 1, 0)[0], text * (SIZE // len(text)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WORLDS))
-def test_a_world_reads_long_texts_in_time(name: str) -> None:
+def test_world_reads_long_texts_in_linear_time(name: str) -> None:
     try:
         world = get_environment(name)
         task = (*world.tasks_of(world.panel_split, 1, 0), Task(name, "", world.families[0], "", 0, "goal"))[0]
@@ -113,7 +113,7 @@ def read_as_everything(world: Any, task: Task, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_completions_are_parsed_in_time() -> None:
+def test_completions_are_parsed_in_linear_time() -> None:
     from tacit.core.actions import FORMATS
 
     for text in long_texts(find_patterns(tacit.core.actions)):
@@ -122,7 +122,7 @@ def test_completions_are_parsed_in_time() -> None:
 
 
 def in_time(text: str, call: Any, *given: Any) -> Any:
-    """Its answer; None where it refuses such a text."""
+    """The call's result, or None if it raises on this text."""
     try:
         with raise_after(LIMIT_S):
             return call(*given)

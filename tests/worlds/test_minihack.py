@@ -1,5 +1,4 @@
-"""MiniHack: what needs no engine (tasks, text, planning by hand), and the levels themselves where `nle` and `minihack` are
-installed."""
+"""MiniHack: tasks, text and planning without the engine, and the levels if `nle` and `minihack` are installed."""
 
 from __future__ import annotations
 
@@ -75,14 +74,14 @@ def test_splits_share_no_seed_and_need_no_engine():
         ENVIRONMENT.tasks("tets", 1, 0)
 
 
-def test_text_reads_back():
+def test_parse_scene_inverts_scene_text():
     for shown in (scene("_.@", ".>'"), scene("@", message="You hear; legend: x\\n", holds="key"), scene("}`@")):
         assert parse_scene(shown.text) == shown
     with pytest.raises(ValueError, match="not a MiniHack observation"):
         parse_scene("hello")
 
 
-def test_words():
+def test_parse_action_accepts_spelling_variants():
     level = LEVELS["keyroom"]
     assert [parse_action(a, level) for a in ("North", "go  east", "pick up", "PICKUP", "move-northwest", "apply key")] == [
         "north", "east", "pick_up", "pick_up", "northwest", "apply",
@@ -90,7 +89,7 @@ def test_words():
     assert parse_action("apply", LEVELS["room"]) == parse_action("north east", level) == parse_action("", level) == ""
 
 
-def test_a_walk_avoids_walls_and_traps_and_goes_straight_through_doors():
+def test_find_path_avoids_walls_traps_and_diagonal_door_moves():
     assert find_path(scene("@..", "|-.", ">.."), lambda p: p == (2, 0)) == ["east", "southeast", "southwest", "west"]
     assert find_path(scene("@.", ".>"), stairs(scene("@.", ".>"))) == ["southeast"]
     door = scene("@..", "-'-", ".>.")
@@ -102,7 +101,7 @@ def test_a_walk_avoids_walls_and_traps_and_goes_straight_through_doors():
     assert [beside((0, c)) for c in range(3)] == [False, False, True]
 
 
-def test_boulders_are_pushed_into_the_river_and_then_over_it():
+def test_push_plan_moves_boulders_into_the_river():
     first = scene("....}}", "@`..}}", "....}}")
     assert push_plan(first, ()) == ["east"] * 3
     half = scene("....}}", "@`...}", "....}}")
@@ -113,7 +112,7 @@ def test_boulders_are_pushed_into_the_river_and_then_over_it():
     assert round_about is not None and round_about[0] != "east", "what was tried in vain is not tried again"
 
 
-def test_the_explorer_takes_the_key_unlocks_and_goes_in():
+def test_explorer_takes_key_and_unlocks_door():
     expert = Explorer(make_task("keyroom", 1))
     room = ("------", "|@(+>|", "------")
     assert expert.act(Observation(scene(*room).text)) == "east"
@@ -123,7 +122,7 @@ def test_the_explorer_takes_the_key_unlocks_and_goes_in():
     assert expert.act(Observation(scene("------", "|.@'>|", "------", holds="key").text)) == "east"
 
 
-def test_wordings():
+def test_full_and_terse_wordings():
     task, shown = make_task("keyroom", 1), scene("_(.", ".@.", holds="key", message="It's a wall.")
     full, terse = ENVIRONMENT.wording("full"), ENVIRONMENT.wording("terse")
     seen = Observation(shown.text, LEVELS["keyroom"].actions)
@@ -162,7 +161,7 @@ def test_tracker_counts_subgoals_once_and_stays_bounded():
     assert len(crowded) < BOUND and "boulders sunk: 2" in crowded
 
 
-def test_skills_and_failures():
+def test_skills_and_failure_labels():
     river = make_task("river", 1)
     shown = [
         scene("@.`.}"),
@@ -186,14 +185,14 @@ def test_skills_and_failures():
     assert ENVIRONMENT.alphabet(trajectory(key, [scene("@F"), scene("@.")], ["east"])) == ("FIGHT",)
 
 
-def test_questions_and_places():
+def test_questions_and_place_of_the_agent():
     seen = Observation(Scene(("_`.", ".@.", "..."), {"`": "boulder", ".": "floor", "@": "you"}, hp=1, most_hp=2).text)
     asked = {pair for seed in range(60) for pair in ENVIRONMENT.questions(Random(seed), seen)}
     assert ("what is north", "boulder") in asked and ("what is south", "floor") in asked and len(asked) == 8
     assert ENVIRONMENT.place("", seen) == ENVIRONMENT.place("north", seen) == "1,1" and ENVIRONMENT.place("apply", seen) == ""
 
 
-def test_without_its_packages_it_says_how_to_get_them(monkeypatch, capsys):
+def test_missing_packages_error_says_how_to_install(monkeypatch, capsys):
     monkeypatch.setattr("tacit.worlds.minihack.world._idle_engines", {})
     for name in ("nle", "minihack", "pkg_resources"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -205,7 +204,7 @@ def test_without_its_packages_it_says_how_to_get_them(monkeypatch, capsys):
 
 @pytest.fixture
 def broken_package(tmp_path, monkeypatch):
-    """Both packages are there, and one cannot be imported."""
+    """Both packages are installed, but importing one fails."""
     (tmp_path / "nle.py").write_text("")
     (tmp_path / "minihack.py").write_text("import pkg_resources\nfrom pkg_resources import no_such_thing\n")
     (tmp_path / "pkg_resources.py").write_text("")
@@ -218,13 +217,13 @@ def broken_package(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_installed_and_broken_is_not_missing(broken_package):
+def test_broken_package_is_not_reported_as_missing(broken_package):
     assert ENVIRONMENT.missing == ()
     with pytest.raises(TacitError, match=r"is installed but could not be imported: ImportError: .*no_such_thing"):
         ENVIRONMENT.make().reset(make_task("room", 1))
 
 
-def test_setuptools_without_pkg_resources_is_told_before_a_level_is_played(broken_package, monkeypatch):
+def test_missing_pkg_resources_is_reported_before_play(broken_package, monkeypatch):
     monkeypatch.setitem(sys.modules, "pkg_resources", None)
     assert ENVIRONMENT.remedy == "needs pkg_resources: `pip install 'tacit-agents[minihack]'`"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -232,7 +231,7 @@ def test_setuptools_without_pkg_resources_is_told_before_a_level_is_played(broke
 
 
 def episode(seed):
-    """Anything in any level: words, hostile strings."""
+    """A random episode in a random level, with some hostile actions."""
     rng = Random(seed)
     (task,) = ENVIRONMENT.tasks("train", 1, seed)
     world, told = ENVIRONMENT.make(), []
@@ -251,7 +250,7 @@ def episode(seed):
 
 @played
 @pytest.mark.slow
-def test_a_thousand_random_episodes_are_the_same_in_another_process():
+def test_random_episodes_are_identical_in_another_process():
     seeds = range(1000)
     digest = hashlib.sha256("\n".join(episode(seed) for seed in seeds).encode("utf-8", "replace")).hexdigest()
     code = (
@@ -264,13 +263,13 @@ def test_a_thousand_random_episodes_are_the_same_in_another_process():
 
 
 @played
-def test_an_episode_does_not_depend_on_what_was_played_before():
+def test_episode_does_not_depend_on_earlier_episodes():
     first = [episode(seed) for seed in (3, 4, 5, 6)]
     assert [episode(seed) for seed in (6, 5, 4, 3)][::-1] == first
 
 
 @played
-def test_worlds_side_by_side_do_not_disturb_each_other():
+def test_concurrent_worlds_do_not_interfere():
     task = make_task("room", 7)
     alone, one, other = (ENVIRONMENT.make() for _ in range(3))
     said = [alone.reset(task).text] + [alone.step("east").observation.text for _ in range(3)]
@@ -284,7 +283,7 @@ def test_worlds_side_by_side_do_not_disturb_each_other():
 
 @played
 @pytest.mark.parametrize("family", LEVELS)
-def test_the_explorer_wins_and_the_level_lies_in_its_window(family):
+def test_explorer_wins_and_level_fits_its_window(family):
     world, won = ENVIRONMENT.make(), 0
     for task in ENVIRONMENT.tasks_of("test", 20, 2, (family,)):
         expert, observation, transition = ENVIRONMENT.expert()(task), world.reset(task), None
@@ -302,7 +301,7 @@ def test_the_explorer_wins_and_the_level_lies_in_its_window(family):
 
 @played
 @pytest.mark.parametrize("action", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_actions_are_answered(action):
+def test_hostile_actions_leave_the_level_unchanged(action):
     world = ENVIRONMENT.make()
     before = world.reset(make_task("keyroom", 5))
     transition = world.step(action)
@@ -312,7 +311,7 @@ def test_hostile_actions_are_answered(action):
 
 
 @played
-def test_a_wall_costs_no_time_and_turns_run_out():
+def test_wall_bump_is_ineffective_and_turns_run_out():
     world = ENVIRONMENT.make()
     world.reset(make_task("maze", 3))
     bump = world.step("north")
@@ -322,7 +321,7 @@ def test_a_wall_costs_no_time_and_turns_run_out():
 
 
 @played
-def test_the_tracker_follows_the_expert():
+def test_tracker_follows_the_expert_to_done():
     for family, least in (("room", 2), ("maze", 2), ("keyroom", 4), ("river", 4)):
         (task,) = ENVIRONMENT.tasks_of("test", 1, 4, (family,))
         world, expert, actions = ENVIRONMENT.make(), Explorer(task), []
@@ -337,7 +336,7 @@ def test_the_tracker_follows_the_expert():
 
 
 @played
-def test_tasks_that_are_no_levels_are_named():
+def test_invalid_task_and_step_before_reset_are_rejected():
     with pytest.raises(TacitError, match="needs a level of room, maze, keyroom, river and a seed"):
         ENVIRONMENT.make().reset(Task("minihack", "x", "room", "test", 0, "", {"level": "room"}))
     with pytest.raises(TacitError, match="no episode has been started"):
@@ -347,7 +346,7 @@ def test_tasks_that_are_no_levels_are_named():
 @played
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "bipace", "reuserl"])
-def test_a_tiny_policy_trains_on_it(method, tmp_path, capsys):
+def test_tiny_policy_trains_on_minihack(method, tmp_path, capsys):
     small = "--sft.steps 2 --sft.tasks 4 --sft.batch 4 --iterations 1 --tasks 4 --groups 2 --group-size 2 --max-steps 10"
     flags = [
         *small.split(),

@@ -1,4 +1,4 @@
-"""Splits that somebody published: no more than there is, and all of it where no number is named."""
+"""Published splits: panels use the whole split by default and never more tasks than it has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORLD = get_environment("alfworld")
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """A release of six games to train on, and six and three to be measured on."""
+    """A release with six training games and evaluation splits of six and three games."""
     for folder, count in (("train", 6), ("valid_seen", 6), ("valid_unseen", 3)):
         with lzma.open(tmp_path / f"{folder}.jsonl.xz", "wt") as file:
             file.write("\n".join(lines(split=folder)[:count]))
@@ -31,7 +31,7 @@ def small(tmp_path, monkeypatch):
     return replace(WORLD, published={"published_train": 6, "valid_seen": 6, "valid_unseen": 3}, panels={})
 
 
-def test_a_further_split_is_measured_whole_however_many_tasks_the_panel_has(small):
+def test_further_published_split_is_evaluated_whole(small):
     evaluation = EvaluationSettings(split="valid_seen", tasks=5, also="valid_unseen, seen, valid_seen:2, unseen:4")
     found = TaskSets.of(small, TrainSettings(tasks=4, evaluation=evaluation))
     assert found.panel.name == "alfworld/valid_seen/5"
@@ -43,33 +43,33 @@ def test_a_further_split_is_measured_whole_however_many_tasks_the_panel_has(smal
     ]
 
 
-def test_where_no_number_is_named_a_published_split_is_all_of_it(small):
+def test_published_split_is_used_whole_by_default(small):
     settings = TrainSettings(split="published_train", evaluation=EvaluationSettings(split="valid_seen", also="valid_unseen"))
     found = TaskSets.of(small, settings)
     assert [len(tasks) for tasks in (found.training, found.panel.tasks, found.further[0].tasks)] == [6, 6, 3]
     assert choose_panel(get_environment("countdown"), "test", 0).name == "countdown/test/128"
 
 
-def test_more_cannot_be_had(small):
+def test_published_split_returns_at_most_its_size(small):
     assert len(small.tasks_of("valid_unseen", 99, 0)) == 3 and len(Panel.of(small, "valid_unseen", 99).tasks) == 3
     assert len(small.tasks_of("unseen", 99, 0)) == 99, "a generated split has as many as one likes"
 
 
-def test_a_download_that_is_not_whole_is_still_told(small):
+def test_incomplete_download_is_an_error(small):
     incomplete = replace(small, published={"valid_seen": 140})
     with pytest.raises(TacitError, match=r"'valid_seen' has too few games: 140 were requested, but .* has 6 games loaded"):
         Panel.of(incomplete, "valid_seen", 500)
 
 
-def test_the_number_is_written_down_with_the_split():
+def test_recipe_records_the_number_of_evaluation_tasks():
     recipe = prepare(Recipe.from_json({"world": "alfworld", "evaluation": {"split": "valid_unseen"}}), (WORLD,)).recipe
     assert recipe.to_json()["evaluation"]["tasks"] == 134
     recipe = prepare(Recipe.from_json({"world": "alfworld"}), (WORLD,)).recipe
     assert recipe.to_json()["evaluation"]["tasks"] == 128
 
 
-def test_an_expert_on_the_split_that_is_named(small, monkeypatch, capsys):
-    oracle = {"oracle": WORLD.experts["oracle"]}  # the first expert reads goals that are the household's own words
+def test_eval_expert_command_uses_the_given_split(small, monkeypatch, capsys):
+    oracle = {"oracle": WORLD.experts["oracle"]}  # the default expert cannot parse the goals of these small games
     monkeypatch.setattr("tacit.worlds.alfworld.ENVIRONMENT", replace(small, experts=oracle))
     numbered = ["--split", "valid_seen", "--tasks", "2"]
     for flags, panel in ((["--split", "valid_unseen"], "valid_unseen/3"), (numbered, "valid_seen/2")):
@@ -78,7 +78,7 @@ def test_an_expert_on_the_split_that_is_named(small, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_all_of_the_real_split(shared_data, monkeypatch):
+def test_real_published_split_is_used_whole(shared_data, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(shared_data / "alfworld"))
     panel = choose_panel(WORLD, "valid_seen", 0)
     assert panel.name == "alfworld/valid_seen/140" and panel.hash == WORLD.panels["valid_seen"][140]

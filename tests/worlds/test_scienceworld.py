@@ -1,4 +1,4 @@
-"""ScienceWorld without a JVM: tasks and splits, what is read out of its texts, what its tracker makes of them."""
+"""ScienceWorld without a JVM: tasks, splits, text parsing, tracker, skills and hindsight."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def variations(split):
     return {(t.data["task"], t.data["variation"]) for t in tasks(split, SIZES[split], 0)}
 
 
-def test_the_published_sizes():
+def test_split_sizes_match_the_publication():
     assert [SIZES[split] for split in WORLD.splits] == [3592, 1796, 1819, 211, 1483, 194]
     assert len(TASKS) == 30 and len(FAMILIES) == 11 and set(FAMILIES) == set(PROCEDURES)
     assert {name: len(said) for name, said in goals().items()} == {name: sum(kind[1:4]) for name, kind in TASKS.items()}
 
 
-def test_goals_keep_the_simulators_double_spaces():
+def test_goals_keep_double_spaces_of_the_simulator():
     spaced = {name for name, said in goals().items() if any("  " in sentence for sentence in said)}
     assert spaced == {
         "grow-fruit",
@@ -52,18 +52,18 @@ def test_goals_keep_the_simulators_double_spaces():
     assert "  " not in WORLD.wording("terse").task(task("lifespan-longest-lived", 0))
 
 
-def test_splits_share_nothing_but_that_etos_test_is_part_of_test():
+def test_splits_are_disjoint_and_eto_test_is_within_test():
     train, dev, test, eto = map(variations, NO_FILE)
     assert not train & dev and not train & test and not dev & test and eto < test
 
 
 @pytest.mark.parametrize("split", NO_FILE)
-def test_this_machine_makes_the_published_tasks(split):
+def test_panels_match_pinned_hashes(split):
     panel = Panel.of(WORLD, split, SIZES[split])
     assert panel.hash == WORLD.panels[split][SIZES[split]] and panel.difference() == ""
 
 
-def test_etos_lists(shared_data, monkeypatch):
+def test_eto_splits_match_the_published_lists(shared_data, monkeypatch):
     folder = shared_data / "scienceworld"
     if not folder.is_dir():
         pytest.skip(f"{folder} has no lists of ETO's")
@@ -93,7 +93,7 @@ def test_etos_lists(shared_data, monkeypatch):
         ('[["task-1-bake", 0]]', "'bake', which ScienceWorld does not have"),
     ],
 )
-def test_lists_that_are_not_there_or_not_etos_are_told(lists, says, tmp_path, monkeypatch):
+def test_missing_or_invalid_eto_lists_are_rejected(lists, says, tmp_path, monkeypatch):
     monkeypatch.delenv("SCIENCEWORLD_ETO", raising=False)
     if lists is not None:
         (tmp_path / "dev_indices.json").write_text(lists)
@@ -102,12 +102,12 @@ def test_lists_that_are_not_there_or_not_etos_are_told(lists, says, tmp_path, mo
         tasks("eto_dev", 2, 0)
 
 
-def test_tasks_of_a_family_are_those_among_all():
+def test_family_filter_selects_tasks_in_order():
     among = [t for t in tasks("eto_test", 211, 5) if t.family == "power"]
     assert list(WORLD.tasks_of("eto_test", 50, 5, ("power",))) == among and len(among) == 10
 
 
-def test_importing_it_starts_nothing_and_needs_no_package():
+def test_tasks_and_texts_need_no_package():
     code = (
         "import sys; sys.modules['scienceworld'] = sys.modules['py4j'] = None\n"
         "from tacit.worlds import get_environment\n"
@@ -117,7 +117,7 @@ def test_importing_it_starts_nothing_and_needs_no_package():
     assert done.stdout == "scienceworld\n", done.stderr
 
 
-def test_a_missing_package_or_java_is_named_with_how_to_get_it(monkeypatch, tmp_path):
+def test_missing_package_or_java_error_says_how_to_install(monkeypatch, tmp_path):
     for name in ("py4j", "py4j.java_gateway"):
         monkeypatch.setitem(sys.modules, name, None)
     assert WORLD.missing[-1] == "py4j" and "py4j: `pip install 'tacit-agents[scienceworld]'`" in WORLD.remedy
@@ -131,7 +131,7 @@ def test_a_missing_package_or_java_is_named_with_how_to_get_it(monkeypatch, tmp_
         WORLD.check_ready()
 
 
-def test_a_jar_that_is_gone_and_a_java_that_cannot(monkeypatch, tmp_path):
+def test_missing_jar_or_failing_java_is_reported(monkeypatch, tmp_path):
     pytest.importorskip("py4j", reason="needs the extra scienceworld")
     (tmp_path / "scienceworld").mkdir()
     (tmp_path / "scienceworld" / "__init__.py").touch()
@@ -173,11 +173,11 @@ def test_a_jar_that_is_gone_and_a_java_that_cannot(monkeypatch, tmp_path):
         ("a substance called liquid lead", Event()),
     ],
 )  # fmt: skip
-def test_what_happened(text, event):
+def test_read_event_parses_observations(text, event):
     assert read_event(text) == event
 
 
-def test_what_is_carried():
+def test_read_inventory_lists_held_objects():
     assert read_inventory("In your inventory, you see:\n\ta metal pot (containing nothing)\n\tan orange\n") == (
         "metal pot",
         "orange",
@@ -185,7 +185,7 @@ def test_what_is_carried():
     assert read_inventory("You move to the kitchen.") is None
 
 
-def test_every_goal_has_a_target_and_boxes_where_it_speaks_of_them():
+def test_read_goal_finds_target_and_answer_boxes():
     for name, sentences in goals().items():
         for sentence in sentences:
             goal = read_goal(sentence)
@@ -193,8 +193,8 @@ def test_every_goal_has_a_target_and_boxes_where_it_speaks_of_them():
             assert all(box in sentence for box in goal.answers) and ("box" in sentence) == bool(goal.answers)
 
 
-def test_gold_paths_add_up():
-    """Of a task that is solved Δscore / 33 makes 100 / 33 less what the first look was worth; milestones are paid once."""
+def test_gold_path_rewards_add_up():
+    """Over a solved task, Δscore / 33 sums to 100 / 33 minus the share of the first observation. Milestones are paid once."""
     for task_, turns in traces():
         tracker, sums = WORLD.tracker, {}
         state = tracker.start(task_, Observation(turns[0][1]))
@@ -213,7 +213,7 @@ def test_gold_paths_add_up():
         assert sums["error"] < 0.02 * len(turns) + 0.5, (task_.id, sums)
 
 
-def test_the_block_of_an_episode_midway():
+def test_state_block_in_the_middle_of_an_episode():
     (task_, turns) = next(pair for pair in traces() if pair[0].data["task"] == "find-animal")
     state = WORLD.tracker.start(task_, Observation(turns[0][1]))
     for action, text, score in turns[1:8]:
@@ -257,7 +257,7 @@ def test_each_error_has_its_occasion(name, turns, errors):
     assert errors_of(name, turns)[-1] == errors
 
 
-def test_the_papers_nine_families_have_modules_of_their_own_within_table_6():
+def test_nine_families_of_the_paper_have_modules_and_table_6_rewards():
     nine = ["find_X", "lifespan", "conductivity", "measurement", "growth", "state_change", "power", "chemistry", "life_stages"]
     assert all(WORLD.skill_families[family] == (family,) and WORLD.handbook[family] for family in nine)
     assert {kind.family for kind in TASKS.values() if kind.limit} == set(nine), "the tasks that ETO plays"
@@ -265,12 +265,12 @@ def test_the_papers_nine_families_have_modules_of_their_own_within_table_6():
     assert all(0.03 <= worth <= 0.25 for worth in ERRORS.values()) and pytest.approx(100 / 33) == SCORE_SHARE
 
 
-def test_every_error_has_one():
+def test_every_error_has_a_test_case():
     told = {error for mark in test_each_error_has_its_occasion.pytestmark for case in mark.args[1] for error in case[2]}
     assert told == set(ERRORS)
 
 
-def test_a_lost_score_is_a_loss_of_the_environments_reward():
+def test_lost_score_reduces_the_environment_reward():
     tracker = WORLD.tracker
     before = tracker.start(task("boil", 0), Observation("This room is called the hallway."))
     half = tracker.update(before, "go to kitchen", transition("You move to the kitchen.", 0.0, 0.5))
@@ -280,8 +280,8 @@ def test_a_lost_score_is_a_loss_of_the_environments_reward():
     assert tracker.signals(half, lost)["error"] == tracker.signals(half, lost)["error.wrong_focus"] == 0.25
 
 
-def test_ablations_keep_the_environments_reward():
-    """Figure 3 leaves out progress or errors; Δscore / 33 belongs to neither."""
+def test_ablations_keep_the_environment_reward():
+    """Figure 3 ablates progress or errors; Δscore / 33 belongs to neither."""
     tracker, term = WORLD.tracker, ConstantContext().signals(WORLD)
     before = tracker.start(task("boil", 0), Observation("This room is called the hallway."))
     half = tracker.update(before, "focus on water", transition("You focus on the water.", 0.0, 0.5))
@@ -361,8 +361,8 @@ def test_milestones_check_the_object_and_the_change(name, variation, turns, reac
         ("grow-plant", "hallway", ()),
     ],
 )
-def test_an_episode_that_starts_in_a_room_is_not_paid_for_being_there(name, room, reached):
-    """Before, a first look (in two families any first action) was paid 0.2 or 0.3."""
+def test_starting_in_a_milestone_room_is_not_rewarded(name, room, reached):
+    """Regression: a first look, or in two families any first action, once earned 0.2 or 0.3."""
     looked = f"This {'outside location' if room == 'outside' else 'room'} is called the {room}. In it, you see: "
     state = WORLD.tracker.start(task(name, 0), Observation(looked))
     assert state.reached == reached and state.phase not in reached
@@ -371,7 +371,7 @@ def test_an_episode_that_starts_in_a_room_is_not_paid_for_being_there(name, room
         assert WORLD.tracker.signals(state, after)["progress"] == 0
 
 
-def test_a_number_stands_for_the_option_it_answers():
+def test_number_resolves_an_ambiguous_request():
     asked = "Ambiguous request: Please enter the number for the action you intended:\n0:\tuse thermometer on water"
     state = WORLD.tracker.start(task("boil", 0), Observation("This room is called the hallway."))
     for action, text in (ON_WATER, ("use thermometer on substance", asked),
@@ -380,7 +380,7 @@ def test_a_number_stands_for_the_option_it_answers():
     assert state.reached == ("find", "measure")
 
 
-def test_rooms_in_few_words():
+def test_brief_shortens_room_descriptions():
     room = (
         "This room is called the kitchen. In it, you see: \n\tthe agent\n\ta substance called air\n\ta chair. On the chair is: "
         "nothing.\n\ta cupboard. The cupboard door is open. In the cupboard is: a tin cup (containing nothing), a drawer.\n\t"
@@ -400,7 +400,7 @@ def test_every_command_has_a_skill():
 
 
 def looked_back(turns, task_, success, detail=""):
-    """An episode of these recorded turns."""
+    """A trajectory made of recorded turns."""
     steps = tuple(
         Step(Observation(before[1]), Prompt("", ""), None, Completion(None, None, "", "stop"), now[0], True)  # type: ignore[arg-type]
         for before, now in pairwise(turns)
@@ -409,8 +409,8 @@ def looked_back(turns, task_, success, detail=""):
     return Trajectory(task_, steps, success, float(success), stop, Observation(turns[-1][1]), detail=detail)
 
 
-def test_looking_back_at_gold_paths_and_at_their_first_halves():
-    """Of a success, commands that reached milestones; of half of it, what is left, and not what was reached."""
+def test_hindsight_of_whole_and_half_gold_paths():
+    """A success yields the commands that reached milestones; its first half yields the milestones still missing."""
     for task_, turns in traces():
         whole = WORLD.hindsight(looked_back(turns, task_, True))
         actions = [action for action, *_ in turns[1:]]
@@ -426,11 +426,11 @@ def test_looking_back_at_gold_paths_and_at_their_first_halves():
     assert WORLD.hindsight(lost).episode.startswith("do not focus on air")
 
 
-def test_every_milestone_has_its_advice():
+def test_every_milestone_has_advice():
     assert {m.name for procedure in PROCEDURES.values() for m in procedure} | {"finish"} == set(ADVICE)
 
 
-def test_a_refused_command_is_told_what_the_phase_asks_for():
+def test_hindsight_of_refused_command_states_the_phase_goal():
     told = [("", "This room is called the hallway."), ("fly", "No known action matches that input.")]
     assert WORLD.hindsight(looked_back(told, task("boil", 0), False, OUT_OF_STEPS)).steps == {
         0: f"look for {read_goal(task('boil', 0).goal).target} and focus on it"
@@ -455,5 +455,5 @@ def failed(actions, stop, detail="", score=0.0):
         (failed([], StopReason.WORLD_ERROR, "the simulator died"), "world_error"),
     ],
 )
-def test_what_a_failed_episode_was_missing(episode, label):
+def test_failure_labels(episode, label):
     assert WORLD.failure(episode) == label

@@ -1,4 +1,4 @@
-"""ScienceWorld in its real simulator: a JVM is started, shared, killed and started again."""
+"""ScienceWorld in its real simulator: the JVM is started, shared, killed and restarted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if get_environment("scienceworld").remedy:
     pytest.skip(f"scienceworld {get_environment('scienceworld').remedy}", allow_module_level=True)
 pytestmark = pytest.mark.slow
 SHORT = [pair for pair in traces() if len(pair[1]) < 16][2:10]
-"""eight gold paths of at most fifteen turns, animals that wander and paint in cups of one name among them"""
+"""eight gold paths of at most fifteen turns, with wandering animals and with paint cups of equal names"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,7 +40,7 @@ def closed_at_the_end():
 
 
 def answers(world, of, actions):
-    """What is said from the beginning on, and the score of each."""
+    """(observation text, score) from the reset on."""
     told = [(world.reset(of).text, 0.0)]
     for action in actions:
         transition = world.step(action)
@@ -48,8 +48,8 @@ def answers(world, of, actions):
     return told
 
 
-def test_what_was_recorded_is_what_is_said_now_by_many_at_once():
-    """Episodes of one JVM, turn by turn: none disturbs another, whatever is drawn at random."""
+def test_interleaved_episodes_reproduce_recorded_gold_paths():
+    """Episodes interleaved in one JVM do not affect each other, including their random draws."""
     worlds = [SERVED() for _ in SHORT]
     for world, (of, turns) in zip(worlds, SHORT, strict=True):
         assert world.reset(of).text == turns[0][1]
@@ -64,8 +64,8 @@ def test_what_was_recorded_is_what_is_said_now_by_many_at_once():
         world.close()
 
 
-def test_a_task_that_is_loaded_beside_it_takes_nobodys_number():
-    """What `disconnect` makes in the first episode once got the number of its agent, who could not be found any more."""
+def test_concurrent_task_does_not_reuse_object_ids():
+    """Regression: an object made by `disconnect` once got the id of the episode's agent, which could then not be found."""
     first, second = SERVED(), SERVED()
     first.reset(task("test-conductivity", 285))
     second.reset(task("find-non-living-thing", 106))
@@ -77,7 +77,7 @@ def test_a_task_that_is_loaded_beside_it_takes_nobodys_number():
     second.close()
 
 
-def test_the_expert_wins_and_is_paid_what_the_score_is():
+def test_expert_wins_and_rewards_follow_the_score():
     world = SERVED()
     for name in ("lifespan-shortest-lived", "find-non-living-thing"):
         of = task(name, 0)
@@ -91,7 +91,7 @@ def test_the_expert_wins_and_is_paid_what_the_score_is():
     world.close()
 
 
-def test_a_limit_ends_it_and_a_wrong_focus_loses_it():
+def test_step_limit_and_wrong_focus_end_the_episode():
     world = SERVED()
     world.reset(task("boil", 0, limit=2))
     assert not world.step("wait1").done
@@ -121,7 +121,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_actions_are_answered():
+def test_hostile_actions_and_invalid_tasks_are_handled():
     world = SERVED()
     world.reset(task("melt", 3))
     for action in HOSTILE:
@@ -135,7 +135,7 @@ def test_hostile_actions_are_answered():
     world.close()
 
 
-def test_random_episodes_end_without_an_exception_and_are_tracked():
+def test_random_episodes_run_without_exceptions():
     environment, rng = get_environment("scienceworld"), Random(0)
     tracker, world, words = (
         environment.tracker,
@@ -157,10 +157,10 @@ def test_random_episodes_end_without_an_exception_and_are_tracked():
     world.close()
 
 
-def test_the_same_episode_in_another_process():
+def test_episode_is_identical_in_another_process():
     (of, turns) = next(pair for pair in SHORT if pair[0].data["task"] == "find-animal")
     actions = [action for action, *_ in turns[1:]]
-    # Something else first, and only then the episode: what came before must not show.
+    # Play another task first: earlier episodes must not affect this one.
     code = (
         "import json, sys; sys.path.insert(0, sys.argv[2])\n"
         "from scienceworld_traces import task\n"
@@ -176,7 +176,7 @@ def test_the_same_episode_in_another_process():
     assert json.loads(done.stdout) == [text for _, text, _ in turns]
 
 
-def test_the_goals_that_travel_with_us_are_the_simulators():
+def test_packaged_goals_equal_those_of_the_simulator():
     world, rng = SERVED(), Random(1)
     for name in ("inclined-plane-friction-named-surfaces", "test-conductivity", "chemistry-mix"):
         variation = rng.randrange(sum(TASKS[name][1:4]))
@@ -186,14 +186,14 @@ def test_the_goals_that_travel_with_us_are_the_simulators():
     world.close()
 
 
-def test_more_episodes_than_there_is_memory_for_are_refused(monkeypatch):
+def test_too_many_concurrent_episodes_are_refused(monkeypatch):
     monkeypatch.setattr(science_world, "MOST_EPISODES", len(SERVED.start()._lent))
     world = SERVED()
     with pytest.raises(TacitError, match="run fewer, or use more worker processes"):
         world.reset(task("boil", 0))
 
 
-def test_worlds_that_nobody_closed_give_their_seats_back():
+def test_unclosed_worlds_release_their_slots():
     before = len(SERVED.start()._lent)
     forgotten = SERVED()
     forgotten.reset(task("boil", 0))
@@ -210,7 +210,7 @@ def test_worlds_that_nobody_closed_give_their_seats_back():
     assert len(SERVED.start()._idle) == idle + 1, "a seat comes back once"
 
 
-def test_a_killed_jvm_ends_its_episodes_and_is_started_again():
+def test_killed_jvm_ends_its_episodes_and_is_restarted():
     first, second = SERVED(), SERVED()
     first.reset(task("boil", 0))
     second.reset(task("boil", 1))
@@ -226,8 +226,8 @@ def test_a_killed_jvm_ends_its_episodes_and_is_started_again():
     first.close()
 
 
-def test_a_killed_jvm_in_a_pool_of_workers():
-    """Its episodes break, the next round is played; when the pool is closed nothing is left running."""
+def test_worker_pool_recovers_from_a_killed_jvm():
+    """Its episodes fail, the next ones are played, and closing the pool leaves no JVM."""
     workers = WorkerPool(SERVED, processes=1)
     tasks = [task("boil", 0), task("melt", 0)]
     try:

@@ -1,4 +1,4 @@
-"""The index on disk finds what the one in memory finds."""
+"""The disk index of large corpora finds the same passages as the in-memory index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tacit.worlds.searchqa.tasks import make_land
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])
-def test_it_finds_what_the_index_in_memory_finds(tmp_path, chunk):
+def test_disk_index_equals_in_memory_index(tmp_path, chunk):
     passages = [p for n in range(4) for p in make_land(f"test/0/{n}").passages]
     passages.append(Passage("Zürich", "Zürich lies on the Limmat 椅子 椅子"))
     build_index(tmp_path, passages, "d", [0], chunk)
@@ -27,7 +27,7 @@ def test_it_finds_what_the_index_in_memory_finds(tmp_path, chunk):
             assert list(index.find(query, count)) == list(whole.find(query, count)), query
 
 
-def test_a_large_corpus_is_indexed_once_and_again_when_it_changes(tmp_path, monkeypatch, capsys):
+def test_large_corpus_is_indexed_once_and_reindexed_when_changed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(published, "LARGE", 1)
     monkeypatch.setattr(published, "_digest", lambda path, changed: str(path.stat().st_size))
     corpus = tmp_path / "corpus.jsonl"
@@ -53,14 +53,14 @@ def test_a_large_corpus_is_indexed_once_and_again_when_it_changes(tmp_path, monk
     assert "church" in search() and "building" in capsys.readouterr().out
 
 
-def test_a_large_json_file_is_refused(tmp_path):
+def test_large_json_corpus_is_rejected(tmp_path):
     corpus = tmp_path / "corpus.json"
     corpus.write_text("[]")
     with pytest.raises(TacitError, match=r"give a corpus of this size as \.jsonl or \.parquet"):
         open_disk_index(corpus, "d", published.stream_passages(corpus))
 
 
-def test_parquet_is_read(tmp_path):
+def test_parquet_questions_and_corpus_are_read(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (extra parquet)")
     import pyarrow
 

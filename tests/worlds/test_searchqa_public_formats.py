@@ -1,4 +1,4 @@
-"""MuSiQue's and FlashRAG's files, SQuAD's scoring, and a retrieval server with Search-R1's interface."""
+"""Files of MuSiQue and FlashRAG, SQuAD scoring, and a retrieval server with Search-R1's interface."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(tmp_path, *entries, name="musique_dev.jsonl"):
     return tmp_path
 
 
-def test_musique_plays_from_its_own_paragraphs(tmp_path):
+def test_musique_question_searches_its_own_paragraphs(tmp_path):
     unanswerable = {**MUSIQUE, "id": "2hop__3_4", "question": "Where?", "answerable": False}
     world = searchqa_environment(write(tmp_path, MUSIQUE, unanswerable))
     (task,) = world.tasks("published_test", 1, 0)
@@ -44,7 +44,7 @@ def test_musique_plays_from_its_own_paragraphs(tmp_path):
     assert live.step("answer Donau").success, "an alias"
 
 
-def test_flashrag_keeps_type_facts_and_context_in_its_metadata(tmp_path):
+def test_flashrag_metadata_gives_family_and_titles(tmp_path):
     about = {
         "type": "comparison",
         "supporting_facts": {"title": ["Ulm", "York"], "sent_id": [0, 0]},
@@ -58,8 +58,8 @@ def test_flashrag_keeps_type_facts_and_context_in_its_metadata(tmp_path):
     assert tasks["test_1"].family == "one_hop" and "hops" not in tasks["test_1"].data
 
 
-def test_a_corpus_under_its_published_name_is_named_with_the_remedy(tmp_path):
-    """Search-R1's wiki-18.jsonl beside FlashRAG's test.jsonl; its 21 million lines are not read as questions."""
+def test_corpus_with_published_name_error_says_to_rename_it(tmp_path):
+    """Search-R1's wiki-18.jsonl next to FlashRAG's test.jsonl: its 21 million lines are not read as questions."""
     write(tmp_path, {"question": "Which river?", "golden_answers": ["Danube"]}, name="test.jsonl")
     write(tmp_path, {"id": "0", "contents": '"Ulm"\nUlm lies on the Danube.'}, {"id": "1"}, name="wiki-18.jsonl")
     with pytest.raises(TacitError, match=r"wiki-18\.jsonl holds passages, not questions; name it corpus\.jsonl to search it"):
@@ -79,15 +79,15 @@ def test_a_corpus_under_its_published_name_is_named_with_the_remedy(tmp_path):
         ("the", "rain", False, 0.0),
     ],
 )
-def test_squads_scores_by_hand(answer, gold, exact, overlap):
+def test_squad_scores_by_hand(answer, gold, exact, overlap):
     assert squad_scores(answer, [gold]) == (exact, overlap)
 
 
-def test_the_usual_scoring_differs_where_it_says():
+def test_default_scoring_differs_from_squad():
     assert exact_match("O’Brien", ["O'Brien"]) and not exact_match("the", ["a"]) and f1("yes it is", ["yes"]) == 0.0
 
 
-def test_strict_scoring_is_a_setting_of_the_files(tmp_path, monkeypatch):
+def test_scoring_setting_selects_squad_scoring(tmp_path, monkeypatch):
     folder = write(tmp_path, {**MUSIQUE, "answer": "O'Brien", "answer_aliases": []})
     for scoring, right in (("", True), ("squad", False)):
         world = searchqa_environment(folder, scoring=scoring)
@@ -113,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_retrieval_server_as_search_r1_has(tmp_path):
+def test_retrieval_server_is_queried_and_its_errors_are_reported(tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.asked, server.sound = [], True
     threading.Thread(target=server.serve_forever, daemon=True).start()

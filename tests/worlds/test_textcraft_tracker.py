@@ -1,4 +1,4 @@
-"""TextCraft's tracker over hundreds of episodes: done when won, rewards as specified, a block that stays small."""
+"""TextCraft's tracker over hundreds of episodes: done exactly when won, rewards as specified, bounded state block."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ STOOL = make_task("workshop", "minecraft:ash_stool")
 
 
 def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str]]:
-    """Play one episode and hold the tracker against what can be counted without it. Returns whether it was won, and what each
-    signal added up to."""
+    """Play one episode with a share `purposeful` of expert moves and check the tracker against independent counts. Returns
+    (won, sum of each signal)."""
     world, expert, book = ENVIRONMENT.make(), ENVIRONMENT.expert()(task), open_book(task.data["book"])
     observation = world.reset(task)
     state = TRACKER.start(task, observation)
@@ -61,19 +61,19 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
 
 
 @pytest.mark.slow
-def test_expert_episodes() -> None:
+def test_expert_episodes_win_without_penalties() -> None:
     for task in some_of_all(ENVIRONMENT, GENERATED, EPISODES):
         won, sums = check(task, 1.0, Random(0))
         assert won and sums["error"] == 0.0, task.id
 
 
 @pytest.mark.slow
-def test_random_episodes() -> None:
+def test_random_episodes_satisfy_invariants_and_trigger_every_rule() -> None:
     met = rules_met(some_of_all(ENVIRONMENT, GENERATED, EPISODES), check)
     assert set(TRACKER.components) <= met, "every rule came up"
 
 
-def test_the_block_says_what_is_left():
+def test_state_block_lists_remaining_steps():
     assert TRACKER.render(TRACKER.start(STOOL, ENVIRONMENT.make().reset(STOOL))) == (
         "phase: gather\nto get: 1 ash log\nto make: 4 ash boards, 4 ash leg, 1 ash stool"
     )
@@ -84,14 +84,14 @@ def test_the_block_says_what_is_left():
     assert [s["error"] for s in signals] == [0.1, 0.1, 0.2, 0.3] and not any(s["progress"] for s in signals)
 
 
-def test_undoing_and_doing_again_earns_nothing():
+def test_repeating_a_lost_subgoal_is_not_rewarded():
     wasted = ["get 1 ash log", "craft 4 ash boards using 1 ash log", "craft 1 ash shelf using 3 ash boards", "get 1 ash log"]
     _, signals = fold(STOOL, wasted)
     assert [s["progress"] for s in signals] == [1.0, 1.0, 0.0, 0.0]
     assert [s["error"] for s in signals] == [0.0, 0.0, 0.1, 0.0]
 
 
-def test_every_published_goal_has_a_short_block(shared_data, monkeypatch):
+def test_state_blocks_of_published_goals_are_within_bound(shared_data, monkeypatch):
     monkeypatch.setenv("TEXTCRAFT_DATA", str(shared_data / "textcraft"))
     world, longest = ENVIRONMENT.make(), 0
     for goal in open_book("published").goals():
@@ -100,6 +100,6 @@ def test_every_published_goal_has_a_short_block(shared_data, monkeypatch):
     assert BOUND / 4 < longest <= BOUND
 
 
-def test_values_and_names():
+def test_reward_values_and_names():
     assert TRACKER.progress == {"subgoal": 1.0} and TRACKER.errors == {"unreadable": 0.3, "refused": 0.2, "needless": 0.1}
     assert TRACKER.components == ("progress.subgoal", "error.unreadable", "error.refused", "error.needless")

@@ -1,4 +1,4 @@
-"""Real TextWorld games: clear errors everywhere, and a game made and played where the package is installed."""
+"""Real TextWorld games: error messages without the package, and a generated game played with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def task_of(path):
     return Task("textworld", "textworld/x", "games", "games", 0, "", {"path": str(path)})
 
 
-def test_a_missing_game_is_named(tmp_path):
+def test_missing_games_are_reported(tmp_path):
     with pytest.raises(TacitError, match=r"no TextWorld game .*nowhere\.z8"):
         TextWorldWorld().reset(task_of(tmp_path / "nowhere.z8"))
     with pytest.raises(TacitError, match="no TextWorld game"):
@@ -35,14 +35,14 @@ def test_a_missing_game_is_named(tmp_path):
         TextWorldWorld().step("look")
 
 
-def test_the_missing_package_is_named(tmp_path, monkeypatch):
+def test_missing_package_error_says_how_to_install(tmp_path, monkeypatch):
     (tmp_path / "game.z8").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "textworld", None)
     with pytest.raises(TacitError, match=r"pip install 'tacit-agents\[textworld\]'"):
         TextWorldWorld().reset(task_of(tmp_path / "game.z8"))
 
 
-def test_a_folder_of_games_becomes_tasks(tmp_path):
+def test_game_tasks_lists_games_in_a_folder(tmp_path):
     for name in ("b.z8", "a.z8", "notes.txt", "c.ulx"):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "a.json").write_text('{"objective": "Cook  it."}')
@@ -71,7 +71,7 @@ OTHER_WORDS = {
     "chop": ("chop the", "dice"),
     "eat meal": ("eat the meal", "Eat  meal."),
 }
-"""Inform's standard grammar (it knows no `dance`); of verbs that want an object, what may stand before it"""
+"""synonyms in Inform's standard grammar, plus an unknown `dance`; for verbs with an object, the text before the object"""
 
 
 def in_other_words(action: str, rng: random.Random) -> str:
@@ -89,8 +89,8 @@ def win(rng: random.Random) -> list[str]:
 
 
 @pytest.mark.slow
-def test_other_words_for_the_same_are_no_shorter_to_spell(tmp_path):
-    """TextWorld takes `get` for `take` and `n` for `go north`. Left out, or all the same skill, such words were cheaper."""
+def test_synonym_commands_have_equal_segment_counts(tmp_path):
+    """TextWorld accepts `get` for `take` and `n` for `go north`. Such words must not cost fewer segments."""
     (tmp_path / "a.z8").write_bytes(b"")
     alphabet = textworld_environment(tmp_path).alphabet
 
@@ -123,7 +123,7 @@ def games(tmp_path_factory):
 
 
 @installed
-def test_a_real_game_is_won(games):
+def test_walkthrough_wins_a_real_game(games):
     (task,) = games.tasks("games", 1, 0)
     walkthrough = json.loads(Path(task.data["path"]).with_suffix(".json").read_text())["metadata"]["walkthrough"]
     world = games.make()
@@ -139,7 +139,7 @@ def test_a_real_game_is_won(games):
 
 
 @installed
-def test_a_real_game_is_lost_and_refuses(games):
+def test_real_game_refuses_unknown_verbs_and_can_be_lost(games):
     (task,) = games.tasks("games", 1, 0)
     world = games.make()
     world.reset(task)
@@ -160,7 +160,7 @@ def test_a_real_game_is_lost_and_refuses(games):
 
 
 @installed
-def test_foreign_and_truncated_files_are_named(games, tmp_path):
+def test_foreign_and_truncated_game_files_are_rejected(games, tmp_path):
     (task,) = games.tasks("games", 1, 0)
     image = Path(task.data["path"]).read_bytes()
     for content in (b"", b"not a game", image[: len(image) // 2]):

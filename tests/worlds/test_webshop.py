@@ -1,4 +1,4 @@
-"""The shop: its pages and clicks, its splits, its experts, and whatever anybody may type."""
+"""WebShop: pages and clicks, splits, experts, search, and arbitrary actions."""
 
 from __future__ import annotations
 
@@ -39,10 +39,7 @@ def play(task: Task, expert: str | None = None):
     return transition, actions
 
 
-# The pages
-
-
-def test_a_whole_visit_page_by_page():
+def test_winning_episode_page_by_page():
     goal = TASK.data["goal"]
     product = generated_catalogue().by_id[goal["product"]]
     shop = WebShop()
@@ -57,7 +54,7 @@ def test_a_whole_visit_page_by_page():
     assert results.actions[:3] == ("click[back to search]", "click[next >]", f"click[{product.id.lower()}]")
     assert not shop.page.has_search_bar and len(results.actions) == 12
 
-    item = shop.step(f"click[{product.id}]").observation  # letters in the brackets may be of either case
+    item = shop.step(f"click[{product.id}]").observation  # case in brackets does not matter
     options = [part for name, values in product.options.items() for part in (name, *values)]
     end = [
         product.title,
@@ -89,7 +86,7 @@ def test_a_whole_visit_page_by_page():
     assert done.done and done.success and done.score == 1.0 and done.observation.text.endswith("1.0")
 
 
-def test_pages_of_results_and_the_ways_back():
+def test_result_pages_and_back_buttons():
     shop = WebShop()
     shop.reset(TASK)
     first = shop.step("search[waterproof easy clean]").observation
@@ -107,7 +104,7 @@ def test_pages_of_results_and_the_ways_back():
     assert "Total results: 0" in shop.step("search[qqq zzz]").observation.text
 
 
-def test_a_graded_score_and_what_was_wrong():
+def test_score_and_label_of_wrong_purchases():
     goal = TASK.data["goal"]
     product = generated_catalogue().by_id[goal["product"]]
     wanted = len(goal["attributes"]) + len(goal["options"]) + 1
@@ -136,10 +133,7 @@ def test_a_graded_score_and_what_was_wrong():
     assert buy(product.id, *values).score == 1.0
 
 
-# Splits
-
-
-def test_nothing_of_test_is_ever_met_in_train():
+def test_splits_share_no_products_or_goals():
     shop = generated_catalogue()
     sides = [list(shop.goals(test)) for test in (False, True)]
     assert [len(side) for side in sides] == [6940, 1758]
@@ -150,7 +144,7 @@ def test_nothing_of_test_is_ever_met_in_train():
     assert len({goal.key for side in sides for goal in side}) == sum(map(len, sides))
 
 
-def test_tasks_are_those_of_their_split_for_every_seed_and_a_larger_number_begins_with_the_same():
+def test_tasks_stay_in_their_split_and_extend_shorter_lists():
     few, many, other = WORLD.tasks("test", 20, 3), WORLD.tasks("test", 50, 3), WORLD.tasks("test", 1758, 4)
     assert (
         many[:20] == few and {t.id for t in few} <= {t.id for t in other} and [t.id for t in few] != [t.id for t in other[:20]]
@@ -168,30 +162,27 @@ def test_tasks_are_those_of_their_split_for_every_seed_and_a_larger_number_begin
         WORLD.tasks("tset", 1, 0)
 
 
-def test_one_module_serves_every_family():
+def test_one_skill_module_covers_every_family():
     assert WORLD.skill_families == {"shop": WORLD.families}
-
-
-# Experts
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", SPLITS)
-def test_who_reads_buys_what_is_asked_for(split):
-    """Every goal of test, and as many of train."""
+def test_shopper_expert_wins_goals_of_both_splits(split):
+    """Every third goal of test, and every fifth of as many goals of train."""
     for task in WORLD.tasks(split, 1758, 5)[:: 5 if split == "train" else 3]:
         transition, actions = play(task)
         assert transition.success and transition.score == 1.0, (task.goal, actions)
 
 
-def test_who_knows_what_is_meant_needs_a_search_a_click_its_options_and_a_purchase():
+def test_oracle_wins_in_the_fewest_actions():
     for task in WORLD.tasks("test", 100, 6):
         transition, actions = play(task, "oracle")
         assert transition.success and len(actions) == 3 + len(task.data["goal"]["options"])
 
 
 @pytest.mark.slow
-def test_published_goals_are_won_by_who_knows_and_mostly_by_who_reads(shared_data, monkeypatch):
+def test_oracle_wins_all_and_shopper_most_published_goals(shared_data, monkeypatch):
     monkeypatch.setenv("WEBSHOP_DATA", str(shared_data / "webshop"))
     for split in ("published_train", "published_test"):
         tasks = WORLD.tasks(split, 60, 0)
@@ -200,11 +191,8 @@ def test_published_goals_are_won_by_who_knows_and_mostly_by_who_reads(shared_dat
         assert won >= 42, f"{split}: {won} of 60"
 
 
-# Whatever is done
-
-
 @pytest.mark.slow
-def test_a_thousand_random_visits():
+def test_random_episodes_run_without_exceptions():
     live, rng, ended = WORLD.make(), Random(0), 0
     tasks = WORLD.tasks("train", 200, 8)
     for number in range(1000):
@@ -231,7 +219,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("page", ["search", "results", "item", "detail"])
-def test_hostile_actions_are_answered(page):
+def test_hostile_actions_are_ineffective_on_every_page(page):
     for action in HOSTILE:
         live = WORLD.make()
         live.reset(TASK)
@@ -247,8 +235,8 @@ def test_hostile_actions_are_answered(page):
             assert bought or page == "search" or transition.observation == before
 
 
-def test_the_hidden_queries_of_the_original_are_words():
-    """There `<c> fashion` lists a department and `<a> …` breaks the server."""
+def test_hidden_query_syntax_is_treated_as_words():
+    """In the original, `<c> fashion` lists a department and `<a> …` breaks the server."""
     live = WORLD.make()
     live.reset(TASK)
     assert live.step("search[<c> granola]").observation.text.count("Granola") == 10
@@ -260,7 +248,7 @@ def test_the_hidden_queries_of_the_original_are_words():
         st.text(max_size=30) | st.sampled_from(["search[lamp]", "click[next >]", "click[b440]", "click[buy now]"]), max_size=8
     )
 )
-def test_any_text_is_answered(actions):
+def test_any_action_text_is_handled(actions):
     live = WORLD.make()
     live.reset(TASK)
     for number, action in enumerate(actions, 1):
@@ -272,7 +260,7 @@ def test_any_text_is_answered(actions):
             break
 
 
-def test_a_task_of_another_shop_is_refused():
+def test_task_of_another_catalogue_is_rejected():
     with pytest.raises(TacitError, match="made for another generated catalogue"):
         WORLD.make().reset(replace(TASK, data={**TASK.data, "digest": "0"}))
     with pytest.raises(TacitError, match="is not a WebShop task"):
@@ -301,7 +289,7 @@ print(hashlib.sha256("\\n".join(said).encode()).hexdigest())
 
 
 @pytest.mark.slow
-def test_the_same_seed_is_the_same_episode_in_another_process():
+def test_episodes_are_identical_across_processes():
     traces = []
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -311,10 +299,7 @@ def test_the_same_seed_is_the_same_episode_in_another_process():
     assert traces[0] == traces[1] and len(traces[0].strip()) == 64
 
 
-# Search
-
-
-def test_search_stems_and_leaves_out_stop_words():
+def test_search_stems_words_and_drops_stop_words():
     index = Index(["the women's blouses", "a blouse for women and men", "wooden chairs"], ["a", "b", "c"])
     assert index.words("The Women's BLOUSES, with sleeves") == ["women", "blous", "sleev"]
     assert set(index.find("blouses")) == {0, 1} and index.find("chair") == (2,)
@@ -331,19 +316,19 @@ def test_search_stems_and_leaves_out_stop_words():
         ("★☆ 👨\u200d💼 ❤️ 椅子 พระองค์", ["★", "👨\u200d💼", "❤️", "椅", "子", "พระองค์"]),
     ],
 )
-def test_words_are_lucenes(text, words):
-    """As `pyserini.analysis` gives them."""
+def test_index_words_equal_lucene(text, words):
+    """Expected words are those of `pyserini.analysis`."""
     assert Index([], []).words(text) == words
 
 
-def test_lengths_are_rounded_to_a_byte():
+def test_round_length_matches_one_byte_encoding():
     assert round_length(np.array([0, 23, 24, 39, 40, 41, 42, 57, 100, 1000])).tolist() == [
         0, 23, 24, 39, 40, 40, 42, 56, 96, 984,
     ]  # fmt: skip
 
 
-def test_hits_are_lucenes():
-    """218 queries over the generated catalogue; the digest is of what Lucene found (pyserini 0.22.1)."""
+def test_search_ranking_matches_recorded_lucene_digest():
+    """218 queries over the generated catalogue. The digest is of Lucene's hits (pyserini 0.22.1)."""
     shop = generated_catalogue()
     goals = [goal for test in (False, True) for goal in shop.goals(test)]
     found = [" ".join(product.id for product in shop.search(goal.sentence.lower())) for goal in goals[::40]]
@@ -351,7 +336,7 @@ def test_hits_are_lucenes():
 
 
 @pytest.mark.slow
-def test_hits_are_those_of_a_lucene_that_is_installed(tmp_path):
+def test_search_ranking_equals_installed_lucene(tmp_path):
     lucene = pytest.importorskip("pyserini.index.lucene", reason="pyserini is not installed", exc_type=Exception)
     search = pytest.importorskip("pyserini.search.lucene", exc_type=Exception)
     shop, writer = generated_catalogue(), lucene.LuceneIndexer(str(tmp_path))
@@ -364,10 +349,7 @@ def test_hits_are_those_of_a_lucene_that_is_installed(tmp_path):
         assert hits == [product.id for product in shop.search(goal.sentence.lower())]
 
 
-# What the original does at the edges
-
-
-def test_actions_at_the_edges_are_the_originals():
+def test_action_parsing_edge_cases_match_the_original():
     assert parse_action("search[ ]") == ("search", " ") and parse_action("search[]") == ("", "")
     assert parse_action(" search[red]") == (" search", "red"), "no action of the world"
     assert parse_action("search[red] now") == ("search", "red") == parse_action("search[red]\nclick[b1]")
@@ -378,16 +360,13 @@ def test_actions_at_the_edges_are_the_originals():
     assert not live.step(" search[olive oil]").effective
 
 
-def test_an_empty_feature_is_an_empty_part():
+def test_empty_feature_renders_an_empty_part():
     product = replace(generated_catalogue().products[0], features=("",), description="")
     assert (
         detail_page("Find it", product, "Features").text
         == "Instruction: [SEP] Find it [SEP] Back to Search [SEP] < Prev [SEP] "
     )
     assert detail_page("Find it", product, "Description").text.endswith("< Prev")
-
-
-# Labels
 
 
 def episode(actions: list[str], stop: StopReason) -> Trajectory:
@@ -405,7 +384,7 @@ def episode(actions: list[str], stop: StopReason) -> Trajectory:
     return Trajectory(TASK, tuple(steps), False, 0.0, stop, observation, PLAIN, transition.label if transition else "")
 
 
-def test_failures_and_skills():
+def test_failure_labels_skills_and_places():
     product = generated_catalogue().products[0]
     bought = ["search[backpacks]", "click[next >]", "click[< prev]", f"search[{product.title}]", f"click[{product.id}]"]
     bought += ["click[features]", "click[< prev]", f"click[{product.options['color'][0]}]", "hm", "click[buy now]"]
@@ -422,10 +401,7 @@ def test_failures_and_skills():
     ]
 
 
-# Words
-
-
-def test_terse_pages_are_short():
+def test_terse_prompts_are_short():
     wording, live = WORLD.wording("terse"), WORLD.make()
     longest = 0
     for task in WORLD.tasks("train", 60, 1):
@@ -440,14 +416,14 @@ def test_terse_pages_are_short():
     assert wording.task(TASK).count(" / ") == 3 and wording.now(1, live.reset(TASK), False) == "search >"
 
 
-def test_a_search_is_listed_as_the_benchmark_lists_it():
+def test_full_wording_lists_search_like_the_benchmark():
     full = WORLD.wording("full")
     told = full.alone(1, WORLD.make().reset(TASK), True)
     assert told.startswith("Your current observation is: 'Search'.") and "[\n'search[<your query>]',\n]" in told
     assert full.task(TASK).endswith(f"Your task is to: {TASK.goal}.")
 
 
-def test_questions_are_answered_by_the_page():
+def test_questions_ask_about_the_page():
     live, rng = WORLD.make(), Random(0)
     assert WORLD.questions(rng, live.reset(TASK)) == []
     results = live.step("search[lamp]").observation
@@ -459,7 +435,7 @@ def test_questions_are_answered_by_the_page():
     assert asked.removeprefix("what is ") in read_page(item).options[name]
 
 
-def test_example_texts_name_what_a_policy_has_to_write():
+def test_example_texts_cover_actions_and_are_deterministic():
     texts = WORLD.example_texts(0)
     joined = "\n".join(texts)
     assert "click[buy now]" in joined and "to choose: " in joined and "click[24 inch]" in joined

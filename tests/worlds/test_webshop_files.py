@@ -1,4 +1,4 @@
-"""The original's files: their layouts, and what is said where something is missing or broken."""
+"""Files of the original WebShop: layouts, and errors about missing or broken data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tacit.worlds.webshop.published import load_catalogue
 WORLD = get_environment("webshop")
 
 
-def test_a_product_as_the_original_reads_it(tmp_path):
+def test_products_are_read_like_the_original(tmp_path):
     people = [{"instruction": "i want a red stool.", "instruction_attributes": ["steel frame"], "instruction_options": ["red"]}]
     reviews = [{"asin": "B01", "average_rating": "4.5", "reviews": [{"title": "Good", "stars": "5", "review": "Firm."}]}]
     odd = record(
@@ -51,7 +51,7 @@ def test_a_product_as_the_original_reads_it(tmp_path):
     assert goals[0].limit > 40 and goals[0].limit % 10 == 0 and goals[0].limit != NO_LIMIT
 
 
-def test_one_bad_product_is_named_with_its_place_and_the_rest_load(tmp_path, caplog):
+def test_bad_product_is_reported_by_position_and_the_rest_load(tmp_path, caplog):
     broken = record("B03")
     del broken["name"]
     products = [
@@ -78,7 +78,7 @@ def test_one_bad_product_is_named_with_its_place_and_the_rest_load(tmp_path, cap
     assert "product 3 (B03)" in caplog.text and "2 products, 2 left out" in shop.report
 
 
-def test_what_is_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
+def test_missing_or_broken_data_errors_name_the_remedy(tmp_path, monkeypatch):
     monkeypatch.delenv("WEBSHOP_DATA", raising=False)
     with pytest.raises(TacitError, match=r"set WEBSHOP_DATA to the directory with items_shuffle_1000.json"):
         WORLD.tasks("published_test", 1, 0)
@@ -102,7 +102,7 @@ def test_what_is_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
         WORLD.tasks("published_test", 1, 0)
 
 
-def test_the_large_layout_and_a_file_named_itself(tmp_path, monkeypatch):
+def test_large_layout_and_explicit_file_path_are_loaded(tmp_path, monkeypatch):
     (tmp_path / "items_shuffle.json").write_text(json.dumps([record("B01"), record("B02")]), encoding="utf-8")
     (tmp_path / "items_ins_v2.json").write_text(json.dumps({"B01": about("steel frame")}), encoding="utf-8")
     assert len(load_catalogue(str(tmp_path)).synthetic) == 1
@@ -110,7 +110,7 @@ def test_the_large_layout_and_a_file_named_itself(tmp_path, monkeypatch):
     assert [p.id for p in load_catalogue(str(tmp_path / "items_shuffle.json")).products] == ["B01", "B02"]
 
 
-def test_more_goals_than_there_are(tmp_path, monkeypatch):
+def test_request_for_too_many_goals_is_rejected(tmp_path, monkeypatch):
     known = {f"B{n:02}": about(f"attribute {n}") for n in range(40)}
     products = [record(asin, full_description=f"attribute {n}") for n, asin in enumerate(known)]
     monkeypatch.setenv("WEBSHOP_DATA", str(write_shop(tmp_path, products, known)))
@@ -122,8 +122,8 @@ def test_more_goals_than_there_are(tmp_path, monkeypatch):
         WORLD.tasks("published_train", 99, 0)
 
 
-def test_what_shares_a_sentence_or_a_product_is_on_one_side():
-    """A chain: two products share a sentence, the second shares its other sentence with a third."""
+def test_goals_sharing_a_sentence_or_product_are_in_one_split():
+    """A chain: two products share a sentence, and the second shares another sentence with a third."""
     products = tuple(Product(f"B{n}", "x", "q", "garden", "") for n in range(300))
     wanted = []
     for n in range(0, 300, 3):
@@ -138,7 +138,7 @@ def test_what_shares_a_sentence_or_a_product_is_on_one_side():
     assert Catalogue("x", products, (), told).test_products == shop.test_products, "whatever the order"
 
 
-def test_what_people_wrote_moves_no_product():
+def test_human_goals_do_not_change_the_split_of_products():
     products = tuple(Product(f"B{n}", "x", "q", "garden", "") for n in range(300))
     synthetic = [Instruction(f"B{n}", f"find me {n}", ("a",)) for n in range(200)]
     people = [Instruction(f"B{n}", f"a person wants {n // 2}", ("a",)) for n in range(300)]
@@ -149,14 +149,14 @@ def test_what_people_wrote_moves_no_product():
     assert all(sides) and not sides[0] & sides[1], "one sentence about two products"
 
 
-def test_without_what_people_wrote_the_file_is_named(tmp_path, monkeypatch):
+def test_missing_human_instructions_error_names_the_file(tmp_path, monkeypatch):
     monkeypatch.setenv("WEBSHOP_DATA", str(write_shop(tmp_path, [record("B01")], {"B01": about("steel frame")})))
     for asked in (lambda: WORLD.tasks("human_test", 1, 0), lambda: WORLD.tasks_of("human_train", 1, 0, ("garden",))):
         with pytest.raises(TacitError, match=r"needs items_human_ins\.json next to the product file.* setup\.sh downloads it"):
             asked()
 
 
-def test_published_splits_share_nothing(shared_data):
+def test_published_splits_share_no_sentences(shared_data):
     shop = load_catalogue(str(shared_data / "webshop"))
     assert len(shop.products) == 394 and shop.failures == () and len(shop.synthetic) == 216
     sides = [
@@ -168,7 +168,7 @@ def test_published_splits_share_nothing(shared_data):
 
 @pytest.mark.slow
 def test_speed_with_a_thousand_products(shared_data, tmp_path, monkeypatch):
-    """The expert's visits, each query met for the first time: pages, search and what the expert itself needs."""
+    """Steps per second of the expert's episodes, with every query new: pages, search and parsing."""
     records = json.loads((shared_data / "webshop" / "products_394.json").read_text(encoding="utf-8"))
     known = json.loads((shared_data / "webshop" / "items_ins_v2_1000.json").read_text(encoding="utf-8"))
     products = [{**records[n % 394], "asin": f"X{n:05}"} for n in range(1000)]
@@ -177,7 +177,7 @@ def test_speed_with_a_thousand_products(shared_data, tmp_path, monkeypatch):
     tasks = WORLD.tasks("published_train", 150, 0)
     live, steps, spent = WORLD.make(), 0, 0.0
     live.reset(tasks[0])
-    live.step("search[anything]")  # the index is made with the first search
+    live.step("search[anything]")  # the first search builds the index
     for task in tasks:
         hero, observation = WORLD.expert()(task), live.reset(task)
         for _ in range(WORLD.max_steps):
@@ -191,7 +191,7 @@ def test_speed_with_a_thousand_products(shared_data, tmp_path, monkeypatch):
     assert steps / spent > 2000
 
 
-def test_sentences_of_people_can_be_shopped_for(tmp_path, monkeypatch):
+def test_experts_win_human_goals(tmp_path, monkeypatch):
     said = {"instruction_attributes": ["steel frame"], "instruction_options": ["red"]}
     people = {f"B{n:02}": [{"instruction": f"i want a red stool number {n}.", **said}] for n in range(20)}
     shop = write_shop(tmp_path, [record(asin) for asin in people], {}, items_human_ins=people)
@@ -208,8 +208,8 @@ def test_sentences_of_people_can_be_shopped_for(tmp_path, monkeypatch):
             assert transition.success, (expert, task.goal)
 
 
-def test_the_original_order_and_splits(tmp_path, monkeypatch):
-    """The original lists the goals product by product, option by option, and shuffles them with seed 233."""
+def test_original_splits_use_the_original_goal_order(tmp_path, monkeypatch):
+    """The original lists goals by product and option, then shuffles them with seed 233."""
     sizes = {"Color": [{"value": f"tone {n}"} for n in range(40)], "Size": [{"value": f"size {n}"} for n in range(40)]}
     products = [record("B1"), record("B2", customization_options=sizes)]
     monkeypatch.setenv(
@@ -230,7 +230,7 @@ def test_the_original_order_and_splits(tmp_path, monkeypatch):
         WORLD.tasks("original_train", 103, 5)
 
 
-def test_the_original_order_prefers_human_goals(tmp_path, monkeypatch):
+def test_original_splits_prefer_human_goals(tmp_path, monkeypatch):
     people = {
         "B1": [{"instruction": "a steel stool.", "instruction_attributes": ["steel frame"], "instruction_options": ["red"]}]
     }

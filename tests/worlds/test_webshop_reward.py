@@ -1,4 +1,4 @@
-"""The reward against its published rule, by hand, and over all published products that are here."""
+"""WebShop's reward: the published rule by hand, and checks over all available products."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def reward(product: Product = PRODUCT, chosen: dict[str, str] = CHOSEN, goal: Go
     return judge(product, chosen, goal).reward
 
 
-def test_what_is_asked_for_is_worth_one():
+def test_requested_product_earns_full_reward():
     assert reward() == 1.0
 
 
-def test_each_part_counts_the_same():
-    """Three attributes, two options and the price: sixths."""
+def test_attributes_options_and_price_have_equal_weight():
+    """Three attributes, two options and the price count one sixth each."""
     assert reward(chosen={"color": "grey"}) == pytest.approx(5 / 6)
     assert reward(chosen={}) == pytest.approx(4 / 6)
     assert reward(replace(PRODUCT, pricing=(40.5,))) == pytest.approx(5 / 6)
@@ -69,14 +69,14 @@ def test_each_part_counts_the_same():
     assert reward(replace(PRODUCT, attributes=("tea bag",))) == pytest.approx(3 / 6)
 
 
-def test_an_attribute_may_stand_in_title_features_or_description():
+def test_attributes_match_in_features_or_description():
     told = replace(
         PRODUCT, attributes=(), features=("This shampoo has essential oils",), description="Made with Natural Ingredients"
     )
     assert judge(told, CHOSEN, GOAL).attributes == 2
 
 
-def test_the_wrong_kind_scales_everything():
+def test_product_type_scales_the_reward():
     other = replace(PRODUCT, query="cords", path="d › e", title="Lamp Sneakers Cable Plug Socket")
     assert type_reward(other, GOAL) == 1.0, "one noun of four is more than a fifth"
     long = replace(GOAL, title="Acme Basketball Sneakers Shoes Court Rubber Sole")
@@ -90,7 +90,7 @@ def test_the_wrong_kind_scales_everything():
     assert reward(other, goal=long) == pytest.approx(0.5)
 
 
-def test_options_are_fuzzy_and_colours_are_their_family():
+def test_options_match_fuzzily_and_colours_by_family():
     def matches(chosen: str, wanted: str, name: str = "color") -> bool:
         return matched_options({name: chosen}, replace(GOAL, options=((name, wanted),))) == 1
 
@@ -102,7 +102,7 @@ def test_options_are_fuzzy_and_colours_are_their_family():
     assert matched_options({"color": "dark blue"}, people) == 1
 
 
-def test_the_phrases_of_the_released_tests():
+def test_colour_and_similarity_cases_of_the_released_tests():
     read = {"": "", "black forest": "black", "violet lavender": "lavender", "steelivy fuchsia": "fuchsia", "webshop": "webshop"}
     assert {text: normalize_color(text) for text in read} == read and normalize_color("123alabaster") == "alabaster"
     assert list(COLOURS) == sorted(COLOURS) and len(COLOURS) == 102
@@ -123,25 +123,25 @@ SHOE = "adidas Unisex-Adult D.o.n. Issue 2"
         ("Rusticware 921ORB Kitchen and Bath Cabinet Knob", "Minkissy 2pcs Stainless Steel Eyebrow Tweezers (Silver)", 0.0),
     ],
 )
-def test_nouns_agree_with_spacy_on_the_pairs_of_the_released_tests(wanted, bought, share):
-    """The shares there are spaCy's, to a hundredth: the only ones known without its model."""
+def test_nouns_agree_with_spacy_on_released_test_pairs(wanted, bought, share):
+    """Expected shares are spaCy's, to a hundredth; no others are known without its model."""
     nouns_wanted = content_words(wanted)
     assert len(set(nouns_wanted) & set(content_words(bought))) / len(nouns_wanted) == pytest.approx(share, abs=0.01)
 
 
-def test_a_ratio_is_rounded_before_it_is_held_against_85():
-    """Of words without a common one the ratio is 2 · letters in common / letters: 46/54 = 85.2 and 12/14 = 85.7."""
+def test_similarity_ratio_is_rounded_before_the_threshold():
+    """Without a common word the ratio is 2 · common letters / letters: 46/54 = 85.2 and 12/14 = 85.7."""
     assert not is_similar("abcdefghijklmnopqrstuvw", "abcdefghijklmnopqrstuvwzyzyzyzy")
     assert is_similar("abcdef", "abcdefgh")
 
 
-def test_limits_are_tens_above_the_price():
+def test_price_limits_are_tens_above_the_price():
     limits = {draw_price_limit(23.5, Random(seed)) for seed in range(50)}
     assert limits == {40.0, 50.0, 60.0}, "the larger of two of 30, 40, 50, 60"
     assert draw_price_limit(985.0, Random(0)) == 1_000_000.0
 
 
-def test_the_parts_of_the_reward():
+def test_reward_parts_are_reported_as_signals():
     assert judge(PRODUCT, {"color": "grey"}, GOAL).parts == {"type": 1.0, "attributes": 1.0, "options": 0.5, "price": 1.0}
     assert judge(PRODUCT, {}, replace(GOAL, options=())).parts["options"] == 1.0, "none are wanted"
     live = ENVIRONMENT.make()
@@ -153,7 +153,7 @@ def test_the_parts_of_the_reward():
     assert done.signals["score.type"] == 1.0 and done.signals["score.options"] == 0.0
 
 
-def test_published_rewards_use_the_tagger_and_generated_ones_never():
+def test_tagger_is_used_only_for_published_catalogues():
     product, goal = replace(PRODUCT, title="Soft Blue Lamp"), replace(GOAL, title="Soft Blue Chair")
     shop = Catalogue("published", (product,), tagger=lambda title: (title.split()[-1].lower(),))
     assert shop.judge(product, CHOSEN, goal).kind == 0.0, "the nouns differ"
@@ -161,7 +161,7 @@ def test_published_rewards_use_the_tagger_and_generated_ones_never():
     assert generated_catalogue().tagger is None
 
 
-def test_the_tagger_is_spacys(shared_data):
+def test_tagger_equals_spacy(shared_data):
     tagger = load_tagger()
     if tagger is None:
         pytest.skip("spaCy's tagger is not installed (extra webshop)")
@@ -173,7 +173,7 @@ def test_the_tagger_is_spacys(shared_data):
         assert tagger(product.title) == tuple(nouns)
 
 
-def test_every_generated_goal_can_be_won_and_a_wrong_choice_is_noticed():
+def test_generated_goals_are_winnable_and_wrong_options_lose_reward():
     shop = generated_catalogue()
     goals = [goal for test in (False, True) for goal in shop.goals(test)]
     assert len(goals) > 8000 and all(winnable(shop, goal) for goal in goals)
@@ -185,8 +185,8 @@ def test_every_generated_goal_can_be_won_and_a_wrong_choice_is_noticed():
 
 
 @pytest.mark.slow
-def test_published_goals_that_cannot_be_won_have_a_colour_inside_a_word(shared_data):
-    """Every one that does not score 1 is looked into: in all of them the judge reads a colour that is part of a longer word."""
+def test_unwinnable_published_goals_have_a_colour_inside_a_word(shared_data):
+    """In every goal that cannot score 1, the judge reads a colour that is part of a longer word."""
     shop = load_catalogue(str(shared_data / "webshop"))
     counts: Counter[bool] = Counter()
     for goal in (*shop.goals(False), *shop.goals(True)):

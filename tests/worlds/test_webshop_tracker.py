@@ -1,4 +1,4 @@
-"""What the shop's tracker pays and takes off (constant context, Table 6), what its blocks say, and what they are worth."""
+"""WebShop's tracker: Table 6 rewards and penalties, state blocks, and a rule agent that reads only the block."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def paid(actions):
     return [{k: v for k, v in signals.items() if "." in k} for signals in fold(TASK, actions)[1]]
 
 
-def test_table_6():
+def test_reward_tables_equal_table_6():
     assert PROGRESS == {"option": 0.15, "ready": 0.10}
     assert ERRORS == {"wrong_option": 0.10, "premature": 0.25, "loop": 0.10, "product_again": 0.08, "page_again": 0.08}
 
 
-def test_choosing_what_is_asked_for_and_being_ready():
+def test_choosing_requested_options_is_rewarded():
     told = paid([*OPEN, f"click[{ONE}]", f"click[{TWO}]", "click[buy now]"])
     assert told == [{}, {}, {"progress.option": 0.15}, {"progress.option": 0.15, "progress.ready": 0.10}, {}]
 
 
-def test_nothing_good_is_paid_twice():
+def test_options_are_rewarded_once():
     told = paid([*OPEN, f"click[{ONE}]", f"click[{WRONG}]", f"click[{ONE}]", "click[< prev]", OPEN[1], f"click[{ONE}]"])
     assert told[2] == {"progress.option": 0.15} and told[3] == {"error.wrong_option": 0.10}
     assert told[4] == {"error.loop": 0.10} and told[6] == {"error.product_again": 0.08} and told[7] == {}
 
 
-def test_what_is_taken_off():
+def test_penalties_for_premature_purchase_and_loops():
     assert paid([*OPEN, f"click[{ONE}]", "click[buy now]"])[-1] == {"error.premature": 0.25}
     assert paid([*OPEN, "click[features]", "click[< prev]", "click[features]"])[-1] == {
         "error.loop": 0.10,
@@ -55,7 +55,7 @@ def test_what_is_taken_off():
     assert paid([*OPEN, "nonsense", "click[nothing]"])[2:] == [{}, {}], "Table 6 has nothing for them; the step cost remains"
 
 
-def test_the_blocks():
+def test_state_blocks_of_full_and_paper_forms():
     state, _ = fold(TASK, [*OPEN, f"click[{ONE}]", "click[features]"])
     assert WORLD.tracker.render(state) == (
         f"phase: options\nquery: {PRODUCT.title.lower()}\nproduct: {PRODUCT.id.lower()}\nchosen: {FIRST}: {ONE}\n"
@@ -72,7 +72,7 @@ def test_the_blocks():
 
 
 @pytest.mark.slow
-def test_blocks_are_bounded_and_every_rule_comes_up():
+def test_state_blocks_are_bounded_and_every_rule_occurs():
     def wander(task, purpose: float, rng: Random):
         live, hero = WORLD.make(), WORLD.expert()(task)
         observation = live.reset(task)
@@ -100,8 +100,8 @@ def test_blocks_are_bounded_and_every_rule_comes_up():
 
 @pytest.mark.parametrize("wording", ["full", "terse"])
 @pytest.mark.parametrize(("form", "least"), [("full", 60), ("paper", 54)])
-def test_a_rule_that_reads_the_block(wording, form, least):
-    """Sixty goals of test: with `full` it wins them all, with the paper's fields most."""
+def test_rule_agent_wins_from_the_state_block(wording, form, least):
+    """Sixty test goals: the rule agent wins all with `full` and most with the paper's fields."""
     won = 0
     for task in WORLD.tasks("test", 60, 1):
         reader = StateBlock(WORLD.wording(wording), WORLD.trackers[form]).begin(task, PLAIN)
@@ -118,12 +118,12 @@ def test_a_rule_that_reads_the_block(wording, form, least):
     assert won >= least
 
 
-def test_the_reader_says_what_it_misses():
+def test_rule_agent_requires_a_state_block():
     with pytest.raises(TacitError, match="--state-block --history 1"):
         WORLD.reader("search >")
 
 
-def test_sentences_are_taken_apart():
+def test_parse_request_splits_instruction_sentences():
     wish = parse_request(
         "Find me steel frame coffee tables with storage space for living room with color: brown, and size: with shelf, and "
         "price lower than 110.00 dollars"

@@ -11,7 +11,7 @@ from tacit.cli.main import main
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", ["grpo", "reuserl", "bipace", "constant_context"])
-def test_a_short_run(method, tmp_path):
+def test_method_trains_on_webshop(method, tmp_path):
     words = ["train", "--world", "webshop", "--model", "tiny-0.5m", "--method", method, "--out", str(tmp_path / "run")]
     words += [
         "--sft.steps",
@@ -35,7 +35,7 @@ def test_a_short_run(method, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_module_for_the_whole_shop(tmp_path):
+def test_modules_train_makes_one_module_for_the_shop(tmp_path):
     words = ["modules", "train", "--world", "webshop", "--model", "tiny-0.5m", "--method", "constant_context"]
     words += ["--sft.steps", "2", "--sft.tasks", "4", "--sft.batch", "4", "--iterations", "0", "--tasks", "8"]
     words += ["--evaluation.tasks", "2", "--evaluation.max-steps", "3", "--out", str(tmp_path / "modules")]

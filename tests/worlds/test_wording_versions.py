@@ -35,7 +35,7 @@ WORDS = {
 
 
 def prompts(world, wording):
-    """As an agent reads them: memoryless, with two turns, with all of them, and with the state block."""
+    """Prompts of four contexts: no history, two turns, all turns, and the state block."""
     contexts = [History(wording, count, admissible=True) for count in (0, 2, None)]
     contexts.append(StateBlock(wording, world.tracker, bound=100_000))
     for task in world.tasks("train", EPISODES, 17):
@@ -53,7 +53,7 @@ def prompts(world, wording):
 
 
 @pytest.mark.parametrize(("name", "wording"), WORDS)
-def test_words_change_only_with_their_version(name, wording):
+def test_prompts_change_only_with_the_wording_version(name, wording):
     world = get_environment(name)
     if world.remedy:
         pytest.skip(f"{name} {world.remedy}")

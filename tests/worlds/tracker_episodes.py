@@ -1,4 +1,4 @@
-"""Tracker states and signals over whole episodes."""
+"""Helpers that run a tracker over whole episodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.worlds import get_environment
 
 
 def fold(task: Task, actions: Sequence[str]):
-    """(the tracker's last state, the signals of every step) along the actions."""
+    """(last tracker state, signals of every step) along the actions."""
     environment = get_environment(task.world)
     tracker, world = environment.tracker, environment.make()
     state = tracker.start(task, world.reset(task))
@@ -25,14 +25,14 @@ def fold(task: Task, actions: Sequence[str]):
 
 
 def some_of_all(environment: Environment, splits: Sequence[str], count: int) -> list[Task]:
-    """`count` tasks of these splits, all families among them."""
+    """`count` tasks of these splits that cover all families."""
     tasks = [task for split in splits for task in environment.tasks(split, count // len(splits) + 1, 11)][:count]
     assert len(tasks) == count and {task.family for task in tasks} == set(environment.families)
     return tasks
 
 
 def rules_met(tasks: Sequence[Task], check: Callable[[Task, float, Random], tuple[bool, Counter[str]]]) -> set[str]:
-    """The signals that came up where none, three or six of ten moves are purposeful and the others random."""
+    """Names of the signals that occurred in episodes with 0, 30 or 60% expert moves."""
     met: set[str] = set()
     for i, task in enumerate(tasks):
         _, sums = check(task, (i % 3) * 0.3, Random(i))

@@ -1,4 +1,4 @@
-"""Small shops written to disk in the original's layout, for tests."""
+"""Writes small WebShop catalogues to disk in the original's layout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def record(asin: str, name: str = "Acme Steel Bar Stool", **changed: Any) -> dict[str, Any]:
-    """A product as the original's files have it."""
+    """A product record as in the original's files."""
     return {
         "asin": asin,
         "name": name,
