@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import subprocess
 import sys
@@ -206,10 +205,12 @@ def test_prepare_calls_the_engine(monkeypatch, capsys, tmp_path):
     assert f"--model {tmp_path / 'model'} --world countdown" in capsys.readouterr().out, "it can be typed as it stands"
 
 
-def test_help_does_not_change_the_environment(monkeypatch):
-    before = dict(os.environ)
-    main(["--help"])
-    assert dict(os.environ) == before
+def test_help_does_not_change_the_environment():
+    """In a new process, since importing the command line may not change it either."""
+    code = (
+        "import os; before = dict(os.environ); from tacit.cli.main import main; main(['--help']); assert os.environ == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_missing_run_error_lists_existing_runs(tmp_path, monkeypatch, capsys):

@@ -52,7 +52,8 @@ def test_unknown_splits_and_negative_counts_are_rejected(name):
 def test_larger_task_count_extends_the_same_list(name):
     tasks = get_environment(name).tasks
     assert list(tasks("test", 80, 3))[:50] == list(tasks("test", 50, 3)) != list(tasks("test", 50, 4))
-    assert tasks("test", 1, 3)[0].id == FIRST_TEST_TASK.get(name, tasks("test", 1, 3)[0].id)
+    if name in FIRST_TEST_TASK:
+        assert tasks("test", 1, 3)[0].id == FIRST_TEST_TASK[name]
 
 
 @pytest.mark.quick_cases(1)

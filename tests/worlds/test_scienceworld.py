@@ -253,7 +253,7 @@ def errors_of(name, turns):
         ("boil", [("wait1", "You decide to wait for 1 iterations.")] * 13, ("waited_long",)),
     ],
 )  # fmt: skip
-def test_each_error_has_its_occasion(name, turns, errors):
+def test_turns_cause_the_expected_error(name, turns, errors):
     assert errors_of(name, turns)[-1] == errors
 
 
@@ -266,8 +266,8 @@ def test_nine_families_of_the_paper_have_modules_and_table_6_rewards():
 
 
 def test_every_error_has_a_test_case():
-    told = {error for mark in test_each_error_has_its_occasion.pytestmark for case in mark.args[1] for error in case[2]}
-    assert told == set(ERRORS)
+    caused = {error for mark in test_turns_cause_the_expected_error.pytestmark for case in mark.args[1] for error in case[2]}
+    assert caused == set(ERRORS)
 
 
 def test_lost_score_reduces_the_environment_reward():

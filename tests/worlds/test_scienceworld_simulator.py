@@ -128,7 +128,7 @@ def test_hostile_actions_and_invalid_tasks_are_handled():
         transition = world.step(action)
         assert isinstance(transition.observation.text, str) and not transition.done
     assert not world.step("frobnicate the widget").effective
-    assert "hallway" in world.step("look around").observation.text or world.step("look around").effective
+    assert world.step("look around").effective
     for strange in ({}, {"task": "boil", "variation": 9999}, {"task": "bake a cake", "variation": 0}):
         with pytest.raises(TacitError, match=r"is none of ScienceWorld|has no variation"):
             world.reset(type(task("boil", 0))("scienceworld", "x", "power", "train", 0, "", strange))

@@ -348,7 +348,7 @@ def test_boxoban_levels_are_read_and_solved(boxoban):
     tasks = ENVIRONMENT.tasks("boxoban_test", 2, 0)
     assert sorted(t.id for t in tasks) == ["sokoban/boxoban_test/000-0", "sokoban/boxoban_test/000-1"]
     assert {t.family for t in tasks} == {"many_boxes"} and tasks == ENVIRONMENT.tasks("boxoban_test", 2, 0)
-    assert tasks[0].data["room"] != ENVIRONMENT.tasks("boxoban_hard", 1, 0)[0].id
+    assert ENVIRONMENT.tasks("boxoban_hard", 1, 0)[0].id.startswith("sokoban/boxoban_hard/000-")
     for task in tasks:
         assert set("".join(task.data["room"])) <= set("WAC@.")
         world, solver, tracker = ENVIRONMENT.make(), Solver(), ENVIRONMENT.tracker

@@ -383,7 +383,7 @@ def test_full_and_terse_wordings():
     )
     assert terse.now(1, first, False) == "have nothing >" and terse.now(2, refused, False) == "! have 1 ash log >"
     assert terse.turn(1, first, "get 1 ash log") == "> get 1 ash log" and terse.turn(3, refused, "hm") == "! > hm"
-    assert "craft 4 ash boards using 1 ash log]" not in terse.now(2, got, False)
+    assert "craft 4 ash boards using 1 ash log" not in terse.now(2, got, False)
     assert "craft 4 ash boards using 1 ash log" in terse.now(2, got, True)
     assert full.task(STOOL).endswith("craft 2 ash leg using 1 ash boards\n\nGoal: craft ash stool.")
     assert (
