@@ -287,7 +287,7 @@ def test_cache_grows_while_sequences_decode(way, tokenizer, monkeypatch):
         assert_same(found[request_id], LocalSampler(model, tokenizer, "cpu").sample([request], Sampling())[0])
 
 
-def test_wait_without_requests_is_empty(llama, tokenizer):
+def test_wait_without_requests_returns_nothing(llama, tokenizer):
     scheduler = LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling())
     assert scheduler.wait() == []
     scheduler.submit(Request(np.arange(3), max_tokens=2))
@@ -413,7 +413,7 @@ def test_release_frees_memory_at_once(llama, tokenizer):
         gc.enable()
 
 
-def test_interrupt_loses_nothing(llama, tokenizer, monkeypatch):
+def test_interrupt_loses_no_request(llama, tokenizer, monkeypatch):
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
     sampler, advance, windows = as_on_a_gpu(llama, tokenizer, monkeypatch), LlamaDecodeBatch.decode, []
 
@@ -452,7 +452,7 @@ def fail_with_oom(times: int, work: Callable) -> Callable:
 
 
 @pytest.mark.parametrize("where", ["prefill", "decode"])
-def test_error_loses_no_request(where, llama, tokenizer, monkeypatch):
+def test_device_error_loses_no_request(where, llama, tokenizer, monkeypatch):
     """After a failed prefill, sequences must not continue without their first token."""
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
     sampler, work, calls = as_on_a_gpu(llama, tokenizer, monkeypatch), getattr(LlamaDecodeBatch, where), []
