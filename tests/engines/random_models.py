@@ -150,7 +150,7 @@ def cache_as_on_a_gpu(monkeypatch) -> None:
 
 def as_on_a_gpu(model, tokenizer, monkeypatch, varlen=False, **options) -> LocalSampler:
     """A sampler with fixed shapes and captured steps, as on a GPU; `varlen`: also prefills without padding. Checks that no
-    graph is replayed after something it reads has moved."""
+    graph is replayed after the weights it reads have moved."""
 
     def record(self, step):
         step()  # the warm-up; the caller undoes it

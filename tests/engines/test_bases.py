@@ -118,7 +118,7 @@ def test_packed_base_is_the_trained_model_in_bfloat16(make_policy, tmp_path):
     assert again.encode_prompt("numbers: 3 4").tolist() == policy.encode_prompt("numbers: 3 4").tolist()
 
 
-def test_checkpoint_is_small_depending_on_its_vocabulary(tmp_path):
+def test_checkpoint_with_a_small_vocabulary_is_small(tmp_path):
     inside = tmp_path / "model"
     inside.mkdir()
     for vocabulary, small in ((2048, True), (49152, False), ("many", False)):

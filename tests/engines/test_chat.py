@@ -161,7 +161,7 @@ def test_truncated_answer_is_retried():
     assert len(server.asked) == 2
 
 
-def test_failing_first_request_gives_up_after_few_retries_and_reports_progress():
+def test_failing_first_request_is_given_up_after_three_retries():
     seen = []
     with serving(lambda body: (seen.append(one.trouble), (500, {"error": {"message": "out of memory"}}))[1]) as server:
         one = client(server)

@@ -43,7 +43,7 @@ def test_texts_are_sent_in_batches_and_vectors_keep_their_order(monkeypatch):
     assert {asked["model"] for asked in server.asked} == {"some-model"}
 
 
-def test_empty_input_needs_no_request_and_unset_key_sends_no_header():
+def test_no_key_header_and_no_request_for_empty_input():
     with serving(embedding) as server:
         assert EmbeddingClient(f"{server.url}/embeddings", "m")([]).shape == (0, 3)
     assert server.keys == [None]

@@ -35,7 +35,7 @@ def no_room(size: int) -> torch.OutOfMemoryError:
     return torch.OutOfMemoryError(f"{size} do not fit")
 
 
-def test_budget_is_halved_until_the_work_fits_with_a_cleanup_each_time():
+def test_budget_is_halved_with_a_cleanup_until_the_work_fits():
     budget, tried, rooms = AdaptiveBudget(1000, CPU), [], []
 
     def work(budget: int) -> str:
@@ -115,7 +115,7 @@ def test_cpu_is_never_nearly_full_and_frees_no_cuda_cache(monkeypatch):
 
 
 @pytest.mark.parametrize(("free", "crowded"), [(20, True), (25, False), (90, False)])
-def test_gpu_is_nearly_full_depending_on_its_free_memory(monkeypatch, free, crowded):
+def test_gpu_with_little_free_memory_is_nearly_full(monkeypatch, free, crowded):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
     assert is_nearly_full(torch.device("cuda")) is crowded
 
@@ -229,7 +229,7 @@ def test_completions_retried_after_out_of_memory_are_the_same(make_policy, monke
     found = policy.sample(requests, sampling)
     assert [c.tokens.tolist() for c in found] == [c.tokens.tolist() for c in expected]
     sampler = policy.engine.sampler
-    assert sampler.slot_budget.current == 2  # 11, 5, 2
+    assert sampler.slot_budget.current == 2  # halved from 11 to 5 to 2
     monkeypatch.setattr(LlamaDecodeBatch, "decode", out_of_memory_above(0, advance, lambda table, noise, *_: len(noise)))
     with pytest.raises(TacitError, match="out of GPU memory while sampling one completion at a time, of 3 prompt tokens"):
         policy.sample(requests, sampling)
@@ -241,7 +241,7 @@ def test_small_last_batch_does_not_lower_the_slot_budget(make_policy):
     assert policy.engine.sampler.slot_budget.current == 4
 
 
-def test_cuda_cache_is_emptied_once_per_phase_on_a_nearly_full_gpu(make_policy, rows, monkeypatch):
+def test_cuda_cache_is_emptied_once_per_phase_when_nearly_full(make_policy, rows, monkeypatch):
     policy, given = make_policy(), []
     monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: True)
     monkeypatch.setattr(engine_module, "empty_cache", given.append)

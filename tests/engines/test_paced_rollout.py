@@ -32,7 +32,7 @@ def steps(groups: list[Group]) -> list:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"max_batch": 5}, {"lora_rank": 4}])
-def test_paced_rollout_repeats_bit_for_bit_and_writes_the_same_tokens_as_lockstep(make_policy, settings):
+def test_paced_rollout_is_repeatable_and_matches_lockstep(make_policy, settings):
     policy = make_policy(**settings)
     paced = play(policy)
     lengths = {len(step.completion.tokens) for step in steps(paced)}

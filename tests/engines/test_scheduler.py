@@ -29,7 +29,7 @@ def llama():
 
 
 def make_chains(count: int, turns: int, seed: int = 0) -> list[list[Request]]:
-    """Several lines of requests, each submitted after the previous one finishes; prompts grow, limits differ."""
+    """Chains of requests, each submitted when the previous one finishes. Prompts grow, limits differ."""
     rng = np.random.default_rng(seed)
     lines = []
     for line in range(count):
@@ -42,7 +42,7 @@ def make_chains(count: int, turns: int, seed: int = 0) -> list[list[Request]]:
 
 
 def run_chains(scheduler: Scheduler, lines: list[list[Request]]) -> Iterator[list[tuple[int, int, Completion]]]:
-    """Submit the first request of each line, and the next one when it finishes. Yields what comes back."""
+    """Submit the first request of each chain, and the next one when it finishes. Yields the completions."""
     request_ids = {scheduler.submit(line[0]): (number, 0) for number, line in enumerate(lines)}
     while finished := scheduler.wait():
         yield [(*request_ids[request_id], completion) for request_id, completion in finished]
@@ -106,8 +106,8 @@ def test_same_requests_repeat_bit_for_bit(way, llama, tokenizer, monkeypatch):
 
 
 @pytest.mark.slow
-def test_tokens_of_a_finished_request_are_not_given_to_its_slots_next_request(llama, tokenizer, monkeypatch):
-    """With async decoding, a slot may have a new request while tokens of the finished one are still on their way."""
+def test_late_tokens_of_a_finished_request_do_not_reach_the_next(llama, tokenizer, monkeypatch):
+    """With async decoding, a slot may get a new request while tokens of the finished one are still being copied."""
     sampler, alone = as_on_a_gpu(llama, tokenizer, monkeypatch), LocalSampler(llama, tokenizer, "cpu")
     taken, waiting = [], Slots.find_still_active
 

@@ -104,7 +104,7 @@ def test_all_ranks_retry_with_half_the_budget(opened: Open, wished: dict[str, An
 
 
 @pytest.mark.slow
-def test_row_that_does_not_fit_is_refused_and_the_ranks_stay_usable(opened: Open) -> None:
+def test_ranks_stay_usable_after_a_row_that_does_not_fit(opened: Open) -> None:
     policy, batch = opened(), a_batch()
     before = policy.digest()
     with pytest.raises(
@@ -161,7 +161,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_out_of_memory_with_gather_layer_ends_the_run_and_halves_the_budget(opened: Open, soon: None) -> None:
+def test_update_out_of_memory_with_gather_layer_ends_the_run(opened: Open, soon: None) -> None:
     """The other ranks wait for its layers, so none can continue. A restarted run uses half the budget."""
     policy = opened(gather="layer")
     with pytest.raises(EngineLost, match=r"rank 1 .*out of GPU memory in an update with a token_budget of 2048") as lost:

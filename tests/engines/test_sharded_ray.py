@@ -19,7 +19,7 @@ from tacit.testing.plain import small_checkpoint
 ray = pytest.importorskip("ray")
 
 
-def test_ray_actors_train_like_one_process_and_a_lost_one_is_named(tmp_path: Path) -> None:
+def test_ray_actors_match_one_process_and_lost_actors_are_named(tmp_path: Path) -> None:
     checkpoint, batch = small_checkpoint(tmp_path), a_batch()
     shared = {"device": "cpu", "threads": 1}
     engine = get_engine("local")

@@ -70,7 +70,7 @@ def test_lowered_budget_grows_again_only_when_memory_is_freed(card):
     fit = lambda: budget.run(work, 1, "a test of {}")  # noqa: E731
     assert [fit() for _ in range(3)] == [12, 12, 12] and work.tried == [100, 50, 25, 12, 12, 12]
     card.room, work.tried = 12, []
-    assert fit() == 12 and work.tried == [12]  # hardly more room
+    assert fit() == 12 and work.tried == [12]  # hardly more free memory
     card.room = 40
     assert fit() == 12 and work.tried == [12, 24, 12]  # still too little memory
     assert fit() == 12 and work.tried == [12, 24, 12, 12]  # the failed attempt is not repeated

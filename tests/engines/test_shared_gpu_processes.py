@@ -120,7 +120,7 @@ def test_update_fails_without_changes_if_the_other_process_stays(policy, batch, 
     assert policy.digest() == before
 
 
-def test_failed_cublas_handle_is_out_of_memory_and_the_device_stays_usable():
+def test_device_stays_usable_after_a_failed_cublas_handle():
     """In a new process, which has not created a cuBLAS handle yet."""
     script = """
 import sys, torch

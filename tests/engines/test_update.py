@@ -129,7 +129,9 @@ def test_lora_dropout_applies_only_to_imitation(make_policy, batch) -> None:
 
     def loss(dropout: float, sampled: bool) -> float:
         policy = make_policy(lora_rank=4, lora_dropout=dropout)
-        policy.update(replace(batch, sampled=True), [PolicyGradient()], 1e-1)  # a fresh adapter adds nothing, dropped or not
+        policy.update(
+            replace(batch, sampled=True), [PolicyGradient()], 1e-1
+        )  # a new adapter adds zero, so dropout would not show
         return policy.update(replace(batch, sampled=sampled), [PolicyGradient()], 0.0)["loss"]
 
     assert loss(0.9, sampled=True) == loss(0.0, sampled=True)

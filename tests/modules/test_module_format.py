@@ -56,7 +56,7 @@ def test_list_and_verify_do_not_import_torch(modules: Path, command: str) -> Non
     assert ran.stdout.splitlines()[-1] == "0 False", ran.stderr
 
 
-def test_modules_of_one_run_share_their_base(modules: Path) -> None:
+def test_modules_share_a_base_and_have_different_adapters(modules: Path) -> None:
     heat, pick = find_modules(modules).values()
     assert heat.fingerprint == pick.fingerprint and heat.digest != pick.digest
 

@@ -118,7 +118,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_number_of_header_fields_trailers_and_chunks_is_bounded(bounded: Served, kind: str) -> None:
-    """A tuple and two strings per header field, trailers after a body, a call per chunk of one byte."""
+    """Each header field costs a tuple and two strings. Trailers do too, and each one-byte chunk costs a call."""
     first, then = ENDLESS[kind]
     made = connect(bounded, first)
     with contextlib.suppress(OSError):
@@ -447,7 +447,7 @@ def test_host_header_is_parsed_strictly(headers: list[tuple[str, str]], status: 
 
 
 def test_host_headers_and_targets_are_checked_over_the_wire(modules: Path) -> None:
-    """With --no-token the Host header is what keeps pages of other sites out."""
+    """With --no-token, checking the Host header protects against pages of other sites."""
     with served(modules, "--no-token", token="") as server:
         for head, status in (
             (f"GET /modules HTTP/1.1\r\nhost: localhost:{server.port}", 200),
