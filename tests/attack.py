@@ -1,13 +1,13 @@
-"""Attack a server and kill what writes, over loopback only, and print one table (`make test-attack`).
+"""Attack a server over loopback and kill processes while they write; print one table (`make test-attack`).
 
     python tests/attack.py
-    python tests/attack.py --kills 0 --requests 2000        # the server only, for less long
+    python tests/attack.py --kills 0 --requests 2000        # the server only, shorter
 
-At the same time, on one server: sessions under load, malformed requests, hostile connections (bodies that never end, silence,
-pipelined requests and answers that nobody reads; each opened again when it is closed), expensive requests with a token, and
-somebody who asks for /health. Then it is told to stop. Then SIGKILL at random moments: training must end with the same weights,
-the experience bank must keep every acknowledged write, a server that is started again must repeat every acknowledged action.
-Exits with 1 where something failed, or where --limit-s is over.
+At the same time, on one server: sessions under load, malformed requests, hostile connections (endless bodies, silence,
+pipelined requests, unread answers; each is reopened when closed), expensive requests with a token, and requests for /health.
+Then the server is told to stop. Then SIGKILL at random moments: training must end with the same weights, the experience bank
+must keep every acknowledged write, a restarted server must repeat every acknowledged action.
+Exits with 1 if something failed or --limit-s was exceeded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from test_hostile_requests import flood  # noqa: E402
 from test_resume import FLAGS  # noqa: E402
 
 HEALTH_S, STOP_S, MEMORY_MB, REQUEST_S = 1.0, 8.0, 1000, 10.0
-"""goals; and how long a request may take to arrive"""
+"""goals, and the time a request may take to arrive"""
 KNOWN = f"authorization: Bearer {TOKEN}\r\n".encode()
 BEGIN = {"goal": "put a hot mug in cabinet.", "family": "heat", "seed": 7}
 SEEN = "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a microwave 1, and a fridge 1."
@@ -73,7 +73,7 @@ class Suite:
 
 
 def do_sessions(port: int, modules: Path, sessions: int, requests: int) -> Suite:
-    """Episodes at once; every answer must be of its own session and turn."""
+    """Concurrent episodes; every answer must belong to its session and turn."""
     suite, load = Suite("sessions"), serving_load.Load(requests)
     serving_load.TOKEN = TOKEN
     parts = serving_load.make_parts(["heat", "pick"], sessions, 20)
@@ -118,11 +118,11 @@ HOSTILE = (
     (b"GET / HTTP/1.1\r\n\r\n" * 2000, b"GET / HTTP/1.1\r\n\r\n" * 2000),
     (b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"),
 )
-"""(what is sent first, what is sent every second after it); nobody reads the answers"""
+"""(sent first, sent every second after it); answers are not read"""
 
 
 def do_connections(port: int, count: int, over: Any) -> Suite:
-    """So many at once, from five addresses; a failure is one that is still there when its request is long overdue."""
+    """`count` connections from five addresses. It is a failure if one stays open long after its request timed out."""
     suite = Suite("hostile connections")
 
     async def hold(number: int) -> None:
@@ -167,7 +167,7 @@ def do_connections(port: int, count: int, over: Any) -> Suite:
 
 
 def do_expensive(port: int, over: Any) -> Suite:
-    """With a token: many late tasks at once, and texts that careless patterns read slowly. Refused or done, but answered."""
+    """With a token: many expensive tasks at once, and texts that are slow for bad regexes. Each must be answered."""
     suite = Suite("expensive requests")
     bodies = [("/sessions", {"skill": "heat", "play": {"number": 511}})] * 200
     bodies += [("/sessions", {**BEGIN, "goal": "The " * 4096}), ("/sessions", {**BEGIN, "data": {"x": [[]] * 60_000}})]
@@ -224,7 +224,7 @@ def attack_server(modules: Path, options: argparse.Namespace) -> list[Suite]:
 
     def launch(work: Callable[..., Suite], *given: Any) -> Any:
         def run() -> None:
-            os.nice(5)  # strangers have processors of their own
+            os.nice(5)  # real attackers would not use this machine's cores
             answers.put(work(*given))
 
         process = context.Process(target=run, daemon=True)
@@ -260,7 +260,7 @@ def attack_server(modules: Path, options: argparse.Namespace) -> list[Suite]:
 
 
 def kill_training(place: Path, kills: int, draw: random.Random) -> Suite:
-    """A run that is killed and resumed until the kills are spent ends with the weights of one that is not."""
+    """A run that is killed and resumed again and again ends with the same weights as an uninterrupted one."""
     suite, words = Suite("SIGKILL in training"), [*FLAGS, "--iterations", "8"]
     start("train", *words, "--out", place / "whole").finish()
     expected = json.loads((place / "whole" / "summary.json").read_text())["digest"]
@@ -300,7 +300,7 @@ def kill_bank(place: Path, kills: int, draw: random.Random) -> Suite:
 
 
 def kill_servers(modules: Path, kills: int, draw: random.Random) -> Suite:
-    """Every action that a killed server gave is given again by the next one, which says of old sessions that they are gone."""
+    """A restarted server repeats every acknowledged action and answers 410 for old sessions."""
     suite, acknowledged, old = Suite("SIGKILL in serving", kills), dict[int, str](), ""
 
     def play(server: Served) -> None:
@@ -325,7 +325,7 @@ def kill_servers(modules: Path, kills: int, draw: random.Random) -> Suite:
 
 
 class LimitReached(BaseException):
-    """Not an Exception: many of those are expected here."""
+    """A BaseException, because the code above catches many exceptions."""
 
 
 def stop_at_limit(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""A real browser for tests: headless Chromium spoken to over its debugging pipe, with nothing but the standard library."""
+"""A real browser for tests: headless Chromium over its debugging pipe, with only the standard library."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Browser:
         self.wait_for("Page.loadEventFired")
         self.send("Page.navigate", url=address)
         self.wait_for("Page.loadEventFired")
-        if address != "about:blank":  # the event may have been an earlier page's
+        if address != "about:blank":  # the event may come from an earlier page
             self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
 
     def evaluate(self, expression: str) -> Any:
@@ -72,12 +72,12 @@ class Browser:
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
 
     def click(self, selector: str) -> None:
-        """Press the mouse on it, and again where the page moved it away in between: a person would, too."""
+        """Click the element; click again if the page moved it in between, as a person would."""
         where, meant = f"document.querySelector({json.dumps(selector)})", f"event.target.closest({json.dumps(selector)})"
         heard = f"if ({meant}) {{ window.met = true; document.removeEventListener('click', met, true) }}"
         self.evaluate(f"window.met = false; document.addEventListener('click', function met(event) {{ {heard} }}, true)")
         deadline = time.monotonic() + PATIENCE_S
-        while not self.evaluate("window.met !== false"):  # a page that was left has no `met`
+        while not self.evaluate("window.met !== false"):  # after a page change there is no `met`
             assert time.monotonic() < deadline, (f"{selector} was never met", self.evaluate("document.body.innerText"))
             self._press_where(where)
 
@@ -115,14 +115,14 @@ class Browser:
         self._events.clear()
 
     def until(self, condition: str) -> None:
-        """Wait for what the page is to become."""
+        """Wait until the JavaScript condition holds."""
         deadline = time.monotonic() + PATIENCE_S
         while not self.evaluate(condition):
             assert time.monotonic() < deadline, (condition, self.evaluate("document.body.innerText"), self.complaints)
             time.sleep(0.05)
 
     def complaints_beyond(self, address: str) -> list[str]:
-        """Without what was fetched from the server that is being tested."""
+        """Complaints other than requests to the server under test."""
         return [said for said in self.complaints if not said.startswith(f"fetched {address}/")]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A real server on this machine that speaks the OpenAI interface, answers from a script, and remembers what it was asked."""
+"""A local server with the OpenAI interface that answers from a script and records its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Reply = tuple[int, Any] | tuple[int, Any, dict[str, str]]
-"""status, body (JSON, bytes as they are, or an iterator of bytes that come bit by bit), headers; a status of 0 hangs up"""
+"""status, body (JSON, raw bytes, or an iterator of bytes sent one by one), headers; status 0 closes the connection"""
 
 
 class ChatServer(ThreadingHTTPServer):

@@ -16,17 +16,17 @@ from small_modules import Trained, train_both
 
 from tacit.core.trust import trust_names
 
-# How fast examples are drawn says how busy the machine is, not what is wrong.
+# Slow generation of examples only shows that the machine is busy.
 settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("busy")
 
-# The tests already share the cores among them: threads of one would only wait for those of another. Before torch is imported.
+# Test processes already share the cores, so each uses one thread. Must be set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# The suite's own worlds and methods, which runs and comparisons of its tests name. Any other name in a file is refused.
+# Worlds and methods of the test suite that test files may name. Any other name of code in a file is refused.
 TESTS = ROOT / "tests"
 trust_names(f"{TESTS / 'guessing.py'}:SAME", f"{TESTS / 'guessing.py'}:NEXT", f"{TESTS / 'teaching.py'}:Teaching")
 
@@ -44,15 +44,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: whoever makes room in memory, as an engine does on every shortage, need not look through
-    these 800,000 objects, which takes half a second each time."""
+    """Exclude imported modules from garbage collection. Engines collect garbage after each out-of-memory error, and scanning
+    these 800,000 objects takes half a second each time."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def trusted_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with --trust-code: files may name code."""
+    """Like --trust-code: files may name code."""
     monkeypatch.setenv("TACIT_TRUST_CODE", "1")
 
 
@@ -68,7 +68,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def trained_modules(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Adapters for heat and for pick (and pick2), trained by one test process for all. Not to be written to."""
+    """Adapters for heat and for pick (and pick2), trained once by one test process. Read-only."""
     here = tmp_path_factory.getbasetemp()
     place = (here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "trained"
     place.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Drafts of a tracker for the household's `pick`: a good one, and those that a check must find out."""
+"""Tracker drafts for ALFWorld's `pick` family: a good one, and bad ones that a check must detect."""
 
 from __future__ import annotations
 
@@ -58,29 +58,29 @@ def events(before, action, observation, after):
 """.replace("\\\\", "\\")
 
 ALWAYS_DONE = GOOD.replace('return state["done"]', "return True")
-"""cheats: says what would please"""
+"""cheats: always claims success"""
 ASKS_THE_OUTCOME = GOOD.replace("def update(state, action, observation):", "def update(state, action, observation, success):")
-"""cheats: wants to be told whether it was won"""
+"""cheats: asks for the outcome"""
 COUNTS_TURNS = GOOD.replace(
     "new = dict(state, again=False", 'new = dict(state, turn=state.get("turn", 0) + 1, again=False'
 ).replace('return state["done"]', 'return state.get("turn", 0) >= 5')
-"""cheats: five turns are usual"""
+"""cheats: assumes success after five turns"""
 NEVER_ENDS = GOOD.replace("    put = re.match", "    while took:\n        pass\n    put = re.match")
-"""in the first episode in which something is taken"""
+"""hangs once an object is taken"""
 READS_FILES = "import os\n" + GOOD.replace(
     'return state["done"]', 'return os.path.exists("log") and "won" in open("log").read()'
 )
-"""looks the outcome up"""
+"""reads the outcome from a file"""
 REMEMBERS = (
     GOOD.replace("LAST = 8", "LAST = 8\nSEEN = []")
     .replace("def start(goal, observation):", "def start(goal, observation):\n    SEEN.append(goal)")
     .replace('"subgoal: {subgoal}"', '"subgoal: {subgoal} {len(SEEN)}"')
 )
-"""its blocks depend on what it was told before"""
+"""its state block depends on earlier calls"""
 GROWS = GOOD.replace('new["checked"] = [p for p in new["checked"] if p != place][-(LAST - 1):] + [place]',
                      'new["checked"] = new["checked"] + [place]')  # fmt: skip
 OVERPAYS = GOOD.replace('["new_place"] * after["new"]', '["subgoal"] * after["new"]')
-"""a subgoal for every new place"""
+"""rewards a subgoal for every new place"""
 UNDERPAYS = GOOD.replace('CLAIMS = {"subgoal": 2.0}', 'CLAIMS = {"subgoal": 3.0}')
 MISNAMES = GOOD.replace('["new_place"] * after', '["discovery"] * after')
 
@@ -97,9 +97,9 @@ def events(before, action, observation, after):
         named.append("placed")
     return named + ["refused"] * observation.startswith("Nothing happens")
 """
-"""for the household's own block of `pick`"""
+"""rewards over the world's own state block"""
 
 
 def fenced(draft: str) -> str:
-    """As a model answers."""
+    """The draft in a model's answer."""
     return f"Here is the file.\n```python\n{draft}\n```\nIt follows the agent."

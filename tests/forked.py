@@ -1,8 +1,8 @@
-"""Commands and scripts in processes of their own, forked from a server that has imported everything once.
+"""Commands and scripts in separate processes, forked from a server that has imported everything once.
 
-Each is a process like any other, with its own environment, directory, output and status, and dies of SIGKILL where it stands;
-it only need not import torch first, which takes longer than most of what is tested. That commands also start from nothing is
-shown in cli/test_main.py, cli/test_eval_command.py, comparison/test_compare_command.py and distribution/test_installed.py.
+Each is a normal process with its own environment, directory, output and status, and SIGKILL ends it. It only skips importing
+torch, which takes longer than most tests. Commands started from scratch are tested in cli/test_main.py,
+cli/test_eval_command.py, comparison/test_compare_command.py and distribution/test_installed.py.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Forked:
         files = (self._said.name, self._complained.name)
         told = (work, [str(word) for word in words], {**os.environ, **environment}, files)
         self._process = context.Process(target=_do, args=told)
-        # A new process would first run our main module again, which is pytest's.
+        # A new process would import the main module again, which is pytest here.
         ours, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
             self._process.start()
         finally:
             sys.modules["__main__"] = ours
-        atexit.register(self._process.kill)  # what a failed test has left would else be waited for
+        atexit.register(self._process.kill)  # otherwise exit waits for processes of failed tests
 
     @property
     def out(self) -> str:
-        """what it has written so far"""
+        """the output so far"""
         return _read(self._said)
 
     @property
@@ -59,11 +59,11 @@ class Forked:
 
     @property
     def code(self) -> int | None:
-        """None while it runs; −n where signal n ended it"""
+        """exit status; None while it runs, −n if signal n ended it"""
         return self._process.exitcode
 
     def until(self, reached: Callable[[], bool]) -> None:
-        """Wait for that, or for its end."""
+        """Wait until the condition holds or the process ends."""
         deadline = time.monotonic() + WAIT_S
         while self.code is None and time.monotonic() < deadline and not reached():
             time.sleep(0.005)
@@ -83,13 +83,13 @@ class Forked:
         return self.code
 
     def stop(self) -> int:
-        """Ask it to end, if it has not, and say with what status it did."""
+        """Terminate the process if it still runs; returns its exit status."""
         if self.code is None:
             self.terminate()
         return self.wait()
 
     def address(self) -> str:
-        """Of a server, once it says which."""
+        """The address of a server, once it has printed it."""
         self.until(lambda: "http://" in self.out)
         said = [line.strip() for line in self.out.splitlines() if line.startswith("http://")]
         if not said:
@@ -97,7 +97,7 @@ class Forked:
         return said[0]
 
     def finish(self) -> str:
-        """What it wrote, once it has ended as it should."""
+        """The output, after a successful end."""
         assert self.wait() == 0, self.out + self.err
         return self.out
 
@@ -113,7 +113,7 @@ def start_script(file: Path, *words: Any, **environment: str) -> Forked:
 
 
 def run_script(file: Path, *words: Any, **environment: str) -> Forked:
-    """`python FILE WORDS …`, when it has ended."""
+    """`python FILE WORDS …`; waits for its end."""
     script = start_script(file, *words, **environment)
     script.wait()
     return script

@@ -1,4 +1,4 @@
-"""Ranks of the sharded engine that need not import torch first. That they also start from nothing: cli/test_sharded_run.py."""
+"""Forked ranks of the sharded engine, which skip importing torch. cli/test_sharded_run.py starts ranks from scratch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.engines.sharded.launch import ProcessLauncher, Role
 
 
 class ForkedLauncher:
-    """In the place of `ProcessLauncher`, for ranks."""
+    """Replaces `ProcessLauncher` for ranks."""
 
     host = "127.0.0.1"
 
@@ -51,7 +51,7 @@ def _serve(module: str, number: int, address: tuple[str, int], key: bytes, words
 
 @contextmanager
 def forked_ranks() -> Iterator[None]:
-    """Whatever ranks are started meanwhile; servers start as they do."""
+    """Fork the ranks that are started in this context; servers start as usual."""
 
     def launcher(role: Role) -> ForkedLauncher | ProcessLauncher:
         return ForkedLauncher(role) if role.name == "rank" else ProcessLauncher(role)

@@ -1,4 +1,4 @@
-"""Two worlds that take milliseconds and that a policy of a few thousand parameters partly masters: say the letter you read."""
+"""Two worlds that take milliseconds and that a tiny policy can partly learn: repeat the letter you read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LETTERS = "abcdefgh"
 
 
 class Say:
-    """The task's letter is read; the one `shift` places after it in the alphabet is to be said."""
+    """The agent reads a letter and must answer with the one `shift` places later in the alphabet."""
 
     def __init__(self, shift: int) -> None:
         self._shift, self._letter = shift, ""
@@ -39,7 +39,7 @@ class Knowing:
 
 
 class Words(Wording):
-    """The observation and nothing else."""
+    """Prompts with only the observation."""
 
     separator = "\n"
 

@@ -1,4 +1,4 @@
-"""Logs of the household as anyone might keep them: the explorer's won episodes, and lost ones that break off before the end."""
+"""ALFWorld logs like those a user might have: won episodes of the expert, and lost ones that stop before the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORLD = get_environment("alfworld")
 
 
 def episode(task: Task, lost: bool = False, **more: Any) -> dict[str, Any]:
-    """The explorer's; a lost one is left before its last action, and looks around instead."""
+    """An episode of the expert. A lost one stops before the last action."""
     world, expert = WORLD.make(), WORLD.expert()(task)
     observation, turns, won = world.reset(task), [], False
     while not won and len(turns) < 50:
@@ -40,7 +40,7 @@ def household(count: int, families: Sequence[str] = (), lost: int = 0) -> list[d
 
 
 def as_react(line: dict[str, Any]) -> dict[str, Any]:
-    """The same as a ReAct transcript, with thoughts that nobody should imitate."""
+    """The same as a ReAct transcript, with thoughts that must not be imitated."""
     text = ""
     for turn in line["turns"]:
         text += f"Observation: {turn['saw']}\nThought: perhaps this helps\nAction: {turn['action']}\n"

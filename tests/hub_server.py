@@ -1,4 +1,4 @@
-"""As much of the Hugging Face hub as its client asks for: repositories with commits, of files that are sent and fetched."""
+"""A fake Hugging Face hub: the part its client needs to push and pull repositories with commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What most tests need instead of a model: a policy that follows a script, and groups made of numbers."""
+"""Used by most tests instead of a model: a scripted policy, and groups built from numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASK = Task("toy", "toy/0", "only", "train", 0, "do it")
 
 
 def make_step(tokens: int = 1, valid: bool = True, logprobs: Sequence[float] | None = None, first: int = 0) -> Step:
-    """A step whose completion has that many tokens: first, first + 1, …"""
+    """A step whose completion has this many tokens: first, first + 1, …"""
     values = np.full(tokens, -1.0) if logprobs is None else np.asarray(logprobs)
     completion = Completion(np.arange(first, first + tokens), values, "words", "stop")
     return Step(Observation("here"), Prompt("task", "here"), np.array([first]), completion, "act", valid)
@@ -43,7 +43,7 @@ def make_group(
 
 
 class Words:
-    """A tokenizer whose tokens are words and the gaps between them: nothing is lost, and ids grow as words are met."""
+    """A lossless tokenizer of words and the gaps between them. New words get new ids."""
 
     def __init__(self, context_limit: int = 100_000) -> None:
         self.context_limit = context_limit
@@ -68,7 +68,7 @@ class Words:
 
 
 class ScriptedPolicy(Words, PolicyHooks):
-    """Answers each prompt with `answer(prompt text, request seed)`, and remembers what it was asked."""
+    """Answers each prompt with `answer(prompt text, request seed)` and records the requests."""
 
     def __init__(self, answer: Callable[[str, int], str], context_limit: int = 100_000) -> None:
         super().__init__(context_limit)
@@ -98,7 +98,7 @@ class ScriptedPolicy(Words, PolicyHooks):
         return np.array([len(p) for p in prompts], dtype=np.float32)
 
     def hidden_states(self, prompts, layer, pooling="last") -> np.ndarray:
-        """Alike where prompts begin alike."""
+        """Equal for prompts with an equal beginning."""
         self.encoded = getattr(self, "encoded", 0) + len(prompts)
         return np.array([np.resize(np.asarray(p, dtype=np.float32) + 1.0, 8) for p in prompts], dtype=np.float32)
 
@@ -130,14 +130,14 @@ class ScriptedPolicy(Words, PolicyHooks):
 
 
 def solve_countdown(prompt: str, seed: int = 0) -> str:
-    """What an expert would answer to a terse Countdown prompt."""
+    """The expert's answer to a terse Countdown prompt."""
     numbers, target = prompt.splitlines()[-1].split("[")[0].rstrip("! ").split(" > ")
     plan = solve(tuple(int(n) for n in numbers.split()), int(target))
     return str(plan[0]) if plan else "reset"
 
 
 def stumble_through_countdown(prompt: str, seed: int) -> str:
-    """An expert who mumbles every fourth time: what it says depends on the prompt and the seed alone."""
+    """An expert whose every fourth answer is invalid. Answers depend only on the prompt and the seed."""
     return ("hm", solve_countdown(prompt), solve_countdown(prompt), solve_countdown(prompt))[seed % 4]
 
 
@@ -149,7 +149,7 @@ def group_extractor(told: dict) -> dict:
 
 
 class Kit(Resources):
-    """Tools of a run that is none: whatever policy is asked for is this one, and directories are in `place`."""
+    """Resources without a run: every policy is this one, and directories are in `place`."""
 
     def __init__(self, policy, place: Path) -> None:
         self._policy, self._place = policy, place

@@ -1,4 +1,4 @@
-"""Trajectories whose skills are the words of a text, for everything that reads behavior as skills."""
+"""Trajectories whose skills are the letters of a text, for tests of code that reads behavior as skills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def step(action: str, valid: bool = True, effective: bool = True) -> Step:
 
 
 def episode(skills: str, success: bool = True, task: Task | None = None) -> Trajectory:
-    """`episode("AB-C")` takes A, B, something that does not parse, and C."""
+    """`episode("AB-C")` takes A, B, an invalid action, and C."""
     steps = tuple(step(letter, valid=letter != "-") for letter in skills)
     stop = StopReason.SUCCESS if success else StopReason.STEP_LIMIT
     task = task or Task("toy", "toy/0", "only", "train", 0, "do it")

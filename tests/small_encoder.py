@@ -1,4 +1,4 @@
-"""A real sentence encoder, if minute."""
+"""A tiny real sentence encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Skill modules that are trained in seconds: a policy of 32 units on generated houses, with or without LoRA."""
+"""Skill modules that train in seconds: a policy of width 32 on generated houses, with or without LoRA."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class Trained:
     recipe: Path
     modules: Path
     said: str
-    """what was printed meanwhile"""
+    """the output of the training"""
 
 
 def train_both(directory: Path) -> Trained:
-    """Trains unless this directory has them already."""
+    """Train the modules unless the directory already has them."""
     recipe, modules, said = write_recipe(directory), directory / "modules", directory / "said.txt"
     if not said.exists():
         with redirect_stdout(io.StringIO()) as printed:
@@ -85,6 +85,6 @@ def train_both(directory: Path) -> Trained:
 
 
 def change_manifest(module: Path, **changes: Any) -> None:
-    """Write the module's manifest with these fields changed and with the hash that it then has."""
+    """Change fields of the module's manifest and update its hash."""
     data = json.loads((module / MANIFEST).read_text()) | changes
     (module / MANIFEST).write_text(json.dumps({**data, "sha256": hash_manifest(data)}))

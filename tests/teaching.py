@@ -1,4 +1,4 @@
-"""A method with a second policy: a pupil that imitates whatever the trained one did."""
+"""A method with a second policy: a pupil that imitates the trained one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Lessons(Companion):
 
 @dataclass(frozen=True)
 class Teaching(GRPO):
-    """GRPO beside a pupil."""
+    """GRPO with a pupil."""
 
     name: ClassVar[str] = "teaching"
 

@@ -1,4 +1,4 @@
-"""Chat templates of the kinds there are, and a tokenizer of bytes that has one."""
+"""Chat templates of several kinds, and a byte tokenizer with one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHATML = (
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""what SmolLM2 has: roles and texts, nothing of tools"""
+"""like SmolLM2: roles and texts, no tools"""
 
 TOOLS = (
     "{%- if tools %}{{- '<|im_start|>system\n' }}{%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}"
@@ -30,13 +30,13 @@ TOOLS = (
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}"
     "{# thought #}{%- endif %}"
 )
-"""as Qwen2.5 has them"""
+"""like Qwen2.5: with tools"""
 
 THINKING = TOOLS.replace(
     "{# thought #}",
     "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}",
 )
-"""as Qwen3: told not to think, the thought is opened and closed at once; past messages have none"""
+"""like Qwen3: without thinking, an empty thought is inserted; past messages have none"""
 
 NO_SYSTEM = (
     "{% for message in messages %}{% if message['role'] not in ['user', 'assistant'] %}"
@@ -44,7 +44,7 @@ NO_SYSTEM = (
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""as Gemma: two roles"""
+"""like Gemma: two roles"""
 
 FUNCTIONS = TOOLS.replace(
     '{{- \'\n<tool_call>\n{"name": "\' + call.function.name + \'", "arguments": \' '
@@ -52,16 +52,16 @@ FUNCTIONS = TOOLS.replace(
     "{{- '\n<tool_call>\n<function=' + call.function.name + '>\n' }}{%- for key, value in call.function.arguments.items() %}"
     "{{- '<parameter=' + key + '>\n' + value + '\n</parameter>\n' }}{%- endfor %}{{- '</function>\n</tool_call>' }}",
 )
-"""calls in the XML of Qwen's coders"""
+"""tool calls in the XML format of Qwen-Coder"""
 
 HERE = Path(__file__).parent / "chat_templates"
 REAL = {file.stem: file.read_text(encoding="utf-8") for file in sorted(HERE.glob("*.jinja"))}
-"""of SmolLM2-135M-Instruct and Qwen2.5-Coder-1.5B-Instruct, word for word (both Apache-2.0)"""
+"""verbatim from SmolLM2-135M-Instruct and Qwen2.5-Coder-1.5B-Instruct (both Apache-2.0)"""
 ALL = {**REAL, "chatml": CHATML, "tools": TOOLS, "thinking": THINKING, "no-system": NO_SYSTEM, "functions": FUNCTIONS}
 
 
 def talking_tokenizer(template: str) -> PreTrainedTokenizerFast:
-    """One token per byte, and those that begin and end a message."""
+    """One token per byte, plus the tokens that begin and end a message."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -75,7 +75,7 @@ def talking_tokenizer(template: str) -> PreTrainedTokenizerFast:
 
 
 def talking_model(directory, template: str, context: int = 4096) -> str:
-    """A random Llama of a few thousand parameters that is spoken to in a chat template, saved."""
+    """A saved random Llama of a few thousand parameters with a chat template."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

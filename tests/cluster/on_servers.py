@@ -1,4 +1,4 @@
-"""What the tests on servers share: who is missing, and a policy on ranks and servers."""
+"""Shared by the tests on servers: a skip mark without vLLM, policies, requests and batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_vllm = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vLLM is not installed here; `make test-cluster` makes an environment that has it"
 )
 SMALL = TinySettings(vocab=512, hidden=64, layers=2, heads=2, kv_heads=1, intermediate=64, context=256)
-"""vLLM's attention on CPUs wants heads of at least 32"""
+"""vLLM's attention on CPUs needs a head size of at least 32"""
 ALONE = {"device": "cpu", "threads": 1}
 
 
@@ -43,7 +43,7 @@ def on_one(checkpoint: Path, **wished: Any) -> Any:
 
 
 def process_of(policy: ShardedPolicy, server: int = 0) -> int:
-    """Its process id."""
+    """The process id of a server."""
     assert policy.engine.servers is not None
     return int(str(policy.engine.servers._servers[server]).rpartition(" ")[2].rstrip(")"))
 

@@ -1,4 +1,4 @@
-"""Methods on two ranks and a vLLM server beside the local engine: the same episodes, the same credit, the same weights."""
+"""Methods on two ranks and a vLLM server give the same episodes, credit and weights as the local engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Opened = tuple[Any, Any, Path]
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy that has been shown enough to succeed now and then: where nobody does there is nothing to credit."""
+    """A policy pretrained by imitation to succeed sometimes; without any success there is no credit."""
     engine = get_engine("local")
     policy = engine.load(ModelSource("tiny-base", seed=0), engine.settings(device="cpu", threads=1))
     context = get_method("grpo")(**SMALL).build(WORLD, Kit(policy, tmp_path_factory.mktemp("kit"))).context
@@ -61,7 +61,7 @@ def opened(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ope
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_three_iterations_beside_the_local_engine(opened: Opened, tmp_path: Path, name: str) -> None:
+def test_three_iterations_match_the_local_engine(opened: Opened, tmp_path: Path, name: str) -> None:
     many, one, _ = opened
     loops = _loops(opened, tmp_path, name)
     credited = 0
@@ -85,9 +85,9 @@ def test_three_iterations_beside_the_local_engine(opened: Opened, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["opid", "reuserl"])
-def test_episodes_beside_learning_are_the_local_engines_in_that_order(opened: Opened, tmp_path: Path, name: str) -> None:
-    """Iteration n + 1 is played with the weights from before update n. One process has to do first the one and then the other;
-    companions that look back see the same, credits and weights are the same."""
+def test_overlapped_rollouts_match_the_local_engine_in_the_same_order(opened: Opened, tmp_path: Path, name: str) -> None:
+    """Iteration n + 1 is played with the weights from before update n. The local engine does the same one after the other; its
+    credits and weights must be equal, also for methods with companions."""
     beside, in_turn = _loops(opened, tmp_path, name)
     beside.overlap = True
     done = [beside.iterate(number) for number in range(1, ITERATIONS + 1)]
@@ -104,7 +104,7 @@ def test_episodes_beside_learning_are_the_local_engines_in_that_order(opened: Op
 
 
 def _loops(opened: Opened, place: Path, name: str) -> list[Loop]:
-    """Of the sharded engine and of the local one, as they began."""
+    """Loops of the sharded and the local engine, from the same initial weights."""
     many, one, start = opened
     many.load(start / "many")
     one.load(start / "one")

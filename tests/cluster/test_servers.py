@@ -1,4 +1,4 @@
-"""Sampling on vLLM servers: it says what the local sampler says, of the weights that the ranks have, and outlives a server."""
+"""Sampling on vLLM servers: samples match the local sampler, use the ranks' current weights, and survive a lost server."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def opened(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 
 @pytest.fixture()
 def fresh(opened: tuple[ShardedPolicy, Path]) -> ShardedPolicy:
-    """As it began, on the server that is there."""
+    """The policy with its initial weights, on the running server."""
     policy, start = opened
     policy.load(start)
     return policy
 
 
 class TestSampling(EngineConformance):
-    """What the kit asks of whoever samples; learning is the ranks', and they have been through it."""
+    """The sampling part of the engine conformance tests. The sharded engine's own tests cover training."""
 
     engine = replace(get_engine("sharded"), capabilities=frozenset({SAMPLING, SCORING, HIDDEN_STATES}))
 
@@ -79,13 +79,13 @@ class TestSampling(EngineConformance):
     ],
     ids=["plain", "top_p", "top_k", "greedy", "stops"],
 )
-def test_it_writes_what_the_local_sampler_writes(fresh: ShardedPolicy, model: Path, sampling: Sampling) -> None:
+def test_server_samples_match_the_local_sampler(fresh: ShardedPolicy, model: Path, sampling: Sampling) -> None:
     asked = requests()
     same(fresh.sample(asked, sampling), on_one(model).sample(asked, sampling))
 
 
 def test_new_weights_reach_the_server_before_the_next_request(fresh: ShardedPolicy, model: Path) -> None:
-    """The head is tied, prompts are long enough for a prefix cache: both would go on with the old weights if left alone."""
+    """A tied head and a prefix cache: without a reset, both would keep the old weights."""
     one, asked, sampling = on_one(model), requests(), Sampling(max_tokens=16)
     before = fresh.version
     for step in range(3):
@@ -98,14 +98,14 @@ def test_new_weights_reach_the_server_before_the_next_request(fresh: ShardedPoli
     assert len(files) == 1, "old versions are cleared away"
 
 
-def test_what_is_under_way_begins_again_with_new_weights(fresh: ShardedPolicy) -> None:
+def test_unfinished_requests_restart_with_new_weights(fresh: ShardedPolicy) -> None:
     asked, servers = requests(6), fresh.engine.servers
     assert servers is not None
     fresh.sample(asked[:1], Sampling(max_tokens=1))
     os.kill(process_of(fresh), signal.SIGSTOP)
     request_ids = servers.submit_all("default", [EngineRequest(0, r.prompt, r.seed, 60) for r in asked], Sampling())
     fresh.update(a_batch(asked), [Weighted()], 10 * LR)
-    # The order is there before the server goes on: otherwise it may finish one with the weights it has.
+    # The new weights are announced before the server resumes; otherwise it may finish a request with the old ones.
     with ThreadPoolExecutor(1) as beside:
         caught_up = beside.submit(servers.sync_weights, "default")
         time.sleep(3)
@@ -120,7 +120,7 @@ def test_what_is_under_way_begins_again_with_new_weights(fresh: ShardedPolicy) -
         np.testing.assert_allclose(said, fresh.logprobs([request.prompt], [tokens])[0], atol=1e-4)
 
 
-def test_held_weights_stay_while_others_are_learned(fresh: ShardedPolicy) -> None:
+def test_pinned_weights_are_used_during_an_update(fresh: ShardedPolicy) -> None:
     asked, sampling = requests(), Sampling(max_tokens=16)
     before, version = fresh.sample(asked, sampling), fresh.version
     with fresh.pin_weights():
@@ -134,11 +134,11 @@ def test_held_weights_stay_while_others_are_learned(fresh: ShardedPolicy) -> Non
 
 
 @pytest.mark.parametrize("how", ["killed while it waits", "killed while it writes", "stopped"])
-def test_a_lost_server_is_started_again_and_says_the_same(fresh: ShardedPolicy, how: str) -> None:
+def test_lost_server_is_restarted_and_gives_the_same_samples(fresh: ShardedPolicy, how: str) -> None:
     servers = fresh.engine.servers
     assert servers is not None
     asked, sampling = requests(24), Sampling(max_tokens=90)
-    fresh.update(a_batch(asked), [Weighted()], 10 * LR)  # the checkpoint alone would not do
+    fresh.update(a_batch(asked), [Weighted()], 10 * LR)  # so the weights differ from the checkpoint
     truth, restarted = fresh.sample(asked, sampling), servers.restarted
     process = process_of(fresh)
     if how == "killed while it waits":
@@ -148,12 +148,12 @@ def test_a_lost_server_is_started_again_and_says_the_same(fresh: ShardedPolicy, 
     else:
         os.kill(process, signal.SIGSTOP)
         servers._servers[0].timeout_s = 5.0
-        # The next one must not be hurried: its first steps take longer than that.
+        # Reset the timeout: the first steps of the restarted server take longer.
         threading.Timer(9.0, setattr, (servers._servers[0], "timeout_s", 120.0)).start()
     limits = {"stopped": "--engine.timeout_s"}
     with pytest.warns(UserWarning, match=rf"server 0 \(process {process}\) of 1 was lost: .*{limits.get(how, 'SIGKILL')}"):
         again = fresh.sample(asked, sampling)
-        if servers.restarted == restarted:  # it had finished before it was killed
+        if servers.restarted == restarted:  # the requests had finished before the kill
             time.sleep(0.2)
             again = fresh.sample(asked, sampling)
     same(again, truth)
@@ -162,14 +162,14 @@ def test_a_lost_server_is_started_again_and_says_the_same(fresh: ShardedPolicy, 
         os.kill(process, 0)
 
 
-def test_a_server_with_other_weights_is_refused(fresh: ShardedPolicy) -> None:
+def test_server_with_stale_weights_is_refused(fresh: ShardedPolicy) -> None:
     asked = requests()
     servers = fresh.engine.servers
     assert servers is not None
     fresh.sample(asked[:1], Sampling(max_tokens=1))
     fresh.update(a_batch(asked), [Weighted()], 10 * LR)
     handed = servers._transfer.publish("default", fresh.version)
-    stale = replace(handed, path="")  # as if its storage showed it nothing new
+    stale = replace(handed, path="")  # as if the shared directory still showed the old files
     with pytest.raises(TacitError, match=r"server 0 \(process \d+\) has other weights than the ranks.*--engine.exchange"):
         servers._servers[0].load_weights(stale, servers._transfer.probes)
     servers._servers[0].load_weights(handed, servers._transfer.probes)
@@ -201,8 +201,8 @@ def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
         many.close()
 
 
-def test_states_are_not_asked_for_while_the_ranks_learn(fresh: ShardedPolicy) -> None:
-    """They would be of the weights before the update or after it, as it happens; credit asks for them before the next."""
+def test_hidden_states_are_not_sampled_while_weights_are_pinned(fresh: ShardedPolicy) -> None:
+    """They could come from the weights before or after the update. Credit computes them before the next update."""
     asked, sampling = requests(4), Sampling(max_tokens=2)
     assert all(c.hidden is not None for c in fresh.sample(asked, sampling, hidden=HiddenState(1)))
     with fresh.pin_weights():

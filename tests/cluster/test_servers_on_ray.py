@@ -1,4 +1,4 @@
-"""Ranks and a server as Ray actors: they do what plain processes do, and a server that dies comes back."""
+"""Ranks and a server as Ray actors: they compute what processes compute, and a dead server is restarted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = needs_vllm
 ray = pytest.importorskip("ray", reason="Ray is not installed here; `make test-cluster` makes an environment that has it")
 
 
-def test_actors_are_servers(tmp_path: Path) -> None:
+def test_ray_actors_sample_like_one_process_and_restart(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path)
     many, one = on_servers(checkpoint, address="local", ranks=1), on_one(checkpoint)
     asked = [Request(np.arange(3, 20 + i), seed=i) for i in range(6)]

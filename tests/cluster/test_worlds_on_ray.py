@@ -1,4 +1,4 @@
-"""Worlds in Ray actors: they answer as in place, and one that dies costs no more than the world it played."""
+"""Worlds in Ray actors: they behave as in-process worlds, and a dead actor ends only the episode it was serving."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed here; `make test-c
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Two machines of two cores, as far as Ray can tell."""
+    """A simulated Ray cluster of two machines with two cores each."""
     from ray.cluster_utils import Cluster
 
     small = {"num_cpus": 2, "object_store_memory": 80_000_000}
@@ -45,7 +45,7 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def actors(cluster: Any) -> Iterator[RayLauncher]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TACIT_TRUST_CODE", "1")  # the address is not typed here
+        patch.setenv("TACIT_TRUST_CODE", "1")  # the address does not come from the command line
         yield RayLauncher(cluster.address, 2)
 
 
@@ -59,15 +59,15 @@ def episodes(pool: WorldPool, world: Environment, policy: Any, count: int) -> li
     return [(t.stop, t.final, [(s.observation, s.action, s.effective) for s in t.steps]) for t in played]
 
 
-def test_the_same_answers_as_in_place(actors: RayLauncher) -> None:
-    """Twenty episodes on two actors: more than either is handed at once."""
+def test_ray_actors_give_the_same_episodes_as_in_process(actors: RayLauncher) -> None:
+    """Twenty episodes on two actors, more than one batch for each."""
     world = get_environment("countdown")
     ours = episodes(WorkerPool(world.make, 2, 60.0, launcher=actors), world, ScriptedPolicy(stumble_through_countdown), 20)
     assert ours == episodes(InProcessPool(world.make), world, ScriptedPolicy(stumble_through_countdown), 20)
 
 
 class Counting:
-    """A world that counts, says whose process and which machine it is in, and dies or hangs of some words."""
+    """A world that counts steps, reports its process and machine, and dies or hangs on certain actions."""
 
     def reset(self, task: Task) -> Observation:
         self._count = 0
@@ -95,7 +95,7 @@ def told(answers: list[Any]) -> list[int]:
     return [int(answer.observation.text.split()[0]) for answer in answers]
 
 
-def test_an_actor_that_dies_or_hangs_ends_one_episode_and_the_others_go_on(actors: RayLauncher) -> None:
+def test_dead_or_hanging_actor_ends_only_one_episode(actors: RayLauncher) -> None:
     pool = WorkerPool(Counting, 2, 5.0, launcher=actors)
     try:
         process = [int(answer.text.split()[1]) for answer in pool.reset([COUNT] * 6)]
@@ -109,7 +109,7 @@ def test_an_actor_that_dies_or_hangs_ends_one_episode_and_the_others_go_on(actor
         assert told(others) == [3] * 4
         now = int(pool.step([(2, "on")])[0].observation.text.split()[1])
         assert now != process[2]
-        os.kill(now, signal.SIGKILL)  # while nobody waits for it: found out by whoever asks next
+        os.kill(now, signal.SIGKILL)  # while idle: the next request notices it
         lost, other = pool.step([(2, "on"), (4, "on")])
         assert lost.reason is StopReason.WORLD_ERROR and told([other]) == [4]
         assert [answer.text.split()[0] for answer in pool.reset([COUNT] * 3)] == ["0"] * 3
@@ -117,7 +117,7 @@ def test_an_actor_that_dies_or_hangs_ends_one_episode_and_the_others_go_on(actor
         pool.close()
 
 
-def test_scienceworlds_java_is_played_in_actors(actors: RayLauncher) -> None:
+def test_scienceworld_runs_in_ray_actors(actors: RayLauncher) -> None:
     world = get_environment("scienceworld")
     if world.remedy:
         pytest.skip(f"world 'scienceworld' {world.remedy}")
@@ -134,7 +134,7 @@ def test_scienceworlds_java_is_played_in_actors(actors: RayLauncher) -> None:
     assert seen[0] == seen[1]
 
 
-def test_a_command_plays_there(tmp_path: Path) -> None:
+def test_eval_command_plays_on_ray(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tacit", "eval", "expert", "--world", "countdown", "--tasks", "6", "--json"]
     found = []
     for name, there in (("here", []), ("there", ["--workers", "2", "--workers-at", "local"])):
@@ -145,14 +145,14 @@ def test_a_command_plays_there(tmp_path: Path) -> None:
     assert found[0] == found[1] and found[0]["success"] == 1.0
 
 
-def test_a_cluster_that_is_too_small_or_another_than_the_one_it_is_in_is_refused(cluster: Any, actors: RayLauncher) -> None:
+def test_too_small_or_conflicting_cluster_is_refused(cluster: Any, actors: RayLauncher) -> None:
     with pytest.raises(TacitError, match=r"workers = 99, but the Ray cluster at .* CPU\(s\) free.*--workers \d"):
         RayLauncher(cluster.address, 99)
     with pytest.raises(TacitError, match=r"--workers-at local, but this process is in the Ray cluster at '\S+' already"):
         RayLauncher("local", 2)
 
 
-def test_a_machine_that_is_gone_ends_one_episode_of_its_actor_and_the_others_go_on(cluster: Any, actors: RayLauncher) -> None:
+def test_lost_machine_ends_only_one_episode_of_its_actor(cluster: Any, actors: RayLauncher) -> None:
     pool = WorkerPool(Counting, 2, 60.0, launcher=actors)
     try:
         machines = [answer.text.split()[2] for answer in pool.reset([COUNT] * 4)]
@@ -161,7 +161,7 @@ def test_a_machine_that_is_gone_ends_one_episode_of_its_actor_and_the_others_go_
         gone = machines.index(second.node_id)
         cluster.remove_node(second, allow_graceful=False)
         count, broken = 0, list[int]()
-        while not broken and count < 300:  # its processes go a moment after it
+        while not broken and count < 300:  # its processes end a moment later
             time.sleep(0.1)
             count += 1
             answers = pool.step([(slot, "on") for slot in range(4)])

@@ -1,4 +1,4 @@
-"""Installed from a wheel, outside a checkout, it lists its recipes, trains, measures and reports."""
+"""Installed from a wheel, outside a checkout, the package lists recipes, trains, evaluates and reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def files_of_the_package() -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from a copy: a `build` folder of an earlier version would lend it files that it lacks."""
+    """Built from a copy, because a `build` folder of an earlier version could add missing files."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -45,11 +45,11 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory) -> Path:
-    """An environment with the wheel in it. It borrows the dependencies of ours, and not our tacit: the folders of a path file
-    are searched last, and the path files within them (an editable installation is one) are not read."""
+    """A virtual environment with the wheel. It uses our environment's dependencies but not our tacit: directories of a .pth
+    file are searched last, and .pth files inside them (such as an editable installation) are ignored."""
     place = tmp_path_factory.mktemp("environment") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
-    # Before it borrows: pip would take our own tacit for what is to be installed, and leave it at that.
+    # Install before adding the dependencies; otherwise pip would consider our own tacit as installed.
     pip = [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "install", "--quiet"]
     subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True, env=untouched())
     (own,) = place.glob("lib/python*/site-packages")
@@ -59,13 +59,13 @@ def environment(wheel, tmp_path_factory) -> Path:
 
 
 def untouched() -> dict[str, str]:
-    """The variables of this process that do not lead back to the checkout."""
+    """This process's environment without variables that point to the checkout."""
     return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TACIT"))}
 
 
 @pytest.fixture
 def told(environment, tmp_path):
-    """A command of the installed package in an empty directory, and what it printed."""
+    """Runs a command of the installed package in an empty directory and returns its output."""
 
     def run(program: str, *words: str) -> str:
         ran = subprocess.run(
@@ -82,7 +82,7 @@ def told(environment, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_wheel_has_every_file_of_the_package_and_the_licence(wheel):
+def test_wheel_contains_every_package_file_and_the_licence(wheel):
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert sorted(files_of_the_package() - packed) == []
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in packed)
@@ -90,7 +90,7 @@ def test_the_wheel_has_every_file_of_the_package_and_the_licence(wheel):
 
 
 @pytest.mark.slow
-def test_installed_it_trains_the_quickstart_outside_a_checkout(told, environment, tmp_path):
+def test_installed_package_trains_the_quickstart_outside_a_checkout(told, environment, tmp_path):
     assert Path(told("python", "-c", "import tacit; print(tacit.__file__)").strip()).is_relative_to(environment)
     listed = told("tacit", "list", "recipes")
     assert "quickstart" in listed and "comparisons/step-credit" in listed and "published/bipace-table4" in listed
@@ -105,7 +105,7 @@ def test_installed_it_trains_the_quickstart_outside_a_checkout(told, environment
         assert (ROOT / "tacit/report" / part).read_text(encoding="utf-8").splitlines()[-1] in page
 
 
-def test_messages_name_the_distribution_and_extras_that_it_has():
+def test_messages_name_the_distribution_and_existing_extras():
     assert PROJECT["name"] == tacit.DISTRIBUTION
     assert install_command("textworld") == f"`pip install '{PROJECT['name']}[textworld]'`"
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tacit").rglob("*.py")]
@@ -114,8 +114,8 @@ def test_messages_name_the_distribution_and_extras_that_it_has():
     assert not any("tacit[" in source for source in sources)
 
 
-def test_git_keeps_every_file_of_the_package():
-    """A pattern meant for a folder of runs once kept `tacit/runs/__init__.py` out of every clone."""
+def test_git_ignores_no_package_file():
+    """An ignore pattern for run folders once excluded `tacit/runs/__init__.py`."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     command = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "--", "tacit"]

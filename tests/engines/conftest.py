@@ -1,4 +1,4 @@
-"""A tiny policy of the local engine in a cache of its own and a tokenizer of bytes, each built once per test session."""
+"""Fixtures built once per session: a tiny policy of the local engine with its own cache, and a byte tokenizer."""
 
 from __future__ import annotations
 

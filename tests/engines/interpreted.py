@@ -1,4 +1,4 @@
-"""Triton's interpreter, for kernels where there is no GPU: in a process of its own, since it is chosen at import."""
+"""Runs kernels in Triton's interpreter, without a GPU. In a separate process, because Triton chooses it at import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# where a loop ends comes as an array of one number, which numpy takes for an index no more since 2.4
+# Loop bounds are arrays of one number. numpy 2.4 no longer accepts those as an index.
 PRELUDE = """
 from triton.runtime import interpreter
 if hasattr(interpreter, "_patch_lang_tensor"):
@@ -22,7 +22,7 @@ if hasattr(interpreter, "_patch_lang_tensor"):
 
 
 def assert_interpreted(program: str) -> None:
-    """The program ends without an error, its kernels interpreted. Skips where there is no triton, or none that can."""
+    """Runs the program with interpreted kernels; it must exit without an error. Skips if Triton is missing or cannot."""
     done = _run(PRELUDE + program, "1")
     if "InterpreterError: TypeError('only 0-dimensional arrays" in done.stderr:
         pytest.skip("this triton's interpreter takes a scalar for an array, which a loop's end may not be in this numpy (2.4)")
@@ -30,7 +30,7 @@ def assert_interpreted(program: str) -> None:
 
 
 def assert_compiled(program: str) -> None:
-    """The same of a program that compiles its kernels, for a GPU that need not be there."""
+    """Runs a program that compiles its kernels; no GPU is needed."""
     done = _run(program, "0")
     assert done.returncode == 0, done.stderr
 

@@ -124,7 +124,7 @@ def plain_logprobs(model, prompt, tokens, temperature: float = 1.0) -> np.ndarra
 
 
 def with_adapter(model):
-    """With a LoRA adapter that is not zero."""
+    """The model with a nonzero LoRA adapter."""
     targets = ["q_proj", "v_proj", "down_proj"]
     return get_peft_model(model, LoraConfig(r=4, target_modules=targets, init_lora_weights=False)).eval().get_base_model()
 
@@ -150,10 +150,10 @@ def cache_as_on_a_gpu(monkeypatch) -> None:
 
 def as_on_a_gpu(model, tokenizer, monkeypatch, varlen=False, **options) -> LocalSampler:
     """A sampler with fixed shapes and captured steps, as on a GPU; `varlen`: also prefills without padding. Checks that no
-    graph is replayed after something it reads has moved."""
+    graph is replayed after the weights it reads have moved."""
 
     def record(self, step):
-        step()  # the warm-up, which the caller undoes
+        step()  # the warm-up; the caller undoes it
 
         def again():
             decoder = sampler._llama

@@ -1,4 +1,4 @@
-"""Packaged bases: whole, small, and able to read."""
+"""Packaged bases: complete, small, and able to answer questions about prompts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def test_there_is_one_to_start_from():
+def test_tiny_base_is_packaged():
     assert "tiny-base" in BASES and set(BASES) <= {*BASE_SIZES, "tiny-base-1"}
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_its_manifest_says_what_it_is(name):
+def test_manifest_matches_the_packaged_files(name):
     place = base_path(name)
     manifest = read_manifest(place)
     assert {file: sha256((place / file).read_bytes()) for file in manifest["files"]} == manifest["files"]
@@ -49,13 +49,13 @@ def test_its_manifest_says_what_it_is(name):
     assert manifest["tokens"] > 1e7 and set(manifest["reads"]) == {f"{world} questions" for world in manifest["episodes"]}
 
 
-def test_the_package_stays_small():
+def test_package_data_stays_small():
     data = [file for file in PACKAGE.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")]
     assert sum(file.stat().st_size for file in data) < 8_000_000
     assert {file.parent.parent for file in data if file.suffix == ".safetensors"} == {FOLDER}
 
 
-def test_a_built_package_has_them():
+def test_package_data_pattern_includes_all_base_files():
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     (pattern,) = project["tool"]["setuptools"]["package-data"]["tacit.engines.models"]
     found = set((PACKAGE / "engines" / "models").glob(pattern))
@@ -64,13 +64,13 @@ def test_a_built_package_has_them():
 
 @pytest.fixture
 def copied(tmp_path, monkeypatch) -> Path:
-    """The packaged base where it may be damaged."""
+    """A copy of the packaged base that tests may damage."""
     monkeypatch.setattr(bases, "FOLDER", tmp_path)
     return Path(shutil.copytree(FOLDER / "tiny-base", tmp_path / "tiny-base"))
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json", "tokenizer_config.json"])
-def test_a_damaged_one_is_refused_with_the_file(copied, file):
+def test_damaged_base_is_refused_and_the_file_named(copied, file):
     assert base_path("tiny-base") == copied
     data = bytearray((copied / file).read_bytes())
     data[len(data) // 2] ^= 1
@@ -86,25 +86,25 @@ def test_a_damaged_one_is_refused_with_the_file(copied, file):
     ("text", "message"),
     [("{", "cannot be read"), ("[]", "does not say which files it has"), ('{"files": 3}', "does not say which files")],
 )
-def test_a_broken_manifest_is_refused(copied, text, message):
+def test_broken_manifest_is_refused(copied, text, message):
     (copied / "base.json").write_text(text)
     with pytest.raises(TacitError, match=f"tiny-base is no base: its base.json {message}"):
         base_path("tiny-base")
 
 
-def test_a_base_is_small_by_name_and_by_directory(tmp_path, copied):
+def test_base_is_recognized_as_small_by_name_and_directory(tmp_path, copied):
     assert is_small("tiny-base") and is_small(str(copied)) and not is_small(str(tmp_path))
 
 
 @pytest.mark.slow
-def test_it_reads_what_it_was_made_to_read():
+def test_base_answers_reading_questions_of_its_worlds():
     policy = load_policy("tiny-base", QUIET)
     worlds = [get_environment(name) for name in ("alfworld", "cooking")]
     right = measure_reading(policy, worlds, seed=11, each=120)
     assert set(right) == {"alfworld questions", "cooking questions"} and min(right.values()) >= 0.8, right
 
 
-def test_packed_it_is_the_model_that_was_trained_rounded(make_policy, tmp_path):
+def test_packed_base_is_the_trained_model_in_bfloat16(make_policy, tmp_path):
     policy = make_policy(seed=4)
     policy.save(tmp_path / "trained", optimizer=False)
     source = next((tmp_path / "trained").glob("**/config.json")).parent
@@ -118,7 +118,7 @@ def test_packed_it_is_the_model_that_was_trained_rounded(make_policy, tmp_path):
     assert again.encode_prompt("numbers: 3 4").tolist() == policy.encode_prompt("numbers: 3 4").tolist()
 
 
-def test_a_checkpoint_is_small_by_its_vocabulary(tmp_path):
+def test_checkpoint_with_a_small_vocabulary_is_small(tmp_path):
     inside = tmp_path / "model"
     inside.mkdir()
     for vocabulary, small in ((2048, True), (49152, False), ("many", False)):

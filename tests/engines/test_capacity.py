@@ -1,4 +1,4 @@
-"""A model that does not fit is refused before it is loaded, with settings that would fit."""
+"""A model that does not fit is refused before it is loaded; the message names settings that would fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPU = torch.device("cuda")
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The configuration of an 8B model, and no weight."""
+    """The config of an 8B model, without weights."""
     shape = SIZES["8B"]
     config = {"num_hidden_layers": shape.layers, "hidden_size": shape.width, "num_attention_heads": shape.heads}
     config |= {"num_key_value_heads": shape.kv_heads, "vocab_size": shape.vocabulary, "model_type": "llama"}
@@ -32,7 +32,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def said(monkeypatch):
-    """said(path, free bytes, **settings): what is warned of a model on such a GPU."""
+    """said(path, free bytes, **settings): the warnings for this model on such a GPU."""
 
     def check(path: Path, free: float, **settings) -> str:
         monkeypatch.setattr(capacity, "free_bytes", lambda device: int(free))
@@ -46,12 +46,12 @@ def said(monkeypatch):
 
 
 @pytest.mark.parametrize("config", ["", "[]", "{}", '{"model_type": "mamba"}'])
-def test_of_what_plans_do_not_know_nothing_is_said_here(tmp_path, said, config) -> None:
+def test_unknown_configs_give_no_warning(tmp_path, said, config) -> None:
     (tmp_path / "config.json").write_text(config)
     assert not said(tmp_path, 0)
 
 
-def test_what_does_not_fit_is_refused_and_what_cannot_be_trained_says_what_could_be(model, said) -> None:
+def test_model_too_large_is_refused_or_warned_with_settings_that_fit(model, said) -> None:
     with pytest.raises(
         OutOfGPUMemory, match=r"has 8,030,261,248 weights: 15\.0 GiB in bfloat16, and 8\.5 GiB of fused copies.* 23\.0 GiB free"
     ):
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_refused_and_what_cannot_be_trained_says_what_could
     assert "to train it use a larger GPU, or several" in said(model, 24 * GIB, lora_rank=1024)
 
 
-def test_a_cpu_and_a_name_are_not_asked(model, monkeypatch) -> None:
+def test_memory_is_not_checked_for_cpus_and_hub_names(model, monkeypatch) -> None:
     monkeypatch.setattr(capacity, "free_bytes", lambda device: 0)
     check_memory(str(model), torch.device("cpu"), torch.bfloat16, EngineSettings())
     check_memory("some/hub-id", GPU, torch.bfloat16, EngineSettings())

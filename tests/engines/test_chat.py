@@ -30,7 +30,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    """A tenth of what the client waits, so that pauses are real and short."""
+    """Shorter pauses between retries."""
     monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.05)
 
 
@@ -42,7 +42,7 @@ def requests(policy, *texts: str) -> list[Request]:
     return [Request(policy.encode_prompt(text), seed=i) for i, text in enumerate(texts)]
 
 
-def test_a_question_and_its_answer(monkeypatch):
+def test_request_carries_all_settings_and_the_answer_is_parsed(monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     with serving(lambda body: (200, says("hi", 12, 5, "length"))) as server:
         answer = client(server, key_variable="MY_KEY").complete(HELLO, seed=3 + (1 << 40), temperature=0.5)
@@ -52,7 +52,7 @@ def test_a_question_and_its_answer(monkeypatch):
     assert asked["seed"] == 3 and asked["temperature"] == 0.5 and server.keys == ["Bearer secret"]
 
 
-def test_no_key_is_no_header(monkeypatch):
+def test_no_authorization_header_without_a_key(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with serving(lambda body: (200, says("hi"))) as server:
         ChatClient(f"{server.url}/chat/completions", "m").complete(HELLO)
@@ -70,20 +70,20 @@ def test_no_key_is_no_header(monkeypatch):
         (400, {"error": "too long"}),
     ],
 )
-def test_answers_that_say_nothing_are_broken_and_not_asked_again(reply):
+def test_unusable_answers_are_errors_without_a_retry(reply):
     with serving(lambda body: reply) as server, pytest.raises(BrokenAnswer):
         client(server).complete(HELLO)
     assert len(server.asked) == 1
 
 
-def test_a_refused_prompt_gives_the_servers_own_words():
+def test_refused_prompt_reports_the_servers_message():
     message = "maximum context length is 4096 tokens"
     with serving(lambda body: (400, {"error": {"message": message}})) as server, pytest.raises(BrokenAnswer, match=message):
         client(server).complete(HELLO)
 
 
 @pytest.mark.parametrize("trouble", [(429, {}), (500, {}), (503, b"busy"), (0, b"")])
-def test_what_may_pass_is_asked_again_after_growing_pauses(trouble):
+def test_transient_errors_are_retried_with_growing_pauses(trouble):
     asked: list[float] = []
 
     def reply(body):
@@ -96,7 +96,7 @@ def test_what_may_pass_is_asked_again_after_growing_pauses(trouble):
     assert len(asked) == 4 and all(pause >= 0.05 * 2**attempt for attempt, pause in enumerate(pauses))
 
 
-def test_a_server_says_itself_how_long_to_wait():
+def test_retry_after_header_is_respected():
     number, began = count(), time.monotonic()
     late = (429, {}, {"Retry-After": "0.6"})
     with serving(lambda body: late if next(number) < 1 else (200, says("hi"))) as server:
@@ -118,7 +118,7 @@ def hanging(release):
     return hang
 
 
-def test_a_server_that_does_not_answer_in_time():
+def test_timeout_after_a_first_answer_is_retried_and_reported():
     release = threading.Event()
     with serving(answering_at_first(hanging(release))) as server:
         one = client(server, timeout_s=0.2, retries=1)
@@ -130,7 +130,7 @@ def test_a_server_that_does_not_answer_in_time():
     assert len(server.asked) == 3
 
 
-def test_a_server_that_never_answers_is_asked_once():
+def test_server_that_never_answered_is_asked_once():
     release, began = threading.Event(), time.monotonic()
     with serving(hanging(release)) as server:
         with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.1 s; .* wants a longer --timeout"):
@@ -146,7 +146,7 @@ def dripping(pause_s: float):
 
 
 @pytest.mark.parametrize("pause_s", [0.05, 1.0], ids=["drips", "stalls"])
-def test_an_answer_that_does_not_end_in_time_is_not_waited_for(pause_s):
+def test_slow_answer_body_times_out(pause_s):
     began = time.monotonic()
     with serving(lambda body: (200, dripping(pause_s))) as server:
         with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.3 s; .* wants a longer --timeout"):
@@ -154,14 +154,14 @@ def test_an_answer_that_does_not_end_in_time_is_not_waited_for(pause_s):
         assert time.monotonic() - began < 15 and len(server.asked) == 1
 
 
-def test_an_answer_that_breaks_off_is_asked_for_again():
+def test_truncated_answer_is_retried():
     number = count()
     with serving(lambda body: (200, iter([b'{"choices": ['])) if next(number) == 0 else (200, says("whole"))) as server:
         assert client(server).complete(HELLO).text == "whole"
     assert len(server.asked) == 2
 
 
-def test_a_first_request_that_only_fails_ends_it_after_a_few_tries_and_says_meanwhile_why():
+def test_failing_first_request_is_given_up_after_three_retries():
     seen = []
     with serving(lambda body: (seen.append(one.trouble), (500, {"error": {"message": "out of memory"}}))[1]) as server:
         one = client(server)
@@ -172,7 +172,7 @@ def test_a_first_request_that_only_fails_ends_it_after_a_few_tries_and_says_mean
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("asks_for", "pauses"), [("20", [0.5]), ("0.2", [0.2, 0.2, 0.1]), ("0.01", [0.01] * 6)])
-def test_a_server_that_never_answers_is_not_left_alone_for_as_long_as_it_asks(monkeypatch, asks_for, pauses):
+def test_retry_after_is_capped_before_the_first_answer(monkeypatch, asks_for, pauses):
     monkeypatch.setattr("tacit.engines.endpoint.client.FIRST_WAIT_S", 0.5)
     seen, began = [], time.monotonic()
     loading = 503, {"error": {"message": "loading"}}, {"Retry-After": asks_for}
@@ -184,7 +184,7 @@ def test_a_server_that_never_answers_is_not_left_alone_for_as_long_as_it_asks(mo
     assert seen == ["", *told] and sum(pauses) <= time.monotonic() - began < 15
 
 
-def test_a_server_that_has_answered_is_left_alone_for_as_long_as_it_asks(monkeypatch):
+def test_retry_after_is_not_capped_after_the_first_answer(monkeypatch):
     monkeypatch.setattr("tacit.engines.endpoint.client.FIRST_WAIT_S", 0.1)
     number = count()
     later = (429, {}, {"Retry-After": "0.3"})
@@ -197,7 +197,7 @@ def test_a_server_that_has_answered_is_left_alone_for_as_long_as_it_asks(monkeyp
 
 
 @pytest.mark.parametrize("reply", [(200, b"<html>sorry</html>"), (400, {"error": "no such parameter"})])
-def test_an_endpoint_none_of_whose_answers_can_be_used_is_given_up(reply):
+def test_endpoint_without_any_usable_answer_is_given_up(reply):
     with serving(lambda body: reply) as server:
         one = client(server)
         for _ in range(PATIENCE - 1):
@@ -207,7 +207,7 @@ def test_an_endpoint_none_of_whose_answers_can_be_used_is_given_up(reply):
             one.complete(HELLO)
 
 
-def test_prompts_that_are_refused_do_not_end_an_endpoint_that_has_answered():
+def test_refused_prompts_do_not_stop_an_endpoint_that_has_answered():
     with serving(answering_at_first(lambda body: (400, {"error": "too long"}))) as server:
         one = client(server)
         one.complete(HELLO)
@@ -223,7 +223,7 @@ def test_prompts_that_are_refused_do_not_end_an_endpoint_that_has_answered():
         (404, r"does not know.*\(model 'some-model'\): 404 who"),
     ],
 )
-def test_what_will_never_work_stops_at_once(status, message, monkeypatch):
+def test_permanent_errors_stop_without_a_retry(status, message, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     reply = (status, {"error": {"message": "who are you?"}})
     with serving(lambda body: reply) as server, pytest.raises(TacitError, match=message):
@@ -231,14 +231,14 @@ def test_what_will_never_work_stops_at_once(status, message, monkeypatch):
     assert len(server.asked) == 1
 
 
-def test_a_key_that_is_refused_is_told_from_one_that_is_not_there(monkeypatch):
+def test_refused_key_names_its_environment_variable(monkeypatch):
     monkeypatch.setenv("MY_KEY", "wrong")
     refused = pytest.raises(TacitError, match=r"refuses the key \(key from \$MY_KEY\): 401 who")
     with serving(lambda body: (401, {"error": {"message": "who?"}})) as server, refused:
         ChatClient(server.url, "m", "MY_KEY").complete(HELLO)
 
 
-def test_nobody_there():
+def test_unreachable_server_is_retried_and_reported():
     with serving(lambda body: (200, says("hi"))) as server:
         url = server.url
     began = time.monotonic()
@@ -247,7 +247,7 @@ def test_nobody_there():
     assert time.monotonic() - began >= 0.05 + 0.1, "it may have been starting: asked three times"
 
 
-def test_a_server_that_only_fails_is_given_up():
+def test_server_that_fails_many_requests_in_a_row_is_given_up():
     with serving(answering_at_first(lambda body: (500, {"error": "out of memory"}))) as server:
         one = client(server, retries=0)
         one.complete(HELLO)
@@ -261,25 +261,25 @@ def test_a_server_that_only_fails_is_given_up():
 @pytest.mark.parametrize(
     ("url", "model", "message"), [("localhost:8000", "m", "must begin with http"), ("http://x", "", "--model")]
 )
-def test_addresses_that_are_none(url, model, message):
+def test_invalid_url_or_model_name_is_refused(url, model, message):
     with pytest.raises(TacitError, match=message):
         ChatClient(url, model)
 
 
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
-def test_an_address_may_end_where_it_likes(ending):
+def test_url_suffixes_are_normalized(ending):
     with serving(lambda body: (200, says("hi"))) as server:
         assert ChatClient(server.url.removesuffix("/v1") + ending, "m").complete(HELLO).text == "hi"
     assert server.asked[0]["path"] == "/v1/chat/completions"
 
 
-def test_without_the_package_the_remedy_is_said(monkeypatch):
+def test_missing_openai_package_is_refused_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(TacitError, match=r"pip install 'tacit-agents\[endpoints\]'"):
         ChatClient("http://localhost", "m")
 
 
-def test_a_policy_asks_in_parallel_and_answers_in_order():
+def test_policy_samples_in_parallel_and_keeps_the_order():
     barrier = threading.Barrier(4)
 
     def reply(body):
@@ -297,7 +297,7 @@ def test_a_policy_asks_in_parallel_and_answers_in_order():
     assert sorted(asked["seed"] for asked in server.asked) == list(range(8))
 
 
-def test_a_broken_answer_is_an_empty_completion():
+def test_unusable_answer_becomes_an_empty_completion():
     number = count()
     with serving(lambda body: (200, says(None)) if next(number) == 1 else (200, says("fine"))) as server:
         policy = ChatPolicy(client(server), concurrency=1)
@@ -307,7 +307,7 @@ def test_a_broken_answer_is_an_empty_completion():
     assert server.asked[0]["top_k"] == 5
 
 
-def test_a_key_that_is_refused_ends_the_whole_batch():
+def test_refused_key_stops_the_whole_batch():
     with serving(lambda body: (401, {"error": "no"})) as server:
         policy = ChatPolicy(client(server), concurrency=2)
         with pytest.raises(TacitError, match="refuses the key"):
@@ -315,8 +315,8 @@ def test_a_key_that_is_refused_ends_the_whole_batch():
     assert len(server.asked) < 50
 
 
-def test_episodes_go_at_their_own_pace_and_no_more_are_under_way_than_allowed():
-    """The first task's one answer comes when all others have had theirs: in lockstep it never would."""
+def test_episodes_run_at_their_own_pace_within_the_concurrency_limit():
+    """The first task is answered only after all other episodes have finished. In lockstep it would never be."""
     world = get_environment("countdown")
     context = History(world.wording("full"), turns=0, admissible=False, style="bare")
     tasks = world.tasks("train", 4, 0)
@@ -336,7 +336,7 @@ def test_episodes_go_at_their_own_pace_and_no_more_are_under_way_than_allowed():
     assert [len(t) for t in played] == [3] * 4 and len(server.asked) == 12 and server.busiest == 2
 
 
-def test_whoever_is_stopped_need_not_wait_for_a_slow_server():
+def test_closing_a_scheduler_does_not_wait_for_a_slow_server():
     stopped = threading.Event()
 
     def slow(body):
@@ -355,7 +355,7 @@ def test_whoever_is_stopped_need_not_wait_for_a_slow_server():
         stopped.set()
 
 
-def test_an_error_costs_no_answer_that_came_before_it():
+def test_error_keeps_the_answers_received_before_it():
     def answer(request):
         if request.seed == 2:
             raise TacitError("the key is refused")
@@ -372,20 +372,20 @@ def test_an_error_costs_no_answer_that_came_before_it():
     assert came[:2] == [0, 1] and 2 not in came
 
 
-def test_text_is_cut_after_the_first_stop_string_and_keeps_it():
+def test_text_is_cut_after_the_first_stop_string():
     assert cut("<action>go</action> and then", ("</action>",)) == "<action>go</action>"
     assert cut("go east\nthen", ("</action>", "\n")) == "go east\n" and cut("go", ("\n",)) == "go" and cut("go", ()) == "go"
 
 
-def test_text_survives_the_way_through_tokens():
+def test_text_round_trips_through_tokens():
     policy = ChatPolicy(ChatClient("http://localhost", "m"))
     assert (
         policy.decode(policy.encode_prompt("naïve ≠ 日本")) == "naïve ≠ 日本" and policy.encode_prompt("ab").dtype == np.int64
     )
 
 
-def test_a_panel_played_over_http():
-    """Broken answers are turns that do not parse; the episode and the evaluation go on. Tokens are the server's count."""
+def test_panel_is_evaluated_over_http():
+    """An unusable answer is an invalid action; the episode and the evaluation continue. Token counts come from the server."""
     world = get_environment("countdown")
     panel = Panel.of(world, "test", 6)
     context = History(world.wording("full"), turns=2, admissible=True, style="tags")

@@ -1,4 +1,4 @@
-"""What endpoints say that is not quite an answer: the model's own failure is a turn of its own, and not the server's."""
+"""Unusual endpoint answers. A failure of the model is a completion; only a failure of the server is an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HALF = "\ud83d"
 
 
 def answer(content, finish: str = "stop", **message):
-    """What is read of a chat completion with this message."""
+    """The parsed answer of a chat completion with this message."""
     return read_answer(
         json.dumps({"choices": [{"message": {"content": content, **message}, "finish_reason": finish}]}).encode()
     )
@@ -26,7 +26,7 @@ def call(arguments, name: str = "act"):
     return {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def test_half_a_character_is_a_question_mark_wherever_it_is_said():
+def test_lone_surrogate_in_an_answer_becomes_a_question_mark():
     spoken = answer(f"x {HALF} y", reasoning_content=f"hm {HALF}", tool_calls=[call(json.dumps({"action": f"go {HALF}"}))])
     assert (spoken.text, spoken.thought, dict(spoken.calls[0].arguments)) == ("x ? y", "hm ?", {"action": "go ?"})
     assert answer("a whole \U0001f600").text == "a whole \U0001f600"
@@ -37,43 +37,43 @@ def test_half_a_character_is_a_question_mark_wherever_it_is_said():
     assert [completion.text for completion in said] == ["look ?", "look ?"]
 
 
-def test_half_a_character_in_what_a_server_says_of_its_failure():
+def test_lone_surrogate_in_an_error_message_becomes_a_question_mark():
     with serving(lambda body: (400, {"error": {"message": f"cannot read {HALF}"}})) as server:
         policy = ChatPolicy(ChatClient(server.url, "m"))
         policy.sample([Request(policy.encode_prompt("hello"), 0)], Sampling())
     assert policy.broken == ["400 cannot read ?"]
 
 
-def test_a_thought_that_was_cut_off_is_a_turn_that_was_cut_off():
+def test_answer_with_only_a_truncated_thought_is_unfinished():
     cut = answer(None, "length", reasoning_content="Let me think about 26 and")
     assert (cut.text, cut.thought, cut.finished) == ("", "Let me think about 26 and", False)
 
 
 @pytest.mark.parametrize("arguments", ["{not json", '["go"]', "go"])
 @pytest.mark.parametrize("content", [None, ""])
-def test_a_call_that_cannot_be_read_is_told_as_it_came(content, arguments):
+def test_unparsable_tool_call_is_returned_as_text(content, arguments):
     said = answer(content, tool_calls=[call(arguments)])
     assert (said.text, said.calls, said.finished) == (arguments, (), True)
 
 
-def test_a_refusal_is_an_answer():
+def test_refusal_text_is_the_answer():
     assert answer(None, refusal="I cannot do that.").text == "I cannot do that."
     assert answer("", refusal=None).text == "", "a model may say nothing"
 
 
-def test_a_text_in_parts_is_one_text():
+def test_text_parts_are_joined():
     parts = [{"type": "text", "text": "<action>"}, {"type": "image_url"}, {"type": "text", "text": f"go{HALF}</action>"}]
     assert answer(parts).text == "<action>go?</action>"
 
 
 @pytest.mark.parametrize("message", [{}, {"tool_calls": []}, {"tool_calls": [3]}, {"refusal": None, "reasoning": " "}])
 @pytest.mark.parametrize("content", [None, [], 3, [{"type": "image_url"}]])
-def test_an_answer_with_nothing_at_all_in_it_is_broken(content, message):
+def test_empty_answer_is_broken(content, message):
     with pytest.raises(BrokenAnswer, match="no text, no thought and no call"):
         answer(content, **message)
 
 
-def test_the_models_own_failures_are_turns_and_no_broken_server():
+def test_failures_of_the_model_are_completions_and_not_server_errors():
     replies = iter([{"reasoning_content": "hm"}, {"tool_calls": [call("{not json")]}, {"refusal": "no"}])
     reply = lambda body: (200, {"choices": [{"message": {"content": None, **next(replies)}, "finish_reason": "length"}]})  # noqa: E731
     with serving(reply) as server:

@@ -1,4 +1,4 @@
-"""The CPU decode step computes what the reference layer does."""
+"""The CPU decode step matches the reference layer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def cpu_steps(monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2"])
-def test_samples_what_the_reference_step_does(family, tokenizer, cpu_steps, monkeypatch):
+def test_cpu_step_samples_the_same_tokens_as_the_reference_step(family, tokenizer, cpu_steps, monkeypatch):
     model = make_model(family)
-    for name, parameter in model.named_parameters():  # norms and biases begin as ones and zeros
+    for name, parameter in model.named_parameters():  # norms and biases start trivial: make them matter
         if parameter.ndim == 1:
             parameter.data.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(len(name)))
     requests = make_requests(make_prompts(5))
@@ -42,13 +42,13 @@ def test_samples_what_the_reference_step_does(family, tokenizer, cpu_steps, monk
 
 
 @pytest.mark.parametrize("how", ["qk_norm", "bfloat16"])
-def test_other_models_use_the_reference_step(how, tokenizer, cpu_steps):
+def test_unsupported_models_use_the_reference_step(how, tokenizer, cpu_steps):
     model = make_model("qwen3") if how == "qk_norm" else make_model("llama").to(torch.bfloat16)
     LocalSampler(model, tokenizer, "cpu").sample(make_requests(make_prompts(3)), SPOKEN)
     assert not cpu_steps
 
 
-def test_first_layer_table(tokenizer, cpu_steps, monkeypatch):
+def test_first_layer_table_gives_the_same_samples(tokenizer, cpu_steps, monkeypatch):
     requests = make_requests(make_prompts(5))
     known = LocalSampler(make_model("qwen2"), tokenizer, "cpu").sample(requests, SPOKEN)
     monkeypatch.setattr(llama, "QKV_TABLE_LIMIT", 0)
@@ -60,7 +60,7 @@ def test_first_layer_table(tokenizer, cpu_steps, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["embed_tokens.weight", "layers.0.input_layernorm.weight", "layers.0.self_attn.k_proj.weight"])
-def test_first_layer_table_follows_weights(name, tokenizer, cpu_steps):
+def test_first_layer_table_is_rebuilt_when_weights_change(name, tokenizer, cpu_steps):
     """The embedding and the first norm are not copied, so only the table can be stale."""
     model, requests = make_model("llama-untied-bias"), make_requests(make_prompts(5))
     sampler = LocalSampler(model, tokenizer, "cpu")

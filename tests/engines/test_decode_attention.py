@@ -19,7 +19,7 @@ for heads in ((3, 3, 64), (2, 6, 128), (1, 16, 16), (2, 1, 32)):
 assert decode_attention._check_decode_kernel(torch.device("cpu"), torch.float16, 2, 6, 64)
 """
 
-# three steps of three rows at their own positions; what no step has written are zeros, which both ways read
+# Three steps of three rows, each at its own position. Both paths read zeros where no step has written.
 IN_A_MODEL = """
 import torch
 from tacit.engines.local.fast import kv_cache
@@ -47,10 +47,10 @@ def test_interpreted_kernel_matches_torch(program):
     assert_interpreted(program)
 
 
-def test_positions_are_split_only_where_sms_would_idle(monkeypatch):
+def test_positions_are_split_only_if_sms_would_idle(monkeypatch):
     """The fastest measured numbers of splits on a device with 132 SMs."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
-    device = torch.device("cuda", 77)  # no other test's: the answer is remembered
+    device = torch.device("cuda", 77)  # a device that no other test uses, because the result is cached
     splits = {programs: decode_attention._choose_splits(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
     assert splits == {2: 8, 32: 4, 48: 4, 128: 1, 192: 1, 512: 1}
 

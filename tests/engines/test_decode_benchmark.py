@@ -1,4 +1,4 @@
-"""The benchmark of one decode step times it with adapters and without, and says how far it is from the model's own pass."""
+"""The decode benchmark times a step with and without adapters and reports its difference from the model's own pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("rank", [2, 16])
-def test_a_step_is_timed_and_is_the_models_own(rank: int) -> None:
+def test_decode_benchmark_reports_times_and_a_small_error(rank: int) -> None:
     few = ("--rank", str(rank), "--rows", "2,3", "--before", "9", "--repeats", "1")
     done = run_script(ROOT / "benchmarks" / "decode_step.py", "--device", "cpu", *few, "--json")
     assert done.code == 0, done.err

@@ -22,7 +22,7 @@ print(torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKS
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("device", "said"), [("cuda", "True :4096:8"), ("cpu", "False None")])
-def test_what_is_set(device, said, monkeypatch):
+def test_enable_determinism_sets_torch_and_cublas_only_for_cuda(device, said, monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     done = subprocess.run([sys.executable, "-c", SAYS.format(device=device)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == said
@@ -51,15 +51,15 @@ print(asked, torch.is_deterministic_algorithms_warn_only_enabled())
 
 
 @pytest.mark.slow
-def test_attention_is_not_left_at_a_warning():
-    """Torch's flash kernel keeps an order only where `warn_only` is off, and says so in its source and its warning."""
+def test_flash_attention_backward_runs_without_warn_only():
+    """Torch's flash kernel fixes the order of sums only if `warn_only` is off; its source and its warning say so."""
     done = subprocess.run([sys.executable, "-c", IN_BACKWARD], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[False, False] True"
 
 
 def learned(make_policy, device: str) -> str:
-    """The digest after five steps on rows that share prompts, long ones: a query's gradient is a sum over blocks of 128 keys,
-    and a sum of two has the same bits in either order."""
+    """The digest after five steps on long shared prompts. A query's gradient is a sum over blocks of 128 keys. A sum of two
+    has the same bits in either order, so prompts need more blocks."""
     policy = make_policy(device=device, repeatable=True, token_budget=4096, context=1024)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(3, 200, 600) for _ in range(4)] * 4
@@ -71,7 +71,7 @@ def learned(make_policy, device: str) -> str:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_run_again_has_the_same_bits(device, make_policy):
+def test_repeated_training_is_bit_identical(device, make_policy):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     assert learned(make_policy, device) == learned(make_policy, device)

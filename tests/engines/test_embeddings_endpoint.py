@@ -1,4 +1,4 @@
-"""Vectors over HTTP, from a real server on this machine."""
+"""Embeddings over HTTP, from a real server on this machine."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def vector_of(text: str) -> list[float]:
 
 
 def embedding(body):
-    """In no order: each vector says which text it is of."""
+    """Vectors in reverse order; each carries the index of its text."""
     data = [{"index": i, "embedding": vector_of(text)} for i, text in enumerate(body["input"])]
     return 200, {"data": data[::-1], "model": body["model"]}
 
 
 def after(first: int, then):
-    """As it should for `first` requests, and then something else."""
+    """Valid answers to the first requests, then `then`."""
     left = iter(range(first))
     return lambda body: embedding(body) if next(left, None) is not None else then(body)
 
 
-def test_texts_go_in_batches_and_come_back_in_order(monkeypatch):
+def test_texts_are_sent_in_batches_and_vectors_keep_their_order(monkeypatch):
     monkeypatch.setenv("SOME_KEY", "sesame")
     texts = [f"text {'x' * (i % 7)} {i}" for i in range(2 * BATCH + 3)]
     with serving(embedding) as server:
@@ -43,13 +43,13 @@ def test_texts_go_in_batches_and_come_back_in_order(monkeypatch):
     assert {asked["model"] for asked in server.asked} == {"some-model"}
 
 
-def test_without_a_key_none_is_sent_and_nothing_is_asked_for_nothing():
+def test_no_key_header_and_no_request_for_empty_input():
     with serving(embedding) as server:
         assert EmbeddingClient(f"{server.url}/embeddings", "m")([]).shape == (0, 3)
     assert server.keys == [None]
 
 
-def test_what_may_pass_is_asked_again():
+def test_transient_errors_are_retried():
     trouble = iter([(429, {"error": "slow down"}), (503, {"error": "loading"}), (0, None)])
     with serving(after(1, lambda body: next(trouble, None) or embedding(body))) as server:
         assert EmbeddingClient(server.url, "m")(["a", "b"]).shape == (2, 3)
@@ -69,14 +69,14 @@ def test_what_may_pass_is_asked_again():
         ((200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'), "not finite"),
     ],
 )
-def test_what_never_comes_is_found_out_when_it_is_made(reply, message, monkeypatch):
+def test_unusable_endpoint_is_refused_when_the_client_is_created(reply, message, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with serving(lambda body: reply) as server, pytest.raises(TacitError, match=message):
         EmbeddingClient(server.url, "m")
     assert len(server.asked) == 1
 
 
-def test_one_that_fails_later_is_an_error_after_its_retries():
+def test_later_failure_is_an_error_after_the_retries():
     with serving(after(1, lambda body: (500, {"error": "out of memory"}))) as server:
         encode = EmbeddingClient(server.url, "m", retries=2)
         with pytest.raises(TacitError, match=r"sends no vectors for 1 texts .*500 out of memory"):
@@ -84,7 +84,7 @@ def test_one_that_fails_later_is_an_error_after_its_retries():
     assert len(server.asked) == 4
 
 
-def test_another_model_behind_the_same_name_is_refused():
+def test_changed_vector_dimension_is_refused():
     with serving(after(1, lambda body: (200, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}))) as server:
         encode = EmbeddingClient(server.url, "m")
         with pytest.raises(TacitError, match="vectors of 2 dimensions now, and sent 3 before"):
@@ -94,12 +94,12 @@ def test_another_model_behind_the_same_name_is_refused():
 @pytest.mark.parametrize(
     ("url", "model", "message"), [("localhost:1", "m", "--embedding-url"), ("http://x", "", "--encoder NAME")]
 )
-def test_addresses_and_names_that_are_none(url, model, message):
+def test_invalid_url_or_model_name_is_refused(url, model, message):
     with pytest.raises(TacitError, match=message):
         EmbeddingClient(url, model)
 
 
-def test_nobody_there():
+def test_unreachable_server_is_reported():
     with serving(embedding) as server:
         url = server.url
     with pytest.raises(TacitError, match=r"nobody answers at .*Is the server running"):

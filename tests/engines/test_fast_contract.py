@@ -43,7 +43,7 @@ def gradients(policy, batch: Batch) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("settings", [{}, LORA], ids=["full", "lora"])
-def test_logprobs_and_gradients_agree(make_policy, rows, device, settings) -> None:
+def test_logprobs_and_gradients_match_the_plain_path(make_policy, rows, device, settings) -> None:
     fast, plain = make_pair(make_policy, device, **settings)
     exact = device == "cpu"
     assert plain.engine.model.packed_decoder is None and fast.engine.model.packed_decoder is not None
@@ -63,7 +63,7 @@ def test_logprobs_and_gradients_agree(make_policy, rows, device, settings) -> No
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("settings", [{}, LORA], ids=["full", "lora"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_p=0.9), Sampling(temperature=0.0)])
-def test_a_cpu_samples_the_same_tokens(make_policy, rows, settings, sampling) -> None:
+def test_same_tokens_are_sampled_on_a_cpu(make_policy, rows, settings, sampling) -> None:
     fast, plain = make_pair(make_policy, "cpu", **settings)
     requests = [Request(prompt, seed=i, max_tokens=12) for i, prompt in enumerate(rows[0])]
     for ours, theirs in zip(fast.sample(requests, sampling), plain.sample(requests, sampling), strict=True):
@@ -73,7 +73,7 @@ def test_a_cpu_samples_the_same_tokens(make_policy, rows, settings, sampling) ->
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_samples_what_it_scores(make_policy, rows) -> None:
+def test_sampled_logprobs_match_the_scorer_on_a_gpu(make_policy, rows) -> None:
     """bfloat16 may draw another token; the sampled log-probabilities must still be those of the plain scorer."""
     requests = [Request(prompt, seed=i, max_tokens=12) for i, prompt in enumerate(rows[0])]
     fast, plain = make_pair(make_policy, "cuda")
@@ -84,7 +84,7 @@ def test_a_gpu_samples_what_it_scores(make_policy, rows) -> None:
         assert np.abs(sampled - np.concatenate(scored)).mean() < 0.1
 
 
-def test_updates_stay_together(make_policy, rows) -> None:
+def test_logprobs_stay_equal_after_several_updates(make_policy, rows) -> None:
     fast, plain = make_pair(make_policy, "cpu")
     for _ in range(3):
         for policy in (fast, plain):
@@ -93,7 +93,7 @@ def test_updates_stay_together(make_policy, rows) -> None:
         np.testing.assert_allclose(ours, theirs, atol=1e-3)
 
 
-def test_probes_answer_no_while_fast_paths_are_off(monkeypatch) -> None:
+def test_capability_probes_return_false_while_fast_paths_are_off(monkeypatch) -> None:
     runs = []
     probe = capability_probe(lambda size: not runs.append(size))
     with fast_paths(False):
@@ -106,6 +106,6 @@ def test_probes_answer_no_while_fast_paths_are_off(monkeypatch) -> None:
         assert not can_compile(torch.device("cuda"))
 
 
-def test_a_fixed_choice_is_checked() -> None:
+def test_invalid_choice_for_fast_is_refused() -> None:
     with pytest.raises(TacitError, match="fast = 'never' must be one of auto, off"):
         EngineSettings(fast="never")  # type: ignore[arg-type]

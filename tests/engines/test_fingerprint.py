@@ -1,4 +1,4 @@
-"""The fingerprint of a base: the same for the same model, however it is stored, and another for anything else."""
+"""The fingerprint of a base: equal for the same model in any storage, different for any other model."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def edit_json(file: Path, **values) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-def test_how_it_is_stored_does_not_matter(checkpoint: Path, copy: Path) -> None:
-    """In two files, with another note in them, and by another version of the library."""
+def test_fingerprint_does_not_depend_on_the_storage_format(checkpoint: Path, copy: Path) -> None:
+    """Two files, other metadata, and another version of transformers."""
     tensors = load_file(copy / "model.safetensors")
     names = sorted(tensors)
     (copy / "model.safetensors").unlink()
@@ -43,7 +43,7 @@ def test_how_it_is_stored_does_not_matter(checkpoint: Path, copy: Path) -> None:
     assert fingerprint(copy) == fingerprint(checkpoint) and len(fingerprint(copy)) == 64
 
 
-def test_what_it_computes_and_reads_does(checkpoint: Path, copy: Path) -> None:
+def test_fingerprint_changes_with_weights_config_and_tokenizer(checkpoint: Path, copy: Path) -> None:
     seen = {fingerprint(checkpoint)}
     tensors = load_file(copy / "model.safetensors")
     name = sorted(tensors)[0]
@@ -69,7 +69,7 @@ def test_damaged_files_are_named(copy: Path) -> None:
         fingerprint(copy)
 
 
-def test_older_formats_are_hashed_as_they_are(copy: Path) -> None:
+def test_pytorch_bin_files_are_hashed_as_bytes(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     (copy / "pytorch_model.bin").write_bytes(b"weights")
     first = fingerprint(copy)
@@ -77,5 +77,5 @@ def test_older_formats_are_hashed_as_they_are(copy: Path) -> None:
     assert fingerprint(copy) != first
 
 
-def test_a_directory_is_itself(checkpoint: Path) -> None:
+def test_checkpoint_directory_of_a_directory_is_itself(checkpoint: Path) -> None:
     assert checkpoint_directory(str(checkpoint)) == checkpoint

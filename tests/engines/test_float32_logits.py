@@ -13,7 +13,7 @@ from tacit.engines.local.fast import projections as module
 from tacit.engines.local.fast.projections import has_float32_output, linear_float32
 
 
-def test_float32_logits_and_model_dtype_gradients():
+def test_linear_float32_gives_float32_logits_and_bfloat16_gradients():
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(n, 32, generator=generator).to(torch.bfloat16).requires_grad_() for n in (5, 40))
     logits = linear_float32(x, weight)
@@ -31,7 +31,7 @@ def test_float32_logits_and_model_dtype_gradients():
     )  # a frozen head, as with adapters
 
 
-def test_fallback_rounds(monkeypatch):
+def test_fallback_rounds_logits_to_bfloat16(monkeypatch):
     x = torch.randn(3, 16).to(torch.bfloat16)
     monkeypatch.setattr(module, "has_float32_output", lambda device, dtype: False)
     on_a_gpu = type("Weight", (), {"dtype": torch.bfloat16, "device": torch.device("cuda")})()
@@ -46,7 +46,7 @@ def is_rounded(logits: torch.Tensor) -> bool:
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}, {"lora_rank": 4, "lora_targets": ("q_proj", "lm_head")}])
 def test_scorer_and_sampler_do_not_round_logits(make_policy, monkeypatch, settings):
     policy, seen = make_policy(dtype="bfloat16", **settings), []
-    adapted = "lm_head" in settings.get("lora_targets", ())  # such a head speaks for itself
+    adapted = "lm_head" in settings.get("lora_targets", ())  # an adapted head rounds its logits
     model, sample_tokens = policy.engine.model, decoding.sample_tokens
     hidden = torch.randn(4, model.width, generator=torch.Generator().manual_seed(0)).bfloat16()
     with torch.no_grad():

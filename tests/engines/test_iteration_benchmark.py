@@ -1,4 +1,4 @@
-"""The benchmark of a whole iteration says what each phase took, and what became of its peers."""
+"""The benchmark of a whole iteration reports the time of each phase and the results of other libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*arguments: str | Path) -> Forked:
 
 
 @pytest.mark.slow
-def test_phases_and_peers_as_json():
+def test_benchmark_reports_phases_and_peers_as_json():
     few = ("--episodes", "8", "--prompt-tokens", "40", "--new-tokens", "4", "--turns", "2", "--repeats", "1")
     done = run("--device", "cpu", *few, "--grow", "turns=1,2", "--json")
     assert done.code == 0, done.err
@@ -36,7 +36,7 @@ def test_phases_and_peers_as_json():
 
 
 @pytest.mark.slow
-def test_even_episodes_have_as_many_turns():
+def test_even_episodes_have_equally_many_turns():
     few = ("--episodes", "8", "--prompt-tokens", "20", "--new-tokens", "2", "--turns", "3", "--repeats", "1", "--alone")
     found = [json.loads(run("--device", "cpu", *few, *more, "--json").out.splitlines()[-1]) for more in ((), ("--even",))]
     uneven, even = (one["measured"][0] for one in found)
@@ -44,7 +44,7 @@ def test_even_episodes_have_as_many_turns():
 
 
 @pytest.mark.slow
-def test_completions_are_as_long_as_said_and_nothing_ends_early(monkeypatch):
+def test_completion_lengths_match_the_setting_and_episodes_do_not_end_early(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import iteration
 
@@ -55,13 +55,13 @@ def test_completions_are_as_long_as_said_and_nothing_ends_early(monkeypatch):
     assert len(lengths) == 32 and min(lengths) >= 30 and max(lengths) <= 90
 
 
-def test_a_wrong_thing_to_grow_is_an_error():
+def test_unknown_setting_for_grow_is_an_error():
     done = run("--grow", "rows=3")
     assert done.code == 2 and "rows=3: it takes episodes, turns, prompt_tokens, new_tokens" in done.err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="it would start")
-def test_a_missing_vllm_is_reported(monkeypatch, tmp_path):
+def test_missing_or_failing_vllm_is_reported(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from vllm_peer import beside_vllm
 
@@ -74,8 +74,8 @@ def test_a_missing_vllm_is_reported(monkeypatch, tmp_path):
     assert "CUDA out of memory" in why(tmp_path)
 
 
-def test_vllm_is_asked_for_every_turn_at_each_episodes_own_pace(monkeypatch, tmp_path):
-    """One engine for all works; a turn is asked for when the one before it is written, whatever the other episodes do."""
+def test_vllm_gets_each_turn_as_soon_as_the_previous_one_finishes(monkeypatch, tmp_path):
+    """One engine serves all workloads. A turn is requested when the previous one is written, without waiting for others."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from vllm_peer import beside_vllm
 
@@ -87,7 +87,7 @@ def test_vllm_is_asked_for_every_turn_at_each_episodes_own_pace(monkeypatch, tmp
     assert [len(found[name]["seconds"]) for name in works] == [2, 2]
     assert [found[name]["tokens"] for name in works] == [5, 7]
     asked = (tmp_path / "log").read_text().split()
-    assert asked[0] == "made:13:2"  # room for the longest prompt with what follows it, and for all episodes
+    assert asked[0] == "made:13:2"  # context for the longest prompt with its completion, and slots for all episodes
     assert asked[1:] == 3 * ["1@0", "2@0"] + 3 * ["3@0", "6@0", "4@1", "5@2"]  # prompt@step
 
 

@@ -25,14 +25,14 @@ def raising(error: Exception):
     return agrees
 
 
-def test_one_that_is_right_is_used_in_silence():
+def test_correct_kernel_is_used_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert is_kernel_usable("gates", GPU, lambda: True)
         assert not is_kernel_usable("gates", torch.device("cpu"), raising(AssertionError("nobody asks"))), "they are for GPUs"
 
 
-def test_one_that_is_not_used_is_said():
+def test_rejected_kernel_is_reported_in_a_warning():
     with pytest.warns(UserWarning, match="the Triton kernel for gates is not used on cuda.*results differ from torch"):
         assert not is_kernel_usable("gates", GPU, lambda: False)
     with pytest.warns(UserWarning, match="draws is not used on cuda.*: no compiler$"):
@@ -41,11 +41,11 @@ def test_one_that_is_not_used_is_said():
         assert not is_kernel_usable("draws", GPU, raising(AssertionError()))
 
 
-def test_a_shortage_says_nothing_of_a_kernel():
+def test_out_of_memory_in_a_probe_is_raised():
     with pytest.raises(torch.OutOfMemoryError):
         is_kernel_usable("gates", GPU, raising(torch.OutOfMemoryError("no room")))
 
 
-def test_a_launch_is_made_where_its_tensors_are():
+def test_on_tensor_device_passes_all_arguments():
     launch = on_tensor_device(lambda tensor, by, more=0: tensor * by + more)
     assert launch(torch.ones(2), 3, more=1).tolist() == [4, 4]

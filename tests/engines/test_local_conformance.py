@@ -1,4 +1,4 @@
-"""The local engine passes what every engine has to, also with adapters alone and cut as finely as can be."""
+"""The local engine passes the engine conformance tests."""
 
 from __future__ import annotations
 

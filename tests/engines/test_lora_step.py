@@ -1,4 +1,4 @@
-"""The LoRA decode step computes what the model with its adapters does."""
+"""The LoRA decode step matches the model with its adapters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 """
 
 
-# 2048 + 0.75 + 0.5 rounds to 2050 in float16; added one by one, both would be lost
+# 2048 + 0.75 + 0.5 rounds to 2050 in float16. Added one by one, both terms would be lost.
 ROUNDED_ONCE = """
 import torch
 from types import SimpleNamespace
@@ -107,7 +107,7 @@ def _check(peft, sampler, requests: list[Request] | None = None) -> list[float]:
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3"])
 @pytest.mark.parametrize("limit", [0, 32 * 32 + 1, 1 << 24])
-def test_samples_what_the_model_does(family, limit, tokenizer, kernels, monkeypatch):
+def test_lora_step_logprobs_match_the_model(family, limit, tokenizer, kernels, monkeypatch):
     """With all, some or none of the single matrices too large to be stacked with A."""
     monkeypatch.setattr(projections, "STACK_LORA_LIMIT", limit)
     peft = _make_adapted(family)
@@ -115,7 +115,7 @@ def test_samples_what_the_model_does(family, limit, tokenizer, kernels, monkeypa
     assert kernels
 
 
-def test_update_switch_and_disable_adapters(tokenizer, kernels, monkeypatch):
+def test_adapters_can_be_updated_switched_and_disabled(tokenizer, kernels, monkeypatch):
     """Graphs are replayed until something moves, then captured again."""
     peft = _make_adapted("qwen2")
     sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch)
@@ -148,13 +148,13 @@ def test_update_switch_and_disable_adapters(tokenizer, kernels, monkeypatch):
         (["o_proj", "up_proj", "down_proj"], True),
     ],
 )
-def test_reference_step_where_a_matrix_has_no_adapter(targets, known, tokenizer, kernels, monkeypatch):
+def test_reference_step_is_used_if_a_matrix_has_no_adapter(targets, known, tokenizer, kernels, monkeypatch):
     peft = _make_adapted("qwen2", targets)
     _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
     assert bool(kernels) == known
 
 
-def test_a_head_with_an_adapter(tokenizer, kernels, monkeypatch):
+def test_lm_head_may_have_an_adapter(tokenizer, kernels, monkeypatch):
     peft = _make_adapted("llama-untied-bias", [*TARGETS, "lm_head"])
     _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
     assert kernels

@@ -18,7 +18,7 @@ def a_batch() -> Batch:
 
 
 def rounded(policy, dtype: torch.dtype):
-    """The policy with weights of the size that large models have, and of bfloat16."""
+    """Scales the weights to the size they have in large models and rounds them to bfloat16."""
     with torch.no_grad():
         for tensor in policy.engine.model.hf.state_dict().values():
             tensor.copy_((tensor.float() * (4.0 if tensor.ndim > 1 else 1.0)).bfloat16().to(dtype))
@@ -27,7 +27,7 @@ def rounded(policy, dtype: torch.dtype):
 
 
 def learned(policy, steps: int = 10) -> float:
-    """How far the loss has come down."""
+    """The decrease of the loss."""
     batch = a_batch()
     losses = [policy.update(batch, [Imitation()], LR)["loss"] for _ in range(steps)]
     return losses[0] - losses[-1]
@@ -44,7 +44,7 @@ def coarse(make_policy):
 
 
 @pytest.mark.slow
-def test_a_model_in_bfloat16_learns_as_one_in_float32(exact, coarse, monkeypatch, make_policy):
+def test_bfloat16_model_learns_as_fast_as_float32(exact, coarse, monkeypatch, make_policy):
     expected, found = learned(exact), learned(coarse)
     assert found == pytest.approx(expected, rel=0.15)
     on_grid = rounded(make_policy(dtype="bfloat16"), torch.bfloat16)
@@ -52,7 +52,7 @@ def test_a_model_in_bfloat16_learns_as_one_in_float32(exact, coarse, monkeypatch
     assert learned(on_grid) < 0.6 * expected, "and from the grid it would not"
 
 
-def test_masters_leave_the_grid_only_as_far_as_nobody_sees_and_only_once(coarse):
+def test_master_weights_are_dithered_once_within_rounding(coarse):
     weights, before = coarse.engine.member("default").weights, coarse.digest()
     on_grid = {name: p.detach().clone() for name, p in weights.live.items()}
     weights.dither_masters()
@@ -68,7 +68,7 @@ def test_masters_leave_the_grid_only_as_far_as_nobody_sees_and_only_once(coarse)
     assert coarse.engine.digest(masters=False) == before
 
 
-def test_a_policy_in_float32_has_nowhere_to_go(exact):
+def test_dithering_does_not_change_a_float32_policy(exact):
     weights, before = exact.engine.member("default").weights, exact.digest()
     weights.dither_masters()
     assert exact.digest() == before

@@ -1,4 +1,4 @@
-"""Out of memory retries with smaller budgets give the same result. Errors are simulated."""
+"""Retries with a smaller budget after running out of memory give the same result. The errors are simulated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def no_room(size: int) -> torch.OutOfMemoryError:
     return torch.OutOfMemoryError(f"{size} do not fit")
 
 
-def test_the_budget_is_halved_until_it_fits_and_room_is_made_each_time():
+def test_budget_is_halved_with_a_cleanup_until_the_work_fits():
     budget, tried, rooms = AdaptiveBudget(1000, CPU), [], []
 
     def work(budget: int) -> str:
@@ -49,7 +49,7 @@ def test_the_budget_is_halved_until_it_fits_and_room_is_made_each_time():
     assert tried == [1000, 500, 250] and rooms == [1, 2] and (budget.current, budget.limit) == (250, 1000)
 
 
-def test_where_nothing_is_left_to_cut_the_error_is_raised():
+def test_out_of_memory_is_raised_at_the_minimum_budget():
     tried = []
 
     def work(budget: int) -> None:
@@ -61,7 +61,7 @@ def test_where_nothing_is_left_to_cut_the_error_is_raised():
     assert tried == [100, 50, 30]
 
 
-def test_the_tensors_of_a_failed_attempt_are_gone_when_room_is_made():
+def test_tensors_of_a_failed_attempt_are_freed_before_cleanup():
     kept: list[weakref.ref] = []
 
     def work(budget: int) -> None:
@@ -77,8 +77,8 @@ def test_the_tensors_of_a_failed_attempt_are_gone_when_room_is_made():
     assert len(kept) == 2
 
 
-def test_a_failed_attempt_is_gone_even_if_its_error_is_held_by_a_frame_of_its_own():
-    """As in a compiler, which keeps the error that it raises again; until the collector came, nothing else would fit."""
+def test_failed_attempt_is_freed_when_its_error_references_its_own_frame():
+    """A compiler keeps the error that it raises again. That reference cycle would hold the tensors until garbage collection."""
     budget, attempts = AdaptiveBudget(8, torch.device("cpu")), []
 
     def attempt(size: int) -> int:
@@ -104,7 +104,7 @@ def test_a_failed_attempt_is_gone_even_if_its_error_is_held_by_a_frame_of_its_ow
     assert len(attempts) == 3
 
 
-def test_a_cpu_is_never_crowded_and_has_nothing_to_give_back(monkeypatch):
+def test_cpu_is_never_nearly_full_and_frees_no_cuda_cache(monkeypatch):
     def refuse(*_):
         raise AssertionError("this asks a GPU")
 
@@ -115,14 +115,14 @@ def test_a_cpu_is_never_crowded_and_has_nothing_to_give_back(monkeypatch):
 
 
 @pytest.mark.parametrize(("free", "crowded"), [(20, True), (25, False), (90, False)])
-def test_a_gpu_is_crowded_by_what_is_free_of_it(monkeypatch, free, crowded):
+def test_gpu_with_little_free_memory_is_nearly_full(monkeypatch, free, crowded):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
     assert is_nearly_full(torch.device("cuda")) is crowded
 
 
 @dataclass
 class Short:
-    """Imitation, on a machine on which micro-batches with more tokens than this do not fit; the first `spared` do."""
+    """Imitation that runs out of memory on micro-batches of more than `most` tokens. The first `spared` calls never fail."""
 
     most: int
     spared: int = 0
@@ -143,7 +143,7 @@ def weights(policy) -> dict[str, torch.Tensor]:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}, {"dtype": "bfloat16"}])
-def test_an_update_that_did_not_fit_at_first_ends_as_one_that_did(make_policy, rows, settings):
+def test_update_retried_after_out_of_memory_gives_the_same_weights(make_policy, rows, settings):
     batch = Batch.imitation(*rows)
     whole, finer = make_policy(token_budget=80, **settings), make_policy(token_budget=40, **settings)
     short = make_policy(token_budget=80, **settings)
@@ -162,7 +162,7 @@ def test_an_update_that_did_not_fit_at_first_ends_as_one_that_did(make_policy, r
     assert all(p.grad is None for p in short.engine.model.hf.parameters())
 
 
-def test_later_updates_begin_with_what_did_fit(make_policy, rows):
+def test_later_updates_start_with_the_reduced_budget(make_policy, rows):
     policy, batch = make_policy(token_budget=80), Batch.imitation(*rows)
     policy.update(batch, [Short(most=14)], 1e-2)
     after = Short(most=14)
@@ -170,7 +170,7 @@ def test_later_updates_begin_with_what_did_fit(make_policy, rows):
     assert max(after.seen) <= 14
 
 
-def test_what_can_be_made_again_is_given_up_first(make_policy, rows):
+def test_out_of_memory_in_an_update_releases_the_samplers_cache(make_policy, rows):
     policy = make_policy(token_budget=80)
     request = [Request(np.arange(5, 15), seed=3)]
     before = policy.sample(request, Sampling(max_tokens=6))
@@ -181,7 +181,7 @@ def test_what_can_be_made_again_is_given_up_first(make_policy, rows):
     assert policy.sample(request, Sampling(max_tokens=6))[0].tokens.tolist() == before[0].tokens.tolist()
 
 
-def test_an_update_that_never_fits_says_so_and_moves_nothing(make_policy, rows):
+def test_update_that_never_fits_is_refused_and_changes_no_weights(make_policy, rows):
     policy = make_policy(token_budget=80)
     before = policy.digest()
     with pytest.raises(TacitError, match=r"out of GPU memory in an update, even with a single row .* 37 tokens"):
@@ -198,7 +198,7 @@ def out_of_memory_above(most: int, work: Callable, size: Callable) -> Callable:
     return tried
 
 
-def test_scores_that_did_not_fit_at_first_are_the_same(make_policy, rows, monkeypatch):
+def test_scores_retried_after_out_of_memory_are_the_same(make_policy, rows, monkeypatch):
     prompts, completions = rows
     whole, short = make_policy(token_budget=80), make_policy(token_budget=80)
     model = short.engine.model
@@ -217,31 +217,31 @@ def test_scores_that_did_not_fit_at_first_are_the_same(make_policy, rows, monkey
         short.logprobs(prompts, completions)
 
 
-def test_completions_that_did_not_fit_at_first_are_the_same(make_policy, monkeypatch):
+def test_completions_retried_after_out_of_memory_are_the_same(make_policy, monkeypatch):
     requests = [Request(np.arange(3, 6 + n % 4), seed=n) for n in range(11)]
     sampling = Sampling(max_tokens=8)
     expected = make_policy().sample(requests, sampling)
     policy = make_policy()
     join, advance = LlamaDecodeBatch.prefill, LlamaDecodeBatch.decode
-    # There is room for ten prompts, and for three rows once they write.
+    # Ten prompts fit in a prefill, and three rows in a decode step.
     monkeypatch.setattr(LlamaDecodeBatch, "prefill", out_of_memory_above(10, join, lambda table, new, *_: len(new.slots_N)))
     monkeypatch.setattr(LlamaDecodeBatch, "decode", out_of_memory_above(3, advance, lambda table, noise, *_: len(noise)))
     found = policy.sample(requests, sampling)
     assert [c.tokens.tolist() for c in found] == [c.tokens.tolist() for c in expected]
     sampler = policy.engine.sampler
-    assert sampler.slot_budget.current == 2  # 11, 5, 2
+    assert sampler.slot_budget.current == 2  # halved from 11 to 5 to 2
     monkeypatch.setattr(LlamaDecodeBatch, "decode", out_of_memory_above(0, advance, lambda table, noise, *_: len(noise)))
     with pytest.raises(TacitError, match="out of GPU memory while sampling one completion at a time, of 3 prompt tokens"):
         policy.sample(requests, sampling)
 
 
-def test_a_few_requests_at_the_end_do_not_lower_what_is_sampled_at_once(make_policy):
+def test_small_last_batch_does_not_lower_the_slot_budget(make_policy):
     policy = make_policy(max_batch=4)
     policy.sample([Request(np.arange(3, 9), seed=n) for n in range(6)], Sampling(max_tokens=4))
     assert policy.engine.sampler.slot_budget.current == 4
 
 
-def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, rows, monkeypatch):
+def test_cuda_cache_is_emptied_once_per_phase_when_nearly_full(make_policy, rows, monkeypatch):
     policy, given = make_policy(), []
     monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: True)
     monkeypatch.setattr(engine_module, "empty_cache", given.append)
@@ -257,7 +257,7 @@ def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, ro
     assert len(given) == 2
 
 
-def test_a_cache_that_grows_lets_go_of_the_old_one_first(monkeypatch):
+def test_growing_kv_cache_frees_the_old_one_first(monkeypatch):
     cache = KeyValueCache(AttentionShape(2, 1, 2, 4, 0.5, torch.float32, torch.device("cpu")))
     cache.resize(2, 8)
     views = [weakref.ref(tensor) for tensor in (*cache._keys, *cache._values)]
@@ -274,7 +274,7 @@ def test_a_cache_that_grows_lets_go_of_the_old_one_first(monkeypatch):
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_what_recordings_work_in_is_not_free_though_torch_does_not_count_it_as_used(monkeypatch, device):
+def test_unallocated_memory_in_cuda_graph_pools_is_not_counted_as_free(monkeypatch, device):
     def segment(on, total, allocated, pool):
         return {"device": on, "total_size": total, "allocated_size": allocated, "segment_pool_id": pool}
 
@@ -288,7 +288,7 @@ def test_what_recordings_work_in_is_not_free_though_torch_does_not_count_it_as_u
 
 
 class FakeGPU:
-    """As much of torch.cuda as recording a step takes; `fails` are the recordings that raise."""
+    """The part of torch.cuda that captures a step. `fails` maps the number of a capture to the error it raises."""
 
     def __init__(self, monkeypatch, fails):
         self.streams, self.given_back, self.recorded, self._fails = [], 0, 0, fails
@@ -318,7 +318,7 @@ class FakeGPU:
 
     def record(self, graph, pool, stream, capture_error_mode):
         self.recorded += 1
-        self.current = stream  # as torch leaves it where the end of a recording raises
+        self.current = stream  # torch leaves it like this if the end of a capture raises
         if self.recorded in self._fails:
             raise self._fails[self.recorded]
         return nullcontext()
@@ -327,7 +327,7 @@ class FakeGPU:
         self.given_back += 1
 
 
-def test_recordings_try_their_steps_on_one_stream_and_give_back_when_forgotten(monkeypatch):
+def test_graph_warmups_share_one_stream_and_clearing_graphs_frees_memory(monkeypatch):
     gpu, graphs = FakeGPU(monkeypatch, {}), CudaGraphs(enabled=True)
     graphs.clear()
     assert gpu.given_back == 0
@@ -338,8 +338,8 @@ def test_recordings_try_their_steps_on_one_stream_and_give_back_when_forgotten(m
     assert len(graphs) == 0 and gpu.given_back == 1
 
 
-def test_what_a_trial_that_fails_has_begun_is_waited_for(monkeypatch):
-    """It writes where others read: in the cache, behind a prompt."""
+def test_failed_warmup_is_synchronized_with_the_current_stream(monkeypatch):
+    """It may still be writing to the KV cache that later work reads."""
     gpu, graphs = FakeGPU(monkeypatch, {}), CudaGraphs(enabled=True)
 
     def step():
@@ -350,7 +350,7 @@ def test_what_a_trial_that_fails_has_begun_is_waited_for(monkeypatch):
     assert gpu.ours.waits_for is gpu.streams[0]
 
 
-def test_a_recording_without_room_is_a_shortage_and_not_the_end_of_recording(monkeypatch):
+def test_out_of_memory_during_capture_does_not_disable_cuda_graphs(monkeypatch):
     gpu = FakeGPU(monkeypatch, {2: no_room(1), 4: RuntimeError("this device cannot")})
     graphs = CudaGraphs(enabled=True)
     graphs.run("a", nothing, lambda: nothing)

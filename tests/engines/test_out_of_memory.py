@@ -1,4 +1,4 @@
-"""Out of memory anywhere in an update leaves the weights it would have had; checkpoints stay sound. Errors are simulated."""
+"""Running out of memory anywhere in an update does not change its result, and checkpoints stay valid. Errors are simulated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tacit.losses.surrogates import Imitation
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 
 LOADING = "CUDA error: out of memory"
-"""what is said where the driver finds no room, as for a kernel that is loaded on first use"""
+"""the driver's own message, for example when a kernel is loaded on first use"""
 
 
 def shortage() -> Exception:
@@ -30,7 +30,7 @@ def shortage() -> Exception:
 
 
 def short_once(work: Callable, at: int = 1, error: Exception | None = None, late: bool = False) -> Callable:
-    """`work`, but its call number `at` fails: before it has done anything, or afterwards."""
+    """`work`, but call number `at` fails: before the work, or after it (`late`)."""
     calls = []
 
     def tried(*arguments, **options):
@@ -45,7 +45,7 @@ def short_once(work: Callable, at: int = 1, error: Exception | None = None, late
 
 
 class ShortInBackward:
-    """Imitation, of which the backward pass of the second micro-batch fails when it has come as far as the loss's beginning."""
+    """Imitation whose backward pass fails in the second micro-batch."""
 
     needs: frozenset[str] = frozenset()
 
@@ -95,7 +95,7 @@ PLACES = {
         *((place, {"dtype": "bfloat16"}) for place in ("backward", "adding up", "norm")),
     ],
 )
-def test_wherever_it_runs_out_the_weights_end_as_if_it_had_not(make_policy, monkeypatch, place, settings):
+def test_weights_are_the_same_wherever_an_update_runs_out_of_memory(make_policy, monkeypatch, place, settings):
     finer, short = make_policy(token_budget=50, **settings), make_policy(token_budget=100, **settings)
     batches = a_batch(0), a_batch(1), a_batch(2)
     for batch in batches:
@@ -103,13 +103,13 @@ def test_wherever_it_runs_out_the_weights_end_as_if_it_had_not(make_policy, monk
     PLACES[place](monkeypatch)
     term = ShortInBackward() if place == "backward" else Imitation()
     budgets = [short.update(batch, [term], 1e-2).get("token_budget") for batch in batches]
-    assert budgets == [50.0] * 3  # cut finer once, and no more than once
+    assert budgets == [50.0] * 3  # the budget was halved exactly once
     ours, theirs = weights(short), weights(finer)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert short.engine.member("default").steps == 3
 
 
-def test_a_step_that_ends_half_way_is_not_taken_for_one_that_did_not_begin(make_policy, monkeypatch):
+def test_out_of_memory_in_the_middle_of_an_optimizer_step_is_an_error(make_policy, monkeypatch):
     policy = make_policy()
     policy.update(a_batch(), [Imitation()], 1e-2)
     optimizer = policy.engine.member("default").weights.optimizer
@@ -118,13 +118,13 @@ def test_a_step_that_ends_half_way_is_not_taken_for_one_that_did_not_begin(make_
         policy.update(a_batch(), [Imitation()], 1e-2)
 
 
-def test_a_checkpoint_that_finds_no_room_at_first_is_written_whole(make_policy, monkeypatch, tmp_path):
+def test_checkpoint_is_written_completely_after_out_of_memory(make_policy, monkeypatch, tmp_path):
     policy, other = make_policy(), make_policy()
     policy.update(a_batch(), [Imitation()], 1e-2)
     policy.sample([Request(np.arange(5, 15))], Sampling(max_tokens=3))
     monkeypatch.setattr(checkpoint, "_write", short_once(checkpoint._write))
     policy.save(tmp_path / "saved")
-    assert policy.engine.sampler._llama is None  # what can be made again was given up
+    assert policy.engine.sampler._llama is None  # the sampler released its cache
     other.load(tmp_path / "saved")
     assert other.digest() == policy.digest()
     for policy_ in (policy, other):
@@ -132,9 +132,9 @@ def test_a_checkpoint_that_finds_no_room_at_first_is_written_whole(make_policy, 
     assert other.digest() == policy.digest()
 
 
-def test_weights_leave_the_gpu_before_they_are_made_float32_for_their_digest():
+def test_digest_moves_weights_to_the_cpu_before_converting_them():
     class OnGPU:
-        """As much of a tensor as a digest takes."""
+        """The part of a tensor that a digest uses."""
 
         shape = (2,)
 
@@ -154,7 +154,7 @@ def test_weights_leave_the_gpu_before_they_are_made_float32_for_their_digest():
 
 
 class NoMoments(dict):
-    """A checkpoint's tensors, which find no room on the GPU so many times."""
+    """A checkpoint's tensors, whose moments fail with out of memory `times` times."""
 
     times = 1
 
@@ -165,7 +165,7 @@ class NoMoments(dict):
         return super().__getitem__(name)
 
 
-def test_a_checkpoint_that_finds_no_room_is_not_called_damaged(make_policy, monkeypatch, tmp_path):
+def test_out_of_memory_while_loading_is_not_reported_as_damage(make_policy, monkeypatch, tmp_path):
     policy, other = make_policy(), make_policy()
     policy.update(a_batch(), [Imitation()], 1e-2)
     policy.save(tmp_path / "saved")
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_finds_no_room_is_not_called_damaged(make_policy, monk
 
 
 @pytest.mark.parametrize("what", ["reference", "masters"])
-def test_what_cannot_be_cut_has_the_memory_that_the_sampler_only_keeps(make_policy, monkeypatch, what):
+def test_indivisible_allocations_can_use_the_samplers_cache_memory(make_policy, monkeypatch, what):
     policy = make_policy(dtype="bfloat16")
     policy.sample([Request(np.arange(5, 15))], Sampling(max_tokens=3))
     sampler = policy.engine.sampler
@@ -202,7 +202,7 @@ def test_what_cannot_be_cut_has_the_memory_that_the_sampler_only_keeps(make_poli
     assert sampler._llama is None
 
 
-def test_what_was_counted_for_a_plan_is_gone_before_twice_as_much_is(make_policy, monkeypatch):
+def test_first_memory_probe_is_freed_before_the_second(make_policy, monkeypatch):
     policy, losses, count, add = make_policy(), [], update.count_saved_bytes, update.LossMetrics.add
 
     def counted(*arguments):

@@ -1,4 +1,4 @@
-"""Rollouts at their own pace over the local engine: repeatable bit for bit, and the same words as in lockstep."""
+"""Rollouts where each episode runs at its own pace: repeatable bit for bit, with the same tokens as in lockstep."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def steps(groups: list[Group]) -> list:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"max_batch": 5}, {"lora_rank": 4}])
-def test_the_same_bits_again_and_the_same_words_as_in_lockstep(make_policy, settings):
+def test_paced_rollout_is_repeatable_and_matches_lockstep(make_policy, settings):
     policy = make_policy(**settings)
     paced = play(policy)
     lengths = {len(step.completion.tokens) for step in steps(paced)}
@@ -47,7 +47,7 @@ def test_the_same_bits_again_and_the_same_words_as_in_lockstep(make_policy, sett
 
 
 @pytest.mark.slow
-def test_steps_say_which_weights_wrote_them_and_scores_agree(make_policy, rows):
+def test_steps_carry_the_weight_version_and_match_the_scorer(make_policy, rows):
     policy = make_policy()
     for version in range(2):
         played = steps(play(policy))

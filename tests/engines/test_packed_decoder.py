@@ -41,7 +41,7 @@ def grouped_rows() -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def check_own_states_and_gradients(model: LanguageModel, kept) -> None:
-    """The flat pass and the model's own, over these of the grouped rows."""
+    """Compares the packed pass with the model's own over the `kept` rows."""
     prompts, completions = grouped_rows()
     rows = np.array(kept)
     weights_TD = None
@@ -62,7 +62,7 @@ def check_own_states_and_gradients(model: LanguageModel, kept) -> None:
 @pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3", "Mistral"])
 @pytest.mark.parametrize("kept", [range(7), [1, 4], [0, 3, 6], [0, 6, 3], [5, 2], [2, 3], [4]])
-def test_states_and_gradients_are_the_models_own(family: str, kept) -> None:
+def test_hidden_states_and_gradients_match_transformers(family: str, kept) -> None:
     model = LanguageModel(build(family, **({"sliding_window": None} if family == "Mistral" else {})))
     assert model.packed_decoder is not None
     check_own_states_and_gradients(model, kept)
@@ -76,8 +76,8 @@ def test_shared_prompts_are_computed_once() -> None:
 
 
 @pytest.mark.parametrize("drops_out, expected", [(False, 6), (True, 12)])
-def test_a_token_that_comes_again_is_projected_once_in_the_first_layer(make_policy, monkeypatch, drops_out, expected) -> None:
-    """Unless an adapter drops some of what it reads: then no two places read the same."""
+def test_repeated_tokens_are_projected_once_in_the_first_layer(make_policy, monkeypatch, drops_out, expected) -> None:
+    """Not with LoRA dropout, where each position has its own mask."""
     policy = make_policy(lora_rank=2, lora_dropout=0.5)
     model, read = policy.engine.model, []
     together = fast_packed._concat_linear
@@ -89,7 +89,7 @@ def test_a_token_that_comes_again_is_projected_once_in_the_first_layer(make_poli
     assert packed.num_tokens == 12 and read[0] == expected and read[2] == 12
 
 
-def test_the_docstring_example() -> None:
+def test_docstring_example_of_make_packed_batch() -> None:
     packed = make_packed_batch([np.array([5, 6]), np.array([5, 6])], [np.array([7, 8]), np.array([9])], np.array([0, 1]))
     assert packed.tokens_N.tolist() == [5, 6, 7]
     assert packed.source_T.tolist() == [1, 2, 1] and packed.targets_T.tolist() == [7, 8, 9]
@@ -97,7 +97,7 @@ def test_the_docstring_example() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=30), st.integers(1, 80))
-def test_buckets_hold_every_row_once_and_keep_the_budget(rows: list[tuple[int, int]], budget: int) -> None:
+def test_every_row_is_in_exactly_one_batch_within_the_token_budget(rows: list[tuple[int, int]], budget: int) -> None:
     prompts = [np.full(3 * which + 2, which) for which, _ in rows]
     completions = [np.ones(length, int) for _, length in rows]
     cut = plan_packed_batches(prompts, completions, np.arange(len(rows)), budget)
@@ -110,7 +110,7 @@ def test_buckets_hold_every_row_once_and_keep_the_budget(rows: list[tuple[int, i
     "family, changes",
     [("Llama", {"hidden_act": "gelu"}), ("Mistral", {"sliding_window": 4}), ("Gemma2", {"head_dim": 8}), ("GPT2", {})],
 )
-def test_other_architectures_take_their_own_pass(family: str, changes) -> None:
+def test_unsupported_architectures_use_their_own_forward_pass(family: str, changes) -> None:
     if family == "GPT2":
         import transformers
 
@@ -125,14 +125,14 @@ def test_other_architectures_take_their_own_pass(family: str, changes) -> None:
         assert model.forward_hidden(packed).shape == (len(packed.targets_T), 32)
 
 
-def test_a_model_that_only_looks_like_a_llama_is_found_out() -> None:
+def test_modified_llama_is_detected_and_not_packed() -> None:
     hf = build("Llama")
     original = hf.model.layers[1].mlp.forward
     hf.model.layers[1].mlp.forward = lambda x: original(x) * 1.5
     assert LanguageModel(hf).packed_decoder is None
 
 
-def test_a_policy_trains_through_it(make_policy) -> None:
+def test_policy_uses_the_packed_decoder_without_gradient_checkpointing(make_policy) -> None:
     assert make_policy().engine.model.packed_decoder is not None
     assert make_policy(lora_rank=2, dtype="bfloat16").engine.model.packed_decoder is not None
     assert make_policy(gradient_checkpointing=True).engine.model.packed_decoder is None

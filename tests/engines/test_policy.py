@@ -29,7 +29,7 @@ SETTINGS = [
 
 
 class Imitate:
-    """Every log-probability up, and the value head towards one where there is one."""
+    """Raises every log-probability, and moves the value head (if any) towards one."""
 
     def __init__(self, *needs: str):
         self.needs = frozenset(needs)
@@ -54,7 +54,7 @@ def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
-def test_sampling_scoring_and_a_plain_pass_agree_before_and_after_updates(make_policy, rows, settings) -> None:
+def test_sampler_and_scorer_match_a_plain_pass_before_and_after_updates(make_policy, rows, settings) -> None:
     policy = make_policy(**settings)
     assert isinstance(policy, Policy)
     prompts = rows[0]
@@ -74,7 +74,7 @@ def test_sampling_scoring_and_a_plain_pass_agree_before_and_after_updates(make_p
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_a_loaded_policy_goes_on_bit_for_bit(make_policy, rows, tmp_path: Path, settings) -> None:
+def test_loaded_policy_continues_bit_for_bit(make_policy, rows, tmp_path: Path, settings) -> None:
     whole = make_policy(**settings)
     whole.freeze_reference()
     train(whole, rows, 3)
@@ -94,7 +94,7 @@ def test_a_loaded_policy_goes_on_bit_for_bit(make_policy, rows, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("settings", [{}, {"dtype": "bfloat16"}, {"lora_rank": 4}])
-def test_weights_alone_can_be_saved(make_policy, rows, tmp_path: Path, settings) -> None:
+def test_weights_can_be_saved_without_the_optimizer(make_policy, rows, tmp_path: Path, settings) -> None:
     policy = make_policy(**settings)
     train(policy, rows, 2)
     policy.save(tmp_path, optimizer=False)
@@ -111,14 +111,14 @@ def _keys(file: Path) -> list[str]:
         return list(opened.keys())
 
 
-def test_others_can_open_a_saved_model(make_policy, rows, tmp_path: Path) -> None:
+def test_saved_model_can_be_loaded_as_a_checkpoint(make_policy, rows, tmp_path: Path) -> None:
     policy = make_policy()
     train(policy, rows, 1)
     policy.save(tmp_path)
     assert same(load_policy(str(tmp_path), EngineSettings(device="cpu")).logprobs(*rows), policy.logprobs(*rows))
 
 
-def test_others_can_open_a_saved_adapter(make_policy, rows, tmp_path: Path) -> None:
+def test_saved_adapter_can_be_loaded_with_peft(make_policy, rows, tmp_path: Path) -> None:
     from peft import PeftModel
 
     policy = make_policy(lora_rank=4)
@@ -132,7 +132,7 @@ def test_others_can_open_a_saved_adapter(make_policy, rows, tmp_path: Path) -> N
     np.testing.assert_allclose(found, logps[torch.arange(len(found)), torch.from_numpy(rows[1][0])], atol=1e-5)
 
 
-def test_adapters_share_a_base_and_nothing_else(make_policy, rows) -> None:
+def test_adapters_share_only_the_base_model(make_policy, rows) -> None:
     policy = make_policy(lora_rank=4)
     untouched = policy.logprobs(*rows)
     extractor = policy.adapter("extractor")
@@ -161,7 +161,7 @@ def test_all_adapters_are_saved_and_loaded(make_policy, rows, tmp_path: Path) ->
     assert loaded.adapter("extractor").digest() == policy.adapter("extractor").digest() != policy.digest()
 
 
-def test_full_parameters_have_no_second_adapter(make_policy) -> None:
+def test_adapters_need_lora_and_a_valid_name(make_policy) -> None:
     with pytest.raises(TacitError, match="lora-rank"):
         make_policy().adapter("extractor")
     with pytest.raises(TacitError, match="letters, digits"):
@@ -218,7 +218,7 @@ def test_every_damaged_file_is_named(make_policy, rows, tmp_path: Path, settings
         make_policy(**settings).load(tmp_path / "good")
 
 
-def test_a_checkpoint_of_another_kind_is_refused(make_policy, tmp_path: Path) -> None:
+def test_checkpoint_with_other_settings_is_refused(make_policy, tmp_path: Path) -> None:
     make_policy().save(tmp_path / "full")
     make_policy(lora_rank=4).save(tmp_path / "lora")
     with pytest.raises(TacitError, match="lora_rank"):
@@ -231,13 +231,13 @@ def test_a_checkpoint_of_another_kind_is_refused(make_policy, tmp_path: Path) ->
         load_policy(str(tmp_path / "lora"))
 
 
-def test_a_disk_that_refuses_is_said_so(make_policy, tmp_path: Path, monkeypatch) -> None:
+def test_unwritable_checkpoint_path_is_reported(make_policy, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(TacitError, match="cannot write the checkpoint"):
         make_policy().save(tmp_path / "file")
 
 
-def test_models_that_do_not_exist(tmp_path: Path, monkeypatch) -> None:
+def test_missing_models_are_refused_with_the_remedy(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(TacitError, match="Did you mean 'tiny-4m'"):
         load_policy("tyny-4m")
     with pytest.raises(TacitError, match="does not exist"):
@@ -251,7 +251,7 @@ def test_models_that_do_not_exist(tmp_path: Path, monkeypatch) -> None:
         load_policy(str(tmp_path))
 
 
-def test_a_hub_that_cannot_be_reached(monkeypatch) -> None:
+def test_unreachable_hub_is_reported_after_one_request(monkeypatch) -> None:
     import huggingface_hub
     import transformers
 
@@ -269,7 +269,7 @@ def test_a_hub_that_cannot_be_reached(monkeypatch) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_missing_gpu_is_named() -> None:
+def test_missing_gpu_is_reported() -> None:
     with pytest.raises(TacitError, match="no GPU"):
         load_policy("tiny", EngineSettings(device="cuda"), world_texts=["a b"])
 
@@ -277,24 +277,24 @@ def test_a_missing_gpu_is_named() -> None:
 @pytest.mark.parametrize(
     "bad", [{"threads": -1}, {"max_batch": 0}, {"lora_dropout": 1.0}, {"betas": (0.9,)}, {"dtype": "int8"}]
 )
-def test_impossible_settings(bad) -> None:
+def test_impossible_settings_are_refused(bad) -> None:
     with pytest.raises(TacitError, match=next(iter(bad))):
         EngineSettings(**bad)
 
 
-def test_lora_targets_that_do_not_exist(make_policy) -> None:
+def test_unknown_lora_targets_are_refused(make_policy) -> None:
     with pytest.raises(TacitError, match=r"nothing_proj.*down_proj"):
         make_policy(lora_rank=2, lora_targets=("nothing_proj",))
 
 
-def test_settings_need_no_torch() -> None:
+def test_settings_are_imported_without_torch() -> None:
     script = "import sys, tacit.engines.local.settings, tacit.engines.models.tiny; print('torch' in sys.modules)"
     root = Path(__file__).resolve().parents[2]
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
     assert run.stdout.strip() == "False"
 
 
-def test_chat_templates_are_used(make_policy) -> None:
+def test_chat_template_is_used_for_prompts(make_policy) -> None:
     policy = make_policy()
     tokenizer = policy.engine.tokenizer
     plain = policy.encode_prompt("hello")

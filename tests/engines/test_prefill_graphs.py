@@ -1,4 +1,4 @@
-"""CUDA graphs of prefills: padding changes nothing, and nothing reads it."""
+"""CUDA graphs of prefills: padding does not change results and is never read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def drawn(rng: np.random.Generator, *lengths: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("weights, share, most", [(0, 4, 40), (10**9, 8, 60)])
-def test_shapes_are_few_and_tight(weights, share, most):
+def test_padded_shapes_are_few_with_little_padding(weights, share, most):
     rng, sizes = np.random.default_rng(0), set()
     for _ in range(500):
         lengths_U = rng.integers(300, 700, rng.integers(2, 28))
@@ -37,7 +37,7 @@ def test_shapes_are_few_and_tight(weights, share, most):
     assert PrefillShape.fit(np.array([1])).tokens >= 128
 
 
-def test_padding_longer_than_the_rope_table():
+def test_padding_may_be_longer_than_the_rope_table():
     forward, device = LlamaForward(make_model("llama")), torch.device("cpu")
     prompts = drawn(np.random.default_rng(0), *[30] * 127)
     fixed = PrefillBuffers(PrefillShape.fit(np.array([30] * 127)), device)
@@ -52,7 +52,7 @@ def test_padding_longer_than_the_rope_table():
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3", "adapted"])
-def test_padding_changes_nothing(family):
+def test_padding_does_not_change_results(family):
     torch.manual_seed(0)
     model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
     forward, device, rng = LlamaForward(model), torch.device("cpu"), np.random.default_rng(0)
@@ -90,7 +90,7 @@ LINES = 6
 
 
 def make_lines(turns: int) -> list[list[Request]]:
-    """Two prompts share a beginning."""
+    """Chains of requests; the last one repeats the first prompt."""
     rng = np.random.default_rng(5)
     lines = [
         [Request(p, seed=100 * i + t, max_tokens=4 + (i + t) % 9) for t, p in enumerate(drawn(rng, *turns * [12]))]
@@ -154,7 +154,7 @@ def test_graphs_sample_the_same_and_padding_is_not_read(adapted, poisoned, token
     assert len(filled) > len(scheduler._batch.prefill_graphs) > 0, "none was replayed"
 
 
-def test_fallback_where_capture_fails(tokenizer, monkeypatch):
+def test_prefill_without_graphs_if_capture_fails(tokenizer, monkeypatch):
     model = make_model("llama")
     sampler, filled, fill = make_sampler(model, tokenizer, monkeypatch), [], PrefillBuffers.fill
     monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(1) or fill(self, *given))

@@ -1,4 +1,4 @@
-"""Prefix cache: a turn whose prompt extends the previous one continues from its KV cache, and samples what it would alone."""
+"""Prefix cache: a prompt that extends the previous turn's reuses its KV cache and samples the same tokens as without it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def check_as_alone(model, tokenizer, found, layer=None) -> None:
         *(("qwen3", 1, False), ("qwen3", None, True), ("adapted", 1, True), ("adapted", None, False)),
     ],
 )
-def test_completions_equal_those_alone_and_prefill_is_short(
+def test_completions_match_sampling_alone_and_prefill_is_shorter(
     family, layer, lockstep, tokenizer, monkeypatch, by_token, prefill_cached
 ):
     torch.manual_seed(0)
@@ -127,7 +127,7 @@ def test_completions_equal_those_alone_and_prefill_is_short(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("rank", [0, 8])
 @pytest.mark.parametrize("lockstep", [True, False])
-def test_on_a_hopper_cached_prefixes_are_as_close_to_the_model_as_whole_prefills(rank, lockstep, tokenizer, prefill_cached):
+def test_cached_prefixes_are_as_accurate_as_full_prefills_on_hopper(rank, lockstep, tokenizer, prefill_cached):
     """With kernels, half precision, prompts longer than a block, and prefill graphs."""
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("only on a Hopper GPU are prompts read on")
@@ -256,7 +256,7 @@ def test_batch_shrinks_as_episodes_end(tokenizer, monkeypatch, by_token, prefill
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("why", ["by head", "the same bits again", "other numbers"])
-def test_prefix_cache_is_off(why, tokenizer, monkeypatch, prefill_cached, request):
+def test_prefix_cache_is_disabled_if_unsupported(why, tokenizer, monkeypatch, prefill_cached, request):
     if why != "by head":
         request.getfixturevalue("by_token")
     torch.manual_seed(0)
@@ -275,7 +275,7 @@ def test_prefix_cache_is_off(why, tokenizer, monkeypatch, prefill_cached, reques
     assert all(known is None for known in prefill_cached)
 
 
-def test_find_cached_prefix():
+def test_find_cached_prefix_matches_finished_slots_of_the_same_episode():
     rows = Slots(1)
     jobs = [EngineRequest(request_id, np.arange(10) + 100 * request_id, 0, 4, request_id) for request_id in range(3)]
     rows.assign(jobs)
@@ -339,7 +339,7 @@ def test_failed_prefill_loses_no_request(first, tokenizer, monkeypatch, by_token
 
 
 @pytest.mark.slow
-def test_slots_are_kept_until_prompts_are_seen_not_to_grow(tokenizer, monkeypatch, by_token):
+def test_slots_are_kept_while_prompts_grow(tokenizer, monkeypatch, by_token):
     """Most completions are short and wait for two long ones: their slots are kept meanwhile."""
     torch.manual_seed(0)
     model, rng = make_model("llama"), np.random.default_rng(5)
@@ -373,7 +373,7 @@ def test_slots_are_kept_until_prompts_are_seen_not_to_grow(tokenizer, monkeypatc
 
 
 @pytest.mark.parametrize("said", [True, False])
-def test_weight_change_invalidates_prefixes(said, tokenizer, monkeypatch, by_token):
+def test_weight_change_invalidates_cached_prefixes(said, tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     model, prompt = make_model("llama"), np.arange(30)
     sampler = make_sampler(model, tokenizer, monkeypatch)
@@ -390,7 +390,7 @@ def test_weight_change_invalidates_prefixes(said, tokenizer, monkeypatch, by_tok
             sampler.weights_changed()
 
 
-def test_prompt_array_is_copied(tokenizer, monkeypatch, by_token):
+def test_submitted_prompt_array_is_copied(tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     model, kept = make_model("llama"), np.arange(40)
     scheduler = make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM)
@@ -402,7 +402,7 @@ def test_prompt_array_is_copied(tokenizer, monkeypatch, by_token):
         kept[:] = np.arange(40) + 7 * (turn + 1)
 
 
-def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, prefill_cached):
+def test_two_concurrent_requests_of_one_episode_share_one_prefix(tokenizer, monkeypatch, by_token, prefill_cached):
     torch.manual_seed(0)
     model, rng = make_model("llama"), np.random.default_rng(5)
     scheduler, found = make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
@@ -420,7 +420,7 @@ def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, p
 
 
 @pytest.mark.parametrize("episode_id", [-1, 1 << 63])
-def test_an_invalid_episode_is_an_error(episode_id, tokenizer):
+def test_invalid_episode_is_an_error(episode_id, tokenizer):
     sampler = LocalSampler(make_model("llama"), tokenizer, "cpu")
     with pytest.raises(TacitError, match=f"request 0: episode must be .*, got {episode_id}"):
         sampler.open_scheduler(WARM).submit(Request(np.arange(3), episode=episode_id))

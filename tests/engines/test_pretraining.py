@@ -1,4 +1,4 @@
-"""A pretraining step equals the plain formula."""
+"""A pretraining step matches a plain training loop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def reference_step(model, rows, optimizer) -> float:
     return whole
 
 
-def test_steps_are_those_of_a_plain_loop(make_policy, texts_as_rows):
+def test_steps_match_a_plain_training_loop(make_policy, texts_as_rows):
     policy, plain = make_policy(seed=1), make_policy(seed=1).engine.model.hf
     learner = trainer(policy, weight_decay=DECAY)
     groups = [
@@ -54,7 +54,7 @@ def test_steps_are_those_of_a_plain_loop(make_policy, texts_as_rows):
 
 
 @pytest.mark.slow
-def test_neither_the_order_nor_the_company_of_documents_matters(make_policy, texts_as_rows):
+def test_loss_does_not_depend_on_the_order_or_batching_of_documents(make_policy, texts_as_rows):
     one, other = make_policy(seed=2), make_policy(seed=2)
     first = trainer(one).step(texts_as_rows, LR)
     second = trainer(other).step(texts_as_rows[::-1], LR)
@@ -63,13 +63,13 @@ def test_neither_the_order_nor_the_company_of_documents_matters(make_policy, tex
     assert float(first) == pytest.approx(alone / sum(len(row) - 1 for row in texts_as_rows), rel=1e-5)
 
 
-def test_fewer_documents_than_parts(make_policy, texts_as_rows):
+def test_step_works_with_fewer_documents_than_micro_batches(make_policy, texts_as_rows):
     learner = trainer(make_policy())
     assert len(texts_as_rows[:2]) < PARTS["cpu"] and float(learner.step(texts_as_rows[:2], LR)) > 0
 
 
 @pytest.mark.slow
-def test_it_learns_and_what_is_sampled_afterwards_knows(make_policy):
+def test_pretraining_learns_a_document_and_the_sampler_uses_the_new_weights(make_policy):
     from tacit.core.protocols import Request, Sampling
 
     policy = make_policy(seed=5)

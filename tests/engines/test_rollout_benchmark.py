@@ -1,4 +1,4 @@
-"""The rollout benchmark plays at both paces and prints one JSON object last."""
+"""The rollout benchmark runs at both paces and prints one JSON object as its last line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(*arguments: str | Path) -> Forked:
 
 
 @pytest.mark.slow
-def test_paces_beside_each_other_as_json():
+def test_benchmark_reports_both_paces_as_json():
     few = ("--batch", "8", "--episodes", "8", "--turns", "2", "--prompt-tokens", "8", "--repeats", "1", "--threads", "1")
     done = run("--device", "cpu", "--dtype", "float32", "--only", "short,growing", *few, "--json")
     assert done.code == 0, done.err
@@ -26,6 +26,6 @@ def test_paces_beside_each_other_as_json():
         assert found["completion_tokens"] == lengths and found["episodes"] == 8
 
 
-def test_an_unknown_case_is_an_error():
+def test_unknown_case_is_an_error():
     done = run("--only", "raged")
     assert done.code == 2 and "raged is none of distinct, grouped, short, ragged, growing" in done.err

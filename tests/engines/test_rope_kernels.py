@@ -1,4 +1,4 @@
-"""RoPE kernels: formula, and where they are used."""
+"""RoPE kernels: values, gradients, and when they are used."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ for heads, key_heads, dim in ((9, 3, 64), (2, 1, 16)):
 
 
 @pytest.mark.parametrize("program", [ON_TRIAL, IN_AN_UPDATE], ids=["as tried on a GPU", "with a gradient"])
-def test_the_interpreted_kernels_compute_what_they_should(program) -> None:
+def test_interpreted_kernels_match_torch(program) -> None:
     assert_interpreted(program)
 
 
-def test_a_cpu_has_no_such_kernels() -> None:
+def test_no_kernels_on_a_cpu() -> None:
     assert not has_rope_cache_kernel(CPU, torch.bfloat16, 9, 3, 64)
     assert not has_rope_qkv_kernel(CPU, torch.bfloat16, 9, 3, 64)
 
 
-def test_an_update_rotates_by_kernel_where_there_is_one_and_it_is_compiled(monkeypatch) -> None:
+def test_compiled_updates_use_the_rope_kernel_if_available(monkeypatch) -> None:
     used = []
     monkeypatch.setattr(compiled, "has_rope_qkv_kernel", lambda *of: used.append(of[2:]) or True)
     monkeypatch.setattr(compiled, "RopeQKV", SimpleNamespace(apply=lambda qkv, cos, sin, sizes: (qkv, *sizes)))
@@ -70,7 +70,7 @@ def test_an_update_rotates_by_kernel_where_there_is_one_and_it_is_compiled(monke
 
 
 def rotate(qkv_NF, heads, positions_N, rotations, slots_N, keys_SGD, values_SGD):
-    """What the kernel does."""
+    """The kernel in torch."""
     key_heads, dim = keys_SGD.shape[1:]
     by_head = qkv_NF.unflatten(1, (-1, dim))
     rotated = heads + key_heads
@@ -79,7 +79,7 @@ def rotate(qkv_NF, heads, positions_N, rotations, slots_N, keys_SGD, values_SGD)
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3"])
-def test_a_prefill_is_the_same_with_it(family, monkeypatch) -> None:
+def test_prefill_with_the_kernel_gives_the_same_cache_and_logits(family, monkeypatch) -> None:
     torch.manual_seed(0)
     forward, used = LlamaForward(make_model(family)), []
     prompts = PackedPrompts.pack([torch.randint(0, 256, (length,)).numpy() for length in (7, 1, 12)], CPU)
@@ -109,8 +109,8 @@ def test_a_prefill_is_the_same_with_it(family, monkeypatch) -> None:
     assert used == ([] if family == "qwen3" else [heads] * (len(forward) - 1) + [0]), "norms lie between in qwen3"
 
 
-def test_a_sampler_rotates_at_once_but_not_where_rows_share_a_prompt(tokenizer, monkeypatch) -> None:
-    """Of a shared one, keys and values go to several places."""
+def test_sampler_uses_the_rope_cache_kernel_unless_rows_share_a_prompt(tokenizer, monkeypatch) -> None:
+    """Keys and values of a shared prompt go to several slots, which the kernel does not support."""
     torch.manual_seed(0)
     model, used = make_model("llama"), []
     cache_as_on_a_gpu(monkeypatch)
@@ -124,7 +124,7 @@ def test_a_sampler_rotates_at_once_but_not_where_rows_share_a_prompt(tokenizer, 
     monkeypatch.setattr(kv_cache, "rope_into_cache", rotated)
     sampler, rng = as_on_a_gpu(model, tokenizer, monkeypatch, varlen=True), np.random.default_rng(0)
     alone, scheduler = LocalSampler(model, tokenizer, "cpu"), sampler.open_scheduler(Sampling())
-    for turn in range(5):  # the third of a kind is recorded
+    for turn in range(5):  # the third prefill of a shape is captured
         prompts = [rng.integers(0, 256, 20) for _ in range(4)]
         shared = turn == 3
         requests = [Request(prompts[0 if shared else i], seed=10 * turn + i, max_tokens=4) for i in range(4)]
@@ -139,7 +139,7 @@ def test_a_sampler_rotates_at_once_but_not_where_rows_share_a_prompt(tokenizer, 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_has_them() -> None:
+def test_kernels_on_a_gpu() -> None:
     pytest.importorskip("triton")
     for sizes in ((9, 3, 64), (12, 2, 128)):
         assert has_rope_cache_kernel(torch.device("cuda"), torch.bfloat16, *sizes)

@@ -26,7 +26,7 @@ def _frequencies(sampler: LocalSampler, prompt: np.ndarray, sampling: Sampling, 
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_frequencies_pass_a_chi_square_test(family, tokenizer):
+def test_token_frequencies_pass_a_chi_square_test(family, tokenizer):
     model = make_model(family)
     prompt = make_prompts(1)[0]
     with torch.no_grad():
@@ -38,8 +38,8 @@ def test_frequencies_pass_a_chi_square_test(family, tokenizer):
     assert chisquare(observed, expected * 4000).pvalue > 0.01
 
 
-def test_later_tokens_are_independent(llama, tokenizer):
-    """The second token's noise is not the first's: given the first token, the second has the model's distribution."""
+def test_second_token_is_independent_of_the_first_tokens_noise(llama, tokenizer):
+    """Given the first token, the second has the model's distribution: each token has its own noise."""
     prompt = make_prompts(1)[0]
     sampler = LocalSampler(llama, tokenizer, "cpu")
     completions = sampler.sample([Request(prompt, seed=i) for i in range(4000)], Sampling(top_k=2, max_tokens=2))
@@ -53,7 +53,7 @@ def test_later_tokens_are_independent(llama, tokenizer):
     assert chisquare(observed, expected / expected.sum() * len(second)).pvalue > 0.01
 
 
-def test_top_k_and_top_p_keep_the_right_tokens_in_the_right_proportion(llama, tokenizer):
+def test_top_k_and_top_p_truncate_and_renormalize(llama, tokenizer):
     prompt = make_prompts(1)[0]
     with torch.no_grad():
         probs = (llama(torch.from_numpy(prompt)[None]).logits[0, -1].double() / 2).softmax(-1).numpy()
@@ -70,7 +70,7 @@ def test_top_k_and_top_p_keep_the_right_tokens_in_the_right_proportion(llama, to
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
-def test_a_sample_does_not_depend_on_its_batch(family, tokenizer):
+def test_completion_does_not_depend_on_its_batch(family, tokenizer):
     model = make_model(family)
     requests = [Request(p, seed=i, max_tokens=3 + 4 * (i % 4)) for i, p in enumerate(make_prompts(6) + make_prompts(3))]
     sampling = Sampling(max_tokens=10, stop=("a",))
@@ -111,13 +111,13 @@ def test_finished_sequences_leave_the_batch(llama, tokenizer, monkeypatch):
     requests = [Request(p, seed=i, max_tokens=2 if i % 2 else 9) for i, p in enumerate(make_prompts(8))]
     completions = LocalSampler(llama, tokenizer, "cpu").sample(requests, Sampling(temperature=0))
     assert widths[0] == 8 and widths[-1] <= 4
-    for request, completion in zip(requests, completions, strict=True):  # and nobody's cache was mixed up
+    for request, completion in zip(requests, completions, strict=True):  # and the caches were not mixed up
         expected = plain_logprobs(llama, request.prompt, completion.tokens)
         np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
 
 
 def _end_likely(model, token: int, by: float):
-    """The same model with one token made likelier, by a constant added to its logit."""
+    """The same model with a constant added to the logit of one token."""
     head = torch.nn.Linear(model.config.hidden_size, VOCABULARY)
     head.weight.data, head.bias.data = model.lm_head.weight.data.clone(), torch.zeros(VOCABULARY)
     head.bias.data[token] += by
@@ -125,7 +125,7 @@ def _end_likely(model, token: int, by: float):
     return model.eval()
 
 
-def test_the_end_token_is_kept_in_tokens_and_not_in_text(tokenizer):
+def test_end_token_is_kept_in_tokens_but_not_in_text(tokenizer):
     model = _end_likely(make_model("llama"), END, 4.0)
     completions = LocalSampler(model, tokenizer, "cpu").sample(make_requests(make_prompts(20)), Sampling(max_tokens=6))
     stopped = [c for c in completions if c.finish == "stop"]
@@ -137,7 +137,7 @@ def test_the_end_token_is_kept_in_tokens_and_not_in_text(tokenizer):
         assert completion.text == tokenizer.decode(body.tolist(), skip_special_tokens=True)
 
 
-def test_generation_settings_may_name_more_end_tokens(tokenizer):
+def test_end_tokens_of_the_generation_config_are_used(tokenizer):
     model = _end_likely(make_model("llama"), 7, 4.0)
     model.generation_config.eos_token_id = [END, 7]
     completions = LocalSampler(model, tokenizer, "cpu").sample(make_requests(make_prompts(20)), Sampling(max_tokens=6))
@@ -146,8 +146,8 @@ def test_generation_settings_may_name_more_end_tokens(tokenizer):
 
 
 @pytest.mark.parametrize("llama_decoder", [True, False])
-def test_a_stop_string_may_span_tokens_and_is_kept(llama_decoder, llama, tokenizer):
-    """What is written with a stop string is what is written without it, cut after the first token that completes it."""
+def test_stop_string_may_span_tokens_and_is_kept_in_the_text(llama_decoder, llama, tokenizer):
+    """With a stop string, the completion is the one without it, cut after the first token that completes the string."""
     requests = make_requests(make_prompts(12))
     sampler = LocalSampler(llama, tokenizer, "cpu", use_llama_decoder=llama_decoder)
     free = sampler.sample(requests, Sampling(max_tokens=16))
@@ -162,7 +162,7 @@ def test_a_stop_string_may_span_tokens_and_is_kept(llama_decoder, llama, tokeniz
         assert not ends or b.text.endswith(stop)
 
 
-def test_limits_are_per_request(llama, tokenizer):
+def test_max_tokens_is_per_request(llama, tokenizer):
     requests = [Request(p, seed=i, max_tokens=i + 1 if i < 5 else None) for i, p in enumerate(make_prompts(8))]
     completions = LocalSampler(llama, tokenizer, "cpu").sample(requests, Sampling(max_tokens=7))
     for i, completion in enumerate(completions):
@@ -170,8 +170,8 @@ def test_limits_are_per_request(llama, tokenizer):
         assert len(completion.tokens) == limit if completion.finish == "length" else len(completion.tokens) <= limit
 
 
-def test_sampling_is_exactly_repeatable_whatever_came_before(llama, tokenizer):
-    """Reused memory must not show: a resumed run has another history and needs the same bits."""
+def test_sampling_repeats_bit_for_bit_after_other_requests(llama, tokenizer):
+    """Reused memory must not change results: a resumed run has another history and needs the same bits."""
     requests = make_requests(make_prompts(5))
     fresh = LocalSampler(llama, tokenizer, "cpu").sample(requests, Sampling(max_tokens=9))
     used = LocalSampler(llama, tokenizer, "cpu")
@@ -180,7 +180,7 @@ def test_sampling_is_exactly_repeatable_whatever_came_before(llama, tokenizer):
         assert a.tokens.tolist() == b.tokens.tolist() and a.logprobs.tolist() == b.logprobs.tolist()
 
 
-def test_nonfinite_logits_are_an_error(tokenizer):
+def test_nonfinite_logits_are_refused_and_the_sampler_recovers(tokenizer):
     model = make_model("llama")
     sampler = LocalSampler(model, tokenizer, "cpu")
     requests = make_requests(make_prompts(3))
@@ -217,7 +217,7 @@ def test_impossible_requests_are_refused_with_the_reason(request_, sampling, lay
         LocalSampler(llama, tokenizer, "cpu").sample([request_], sampling, None if layer is None else HiddenState(layer))
 
 
-def test_a_prompt_may_fill_the_context_exactly(llama, tokenizer):
+def test_prompt_and_completion_may_fill_the_context_exactly(llama, tokenizer):
     sampler = LocalSampler(llama, tokenizer, "cpu")
     (completion,) = sampler.sample([Request(np.arange(100), max_tokens=28)], Sampling(temperature=0))
     assert len(completion.tokens) == 28 or completion.finish == "stop"

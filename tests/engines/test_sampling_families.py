@@ -19,7 +19,7 @@ from tacit.engines.local.scheduler import LocalSampler
 @pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_are_those_of_a_plain_forward_pass(family, temperature, tokenizer):
+def test_sampled_logprobs_match_a_plain_forward_pass(family, temperature, tokenizer):
     model = make_model(family)
     sampler = LocalSampler(model, tokenizer, "cpu", prefill_tokens=40)
     requests = make_requests(make_prompts(9))
@@ -32,7 +32,7 @@ def test_logprobs_are_those_of_a_plain_forward_pass(family, temperature, tokeniz
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_is_what_generate_does(family, tokenizer):
+def test_greedy_tokens_match_generate(family, tokenizer):
     model = make_model(family)
     requests = make_requests(make_prompts(6))
     completions = LocalSampler(model, tokenizer, "cpu").sample(requests, Sampling(temperature=0, max_tokens=15))
@@ -79,7 +79,7 @@ def expected_state(model, prompt, layer: int, pooling: str) -> np.ndarray:
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
-def test_hidden_states_are_those_of_transformers(family, pooling, tokenizer):
+def test_hidden_states_match_transformers(family, pooling, tokenizer):
     model = make_model(family)
     model.set_attn_implementation("eager")  # the only one that returns attention weights
     requests = make_requests(make_prompts(5) * 2)
@@ -173,7 +173,7 @@ def test_active_adapter_is_used(told, tokenizer, monkeypatch):
     check()
     assert seen[0] != seen[1] and seen[0] == seen[2] and seen[3] not in seen[:3] and seen[4] not in seen[:4]
     sampler.refresh_weights()
-    with monkeypatch.context() as patch:  # as long as nothing has changed, nothing is looked for
+    with monkeypatch.context() as patch:  # no search for adapters as long as nothing has changed
         patch.setattr(projections, "parts_of", lambda *_: pytest.fail("looked for"))
         sampler.refresh_weights()
 
@@ -191,7 +191,7 @@ def test_unsupported_adapter_uses_the_generic_decoder(tokenizer):
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_changed_weights_are_used_at_once(told, tokenizer):
+def test_changed_weights_are_used_immediately(told, tokenizer):
     model = make_model("qwen3")
     sampler = LocalSampler(model, tokenizer, "cpu")
     requests = make_requests(make_prompts(3))
@@ -207,7 +207,7 @@ def test_changed_weights_are_used_at_once(told, tokenizer):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
-def test_bfloat16_stays_near_its_own_forward_pass(family, tokenizer):
+def test_bfloat16_logprobs_are_near_a_plain_forward_pass(family, tokenizer):
     model = make_model(family).to(torch.bfloat16)
     requests = make_requests(make_prompts(6))
     completions = LocalSampler(model, tokenizer, "cpu").sample(requests, Sampling(max_tokens=8))
@@ -222,7 +222,7 @@ def test_bfloat16_stays_near_its_own_forward_pass(family, tokenizer):
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_fixed_shapes_give_the_same_completions(family, tokenizer, monkeypatch):
-    """Padded widths and windows, a look every four tokens, and recorded steps used again by whoever samples later."""
+    """With padded batch and cache sizes, results read every four tokens, and graphs reused by later schedulers."""
     model = make_model(family)
     exact, fixed = LocalSampler(model, tokenizer, "cpu"), as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=19)
     recorded = []
@@ -239,11 +239,11 @@ def test_fixed_shapes_give_the_same_completions(family, tokenizer, monkeypatch):
                 np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
                 np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
         recorded.append(len(fixed._llama.spare.graphs))
-    assert recorded[0] == recorded[1] > 2  # the second time nothing had to be recorded
+    assert recorded[0] == recorded[1] > 2  # nothing is captured the second time
 
 
 def test_cache_shrinks_after_long_prompts(tokenizer, monkeypatch):
-    """Places that only fill up the width stood where the long prompts had ended, beyond the columns that there are now."""
+    """The positions of unused slots were those of the long prompts, beyond the smaller cache."""
     model = make_model("llama")
     model.config.max_position_embeddings = 1024
     exact, fixed = LocalSampler(model, tokenizer, "cpu"), as_on_a_gpu(model, tokenizer, monkeypatch)

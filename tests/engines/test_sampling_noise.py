@@ -1,4 +1,4 @@
-"""The noise behind sampling: fixed forever, uniform, and without structure between seeds and indices."""
+"""Sampling noise: a fixed generator, uniform, and uncorrelated between seeds and indices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _splitmix64(state: int):
         yield z ^ (z >> 31)
 
 
-def test_is_splitmix64():
+def test_noise_is_splitmix64():
     assert next(_splitmix64(0)) == 0xE220A8397B1DCDAF  # the reference implementation's first number
     for seed in (0, 1, 17, 2**63, 2**64 - 1):
         stream = _splitmix64(next(_splitmix64(seed)))
@@ -25,14 +25,14 @@ def test_is_splitmix64():
         np.testing.assert_array_equal(draw_uniforms([seed], 5)[0], np.float32(expected))
 
 
-def test_depends_on_seed_and_index_alone():
+def test_noise_depends_only_on_seed_and_index():
     many = draw_uniforms([5, 9, 5, -1], 20)
     np.testing.assert_array_equal(many[0], many[2])
     np.testing.assert_array_equal(many[1, :7], draw_uniforms([9], 7)[0])
     np.testing.assert_array_equal(many[3], draw_uniforms([2**64 - 1], 20)[0])
 
 
-def test_is_uniform():
+def test_noise_is_uniform_and_uncorrelated():
     along_indices, along_seeds = draw_uniforms([3], 20000)[0], draw_uniforms(range(20000), 1)[:, 0]
     for values in (along_indices, along_seeds):
         assert values.min() > 0 and values.max() < 1

@@ -29,7 +29,7 @@ def llama():
 
 
 def make_chains(count: int, turns: int, seed: int = 0) -> list[list[Request]]:
-    """Several lines of requests, each submitted after the previous one finishes; prompts grow, limits differ."""
+    """Chains of requests, each submitted when the previous one finishes. Prompts grow, limits differ."""
     rng = np.random.default_rng(seed)
     lines = []
     for line in range(count):
@@ -42,7 +42,7 @@ def make_chains(count: int, turns: int, seed: int = 0) -> list[list[Request]]:
 
 
 def run_chains(scheduler: Scheduler, lines: list[list[Request]]) -> Iterator[list[tuple[int, int, Completion]]]:
-    """Submit the first request of each line, and the next one when it finishes. Yields what comes back."""
+    """Submit the first request of each chain, and the next one when it finishes. Yields the completions."""
     request_ids = {scheduler.submit(line[0]): (number, 0) for number, line in enumerate(lines)}
     while finished := scheduler.wait():
         yield [(*request_ids[request_id], completion) for request_id, completion in finished]
@@ -106,8 +106,8 @@ def test_same_requests_repeat_bit_for_bit(way, llama, tokenizer, monkeypatch):
 
 
 @pytest.mark.slow
-def test_tokens_of_a_finished_request_are_not_given_to_its_slots_next_request(llama, tokenizer, monkeypatch):
-    """With async decoding, a slot may have a new request while tokens of the finished one are still on their way."""
+def test_late_tokens_of_a_finished_request_do_not_reach_the_next(llama, tokenizer, monkeypatch):
+    """With async decoding, a slot may get a new request while tokens of the finished one are still being copied."""
     sampler, alone = as_on_a_gpu(llama, tokenizer, monkeypatch), LocalSampler(llama, tokenizer, "cpu")
     taken, waiting = [], Slots.find_still_active
 
@@ -287,7 +287,7 @@ def test_cache_grows_while_sequences_decode(way, tokenizer, monkeypatch):
         assert_same(found[request_id], LocalSampler(model, tokenizer, "cpu").sample([request], Sampling())[0])
 
 
-def test_wait_without_requests_is_empty(llama, tokenizer):
+def test_wait_without_requests_returns_nothing(llama, tokenizer):
     scheduler = LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling())
     assert scheduler.wait() == []
     scheduler.submit(Request(np.arange(3), max_tokens=2))
@@ -413,7 +413,7 @@ def test_release_frees_memory_at_once(llama, tokenizer):
         gc.enable()
 
 
-def test_interrupt_loses_nothing(llama, tokenizer, monkeypatch):
+def test_interrupt_loses_no_request(llama, tokenizer, monkeypatch):
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
     sampler, advance, windows = as_on_a_gpu(llama, tokenizer, monkeypatch), LlamaDecodeBatch.decode, []
 
@@ -452,7 +452,7 @@ def fail_with_oom(times: int, work: Callable) -> Callable:
 
 
 @pytest.mark.parametrize("where", ["prefill", "decode"])
-def test_error_loses_no_request(where, llama, tokenizer, monkeypatch):
+def test_device_error_loses_no_request(where, llama, tokenizer, monkeypatch):
     """After a failed prefill, sequences must not continue without their first token."""
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
     sampler, work, calls = as_on_a_gpu(llama, tokenizer, monkeypatch), getattr(LlamaDecodeBatch, where), []

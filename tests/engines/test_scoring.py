@@ -17,7 +17,7 @@ from tacit.engines.local.scoring import token_logprobs
 
 @torch.no_grad()
 def plain(policy, prompt: np.ndarray, completion: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-    """[T, V] log-probabilities of one row from the whole model, one row at a time, no packing."""
+    """[T, V] log-probabilities of one row from the plain model, unpacked."""
     ids = torch.from_numpy(np.concatenate([prompt, completion]))[None]
     logits = policy.engine.model.hf(input_ids=ids).logits[0].float() / temperature
     return torch.log_softmax(logits, -1)[len(prompt) - 1 : -1].numpy()
@@ -25,7 +25,7 @@ def plain(policy, prompt: np.ndarray, completion: np.ndarray, temperature: float
 
 @pytest.mark.parametrize("token_budget", [1, 64, 10_000])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_are_the_plain_models(make_policy, rows, token_budget: int, temperature: float) -> None:
+def test_logprobs_match_a_plain_forward_pass(make_policy, rows, token_budget: int, temperature: float) -> None:
     policy = make_policy(token_budget=token_budget)
     for prompt, completion, found in zip(*rows, policy.logprobs(*rows, temperature), strict=True):
         expected = plain(policy, prompt, completion, temperature)[np.arange(len(completion)), completion]
@@ -33,12 +33,12 @@ def test_logprobs_are_the_plain_models(make_policy, rows, token_budget: int, tem
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_bfloat16_is_near(make_policy, rows) -> None:
+def test_bfloat16_logprobs_are_near_float32(make_policy, rows) -> None:
     exact, rounded = make_policy().logprobs(*rows), make_policy(dtype="bfloat16").logprobs(*rows)
     assert max(np.abs(a - b).max(initial=0) for a, b in zip(exact, rounded, strict=True)) < 0.05
 
 
-def test_distributions(make_policy, rows) -> None:
+def test_distributions_match_a_plain_forward_pass(make_policy, rows) -> None:
     policy = make_policy(token_budget=64)
     whole, top = policy.distributions(*rows), policy.distributions(*rows, top_k=3)
     for prompt, completion, (ids, values), (top_ids, top_values) in zip(*rows, whole, top, strict=True):
@@ -53,7 +53,7 @@ def test_distributions(make_policy, rows) -> None:
 
 
 @pytest.mark.parametrize("layer", [0, 1, -1, -2])
-def test_hidden_states_and_pooling(make_policy, rows, layer: int) -> None:
+def test_pooled_hidden_states_match_transformers(make_policy, rows, layer: int) -> None:
     policy, prompts = make_policy(token_budget=64), rows[0]
     assert policy.poolings == ("last", "mean", "attention")
     found = {pooling: policy.hidden_states(prompts, layer, pooling) for pooling in ("last", "mean")}
@@ -66,8 +66,8 @@ def test_hidden_states_and_pooling(make_policy, rows, layer: int) -> None:
 
 
 @pytest.mark.parametrize("layer", [1, 2, -1, -2])
-def test_attention_pooling_weighs_by_the_layers_own_attention(make_policy, rows, layer: int) -> None:
-    """Against the weights transformers itself gives, of the last token, averaged over heads; whatever the packing."""
+def test_attention_pooling_uses_the_layers_attention_weights(make_policy, rows, layer: int) -> None:
+    """Against the last token's attention weights from transformers, averaged over heads."""
     policy, prompts = make_policy(token_budget=64), rows[0]
     found = policy.hidden_states(prompts, layer, "attention")
     hf = policy.engine.model.hf
@@ -78,14 +78,14 @@ def test_attention_pooling_weighs_by_the_layers_own_attention(make_policy, rows,
         block = (layer if layer > 0 else layer + 3) - 1
         weights_S = output.attentions[block][0, :, -1].mean(0)
         np.testing.assert_allclose(found[i], weights_S @ output.hidden_states[layer][0], atol=1e-5)
-    # What it replaced (dot products of raw states) was the last token by another name.
+    # The previous implementation (dot products of raw states) was almost equal to `last`.
     last = policy.hidden_states(prompts, layer, "last")
     cosine_N = (found * last).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(last, axis=1)
     assert cosine_N[[len(p) > 3 for p in prompts]].max() < 0.999
 
 
 @pytest.mark.parametrize("family", LEAN)
-def test_the_weights_of_every_family_are_its_own(family) -> None:
+def test_last_token_attention_matches_transformers_for_every_family(family) -> None:
     hf = make_model(family)
     hf.set_attn_implementation("eager")
     tokens = torch.from_numpy(np.stack([make_prompts(1, seed, 12, 13)[0] for seed in range(3)]))
@@ -100,21 +100,21 @@ def test_the_weights_of_every_family_are_its_own(family) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt-neox", "mistral-sliding"])
-def test_attention_pooling_is_refused_where_there_are_no_weights_to_read(family) -> None:
+def test_attention_pooling_is_refused_for_unsupported_architectures(family) -> None:
     hf = make_model(family)
     assert not has_attention_pooling(hf)
     with pytest.raises(TacitError, match=r"this is a '\w+' model. Use pooling last or mean"):
         check_pooling(hf, 1, "attention")
 
 
-def test_the_embeddings_attend_to_nothing(make_policy, rows) -> None:
+def test_attention_pooling_is_refused_at_the_embedding_layer(make_policy, rows) -> None:
     policy = make_policy()
     for layer in (0, -3):
         with pytest.raises(TacitError, match="layer 0 is the embeddings"):
             policy.hidden_states(rows[0], layer, "attention")
 
 
-def test_a_scan_is_one_pass_and_gives_the_same(make_policy, rows, monkeypatch) -> None:
+def test_hidden_scan_is_one_pass_and_equals_separate_calls(make_policy, rows, monkeypatch) -> None:
     policy, prompts = make_policy(), rows[0]
     expected = {(i, p): policy.hidden_states(prompts, i, p) for i in (0, -1) for p in ("last", "mean")}
     passes = []
@@ -127,7 +127,7 @@ def test_a_scan_is_one_pass_and_gives_the_same(make_policy, rows, monkeypatch) -
         np.testing.assert_array_equal(states_ND, expected[key])
 
 
-def test_unknown_layer_and_pooling(make_policy, rows) -> None:
+def test_unknown_layer_pooling_or_temperature_is_refused(make_policy, rows) -> None:
     policy = make_policy()
     with pytest.raises(TacitError, match="layer 3 does not exist"):
         policy.hidden_states(rows[0], 3)
@@ -137,7 +137,7 @@ def test_unknown_layer_and_pooling(make_policy, rows) -> None:
         policy.logprobs(*rows, temperature=0.0)
 
 
-def test_nothing_to_score(make_policy) -> None:
+def test_empty_input_gives_empty_scores(make_policy) -> None:
     policy = make_policy()
     assert policy.logprobs([], []) == [] and policy.distributions([], []) == []
     assert policy.hidden_states([], 1).shape == (0, 32)
@@ -166,8 +166,8 @@ def test_entropy_of_a_uniform_distribution_is_the_log_of_its_size() -> None:
     np.testing.assert_allclose(logprobs_T, -np.log(8), rtol=1e-6)
 
 
-def test_other_heads_are_computed_or_refused() -> None:
-    """Gemma squashes its logits and Granite divides them: both are followed. A head we do not know is refused."""
+def test_scaled_or_capped_logits_are_supported_and_unknown_heads_refused() -> None:
+    """Gemma caps its logits and Granite divides them: both are supported. An unknown head is refused."""
     from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
     shared = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

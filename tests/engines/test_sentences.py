@@ -1,4 +1,4 @@
-"""The sentence encoder: a tiny real one, and invalid ones."""
+"""The sentence encoder, with a tiny real model and with invalid ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def saved(tmp_path_factory):
     return place, *save_encoder(place)
 
 
-def test_a_text_is_the_mean_of_its_own_states_whatever_it_is_read_with(saved, monkeypatch):
+def test_sentence_vector_is_the_mean_state_and_independent_of_the_batch(saved, monkeypatch):
     place, model, tokenizer = saved
     texts = ["pen on the drawer", "shelf", "pen on the drawer", "the shelf"]
     monkeypatch.setattr("tacit.engines.local.pooling.BATCH", 3)
@@ -31,7 +31,7 @@ def test_a_text_is_the_mean_of_its_own_states_whatever_it_is_read_with(saved, mo
         assert np.allclose(feature, alone, atol=1e-5)
 
 
-def test_what_cannot_encode_is_refused_when_it_is_loaded(saved, tmp_path):
+def test_invalid_encoder_is_refused_when_loaded(saved, tmp_path):
     with pytest.raises(TacitError, match=r"encoder '/nowhere/at-all': no model at .*Give --encoder"):
         SentenceModel("/nowhere/at-all")
     _, model, tokenizer = saved

@@ -1,4 +1,4 @@
-"""The driver's side of sampling servers, without vLLM: servers that sample with the local engine in its place."""
+"""The driver side of sampling servers, without vLLM: the servers sample with the local engine instead."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ runpy.run_module(sys.argv[2], run_name="__main__")
 
 
 @pytest.mark.slow
-def test_servers_follow_the_ranks_and_are_restarted(tmp_path: Path) -> None:
+def test_servers_get_new_weights_and_are_restarted_when_killed(tmp_path: Path) -> None:
     (tmp_path / "backend.py").write_text(BACKEND)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/backend.py "$@"\n')

@@ -1,4 +1,4 @@
-"""Servers that cannot be: refused with the remedy, with or without vLLM on this machine."""
+"""Servers that cannot start are refused with the remedy, with or without vLLM on this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tacit.testing.plain import small_checkpoint
         ({"servers": 1, "lora_rank": 1024}, "lora_rank = 1024"),
     ],
 )
-def test_settings_that_cannot_work(said: dict, words: str) -> None:
+def test_impossible_server_settings_are_refused(said: dict, words: str) -> None:
     with pytest.raises(TacitError, match=words):
         ShardedSettings(**said)
 
@@ -56,7 +56,7 @@ def test_servers_without_vllm_are_refused_before_anything_loads(monkeypatch: pyt
             fit(ShardedSettings(servers=1, server_python="/bin/false"))
         with pytest.raises(TacitError, match="cannot start a server with /no/such/python"):
             fit(ShardedSettings(servers=1, server_python="/no/such/python"))
-    check_servers(ShardedSettings(servers=1, address="auto", exchange="/x"))  # the cluster's machines are not looked at
+    check_servers(ShardedSettings(servers=1, address="auto", exchange="/x"))  # the cluster's machines are not checked
     check_servers(ShardedSettings())
 
 
@@ -67,7 +67,7 @@ def ranks() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_an_interpreter_without_vllm_is_named(tmp_path: Path, ranks: None) -> None:
+def test_server_python_without_vllm_is_named(tmp_path: Path, ranks: None) -> None:
     checkpoint = small_checkpoint(tmp_path)
     for python, words in (
         ("/bin/false", r"server 0 \(process \d+\) did not start: .*exit code 1.*--engine.server-python"),
@@ -77,15 +77,15 @@ def test_an_interpreter_without_vllm_is_named(tmp_path: Path, ranks: None) -> No
             load_policy(ModelSource(str(checkpoint)), ShardedSettings(device="cpu", threads=1, servers=1, server_python=python))
 
 
-def test_storage_that_cannot_be_written_is_named(tmp_path: Path, ranks: None) -> None:
+def test_unwritable_exchange_directory_is_named(tmp_path: Path, ranks: None) -> None:
     (tmp_path / "file").write_text("")
     settings = ShardedSettings(device="cpu", threads=1, servers=1, exchange=str(tmp_path / "file" / "below"))
     with pytest.raises(TacitError, match=r"cannot write to --engine.exchange"):
         load_policy(ModelSource(str(small_checkpoint(tmp_path))), settings)
 
 
-def test_a_server_is_shown_its_gpu_as_the_machine_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that was given GPUs 2 and 5 must not have its servers on 0 and 1, which are others'."""
+def test_servers_use_the_gpus_in_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was given GPUs 2 and 5 must not start servers on 0 and 1, which belong to other jobs."""
     assert policy.gpu_names(2) == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5")
     assert policy.gpu_names(2) == ["2", "GPU-5"]
@@ -94,13 +94,13 @@ def test_a_server_is_shown_its_gpu_as_the_machine_calls_it(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("ranks", "servers", "gpus", "share"), [(1, 1, 2, 0.85), (1, 1, 1, 0.3), (1, 2, 1, 0.15), (2, 2, 2, 0.3)]
 )
-def test_servers_leave_a_rank_room_on_its_gpu(ranks: int, servers: int, gpus: int, share: float) -> None:
+def test_servers_leave_gpu_memory_for_the_rank(ranks: int, servers: int, gpus: int, share: float) -> None:
     assert ShardedSettings(ranks=ranks, servers=servers).server_share(gpus) == pytest.approx(share)
     assert ShardedSettings(ranks=ranks, servers=servers, server_memory=0.4).server_share(gpus) == 0.4
 
 
 class _OneRank:
-    """Asked to write weights, the first rank finds its storage full; the others have nothing to say."""
+    """Two ranks, of which the first cannot write the weights."""
 
     def ask(self, what: str, *arguments: Any) -> list[Any]:
         assert what == "write_weights"
@@ -111,7 +111,7 @@ class _OneRank:
         return [rank.write_weights(*arguments), ""]
 
 
-def test_storage_that_is_full_is_named_and_no_rank_is_lost(tmp_path: Path) -> None:
+def test_failed_weight_write_is_named_and_loses_no_rank(tmp_path: Path) -> None:
     with_nothing = type("Replica", (), {"adapters": None, "model": _Model, "codec": _Codec})
     handover = WeightTransfer(_OneRank(), with_nothing(), str(tmp_path))  # type: ignore[arg-type]
     with pytest.raises(TacitError, match=r"cannot write weights to .*--engine.exchange"):
@@ -127,8 +127,8 @@ class _Codec:
     context_limit = 64
 
 
-def test_memory_without_room_for_the_weights_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container often has 64 MB of it."""
+def test_shared_memory_is_used_only_if_the_weights_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container often has only 64 MB of shared memory."""
     member = type("Member", (), {"parameters": {"w": torch.zeros(1000)}})
     replica = type("Replica", (), {"members": {"default": member}})
     for free, place in ((9_999, Path(tempfile.gettempdir())), (10_000, handing_over.MEMORY)):
@@ -136,15 +136,15 @@ def test_memory_without_room_for_the_weights_is_not_taken(monkeypatch: pytest.Mo
         assert handing_over.choose_directory(replica) == place  # type: ignore[arg-type]
 
 
-def test_a_copy_that_only_servers_play_from_is_not_tried_out(tmp_path: Path) -> None:
-    """In bfloat16 that takes many a CPU minutes, and nothing is ever computed with it."""
+def test_replica_without_local_sampling_skips_the_packed_decoder_check(tmp_path: Path) -> None:
+    """The check takes minutes on many CPUs in bfloat16, and the driver computes nothing with this copy."""
     hf, tokenizer = load_pretrained(str(small_checkpoint(tmp_path)), torch.device("cpu"), torch.float32)
     made = [Replica(hf, tokenizer, EngineSettings(device="cpu"), 0, lambda _: 0, bytes, plays) for plays in (True, False)]
     assert [replica.model.packed_decoder is None for replica in made] == [False, True]
 
 
-def test_what_a_lost_server_said_last_is_told() -> None:
-    """Its log is written anew once it is started again."""
+def test_last_output_of_a_lost_server_is_in_the_warning() -> None:
+    """The restarted server overwrites the log, so its end is read before."""
     server = MagicMock(spec=Server, deaths=0, under_way={})
     server.last_output.return_value = " Its last words: CUDA out of memory."
     server.launch.side_effect = lambda: server.last_output.configure_mock(return_value="")
@@ -155,8 +155,8 @@ def test_what_a_lost_server_said_last_is_told() -> None:
     assert servers.restarted == 1 and server.open.call_count == 1
 
 
-def test_a_server_that_cannot_read_the_weights_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a cluster whose machines do not share the directory."""
+def test_server_that_cannot_read_the_weights_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example on a cluster whose machines do not share the directory."""
     server = Server(0, MagicMock(role=SimpleNamespace(name="server")), MagicMock(), 1.0, 1.0)
     monkeypatch.setattr(server, "_tell", lambda *_: None)
     monkeypatch.setattr(

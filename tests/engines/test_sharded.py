@@ -1,5 +1,4 @@
-"""The sharded engine: gradients of many ranks are those of one process, checkpoints go from one number of ranks to another, and
-whoever is lost is named."""
+"""The sharded engine: gradients match one process, checkpoints load on any number of ranks, and errors name a lost rank."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ def settings_for(ranks: int, **wished: Any) -> ShardedSettings:
 
 @pytest.fixture(scope="module")
 def open_on(checkpoint: Path) -> Iterator[Open]:
-    """open_on(ranks, **settings) -> a policy, in the place of the last one on as many ranks"""
+    """open_on(ranks, **settings) -> a policy; it replaces the previous one on the same group of ranks"""
     groups: dict[int, RankGroup] = {}
 
     def opened(ranks: int, **wished: Any) -> ShardedPolicy:
@@ -151,7 +150,7 @@ def gradients(policy: Any, place: Path) -> dict[str, torch.Tensor]:
         *((3, "whole", LORA, 11), (3, "layer", {}, 1), (1, "whole", {}, 1), (1, "layer", LORA, 11)),
     ],
 )
-def test_gradients_are_those_of_one_process(
+def test_gradients_match_one_process(
     checkpoint: Path, open_on: Open, tmp_path: Path, ranks: int, gather: str, kept: dict[str, Any], rows: int
 ) -> None:
     """Every kind of loss, shared prompts, more ranks than rows."""
@@ -163,13 +162,13 @@ def test_gradients_are_those_of_one_process(
     assert set(found) == set(theirs) and "value_head.weight" in found
     largest = max(float(g.abs().max()) for g in theirs.values())
     assert max(float((found[n] - g).abs().max()) for n, g in theirs.items()) < 2e-6 * max(1.0, largest)
-    for name in set(told) - {"computed_share"}:  # it is cut otherwise
+    for name in set(told) - {"computed_share"}:  # differs with the micro-batches
         assert ours[name] == pytest.approx(told[name], rel=1e-4, abs=1e-5), name
 
 
 @pytest.mark.parametrize("gather", ["whole", "layer"])
-def test_a_teacher_that_reads_far_more_on_one_rank_holds_up_no_other(checkpoint: Path, open_on: Open, gather: str) -> None:
-    """Each rank has two rows; what the teacher reads of one rank's would not fit in one pass beside each other."""
+def test_long_teacher_prompts_on_one_rank_do_not_block_the_others(checkpoint: Path, open_on: Open, gather: str) -> None:
+    """Each rank has two rows. On one rank, both teacher prompts together exceed the token budget."""
     draw = np.random.default_rng(0)
     prompts, completions = ([draw.integers(2, 200, size=size) for _ in range(4)] for size in (15, 5))
     longer = [np.concatenate([draw.integers(2, 200, size=n), p]) for n, p in zip((5, 5, 40, 40), prompts, strict=True)]
@@ -182,7 +181,7 @@ def test_a_teacher_that_reads_far_more_on_one_rank_holds_up_no_other(checkpoint:
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("gather", ["whole", "layer"])
 def test_any_architecture_can_be_sharded(open_on: Open, tokenizer: Any, tmp_path: Path, gather: str) -> None:
-    """GPT-2: other layers, a tied head, no pass of our own."""
+    """GPT-2: other layers, a tied head, no packed decoder."""
     make_model("gpt2").save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     ranks = open_on(2).engine.ranks
@@ -196,7 +195,7 @@ def test_any_architecture_can_be_sharded(open_on: Open, tokenizer: Any, tmp_path
         np.testing.assert_allclose(mine, theirs, atol=1e-4)
 
 
-def test_an_interrupt_is_not_taken_for_an_answer(open_on: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_closed_after_an_interrupted_call(open_on: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = open_on(2)
 
     def interrupted(*_: Any, **__: Any) -> None:
@@ -213,8 +212,8 @@ def test_an_interrupt_is_not_taken_for_an_answer(open_on: Open, monkeypatch: pyt
 @pytest.mark.slow
 @pytest.mark.parametrize("gather", ["whole", "layer"])
 @pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
-def test_in_bfloat16_steps_are_taken_in_float32(checkpoint: Path, open_on: Open, gather: str, kept: dict[str, Any]) -> None:
-    """A step far below the spacing of bfloat16 numbers is not lost; and the sampler has the rounded weights that score."""
+def test_bfloat16_model_takes_steps_in_float32(checkpoint: Path, open_on: Open, gather: str, kept: dict[str, Any]) -> None:
+    """A step far below the spacing of bfloat16 numbers is not lost. The sampler uses the same rounded weights as the scorer."""
     one, many = local(checkpoint, dtype="bfloat16", **kept), open_on(2, dtype="bfloat16", gather=gather, **kept)
     batch = a_batch()
     for _ in range(2):
@@ -232,10 +231,8 @@ def test_in_bfloat16_steps_are_taken_in_float32(checkpoint: Path, open_on: Open,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_masters_of_a_model_in_bfloat16_leave_its_grid_as_the_local_engine_s_do(
-    checkpoint: Path, open_on: Open, tmp_path: Path, ranks: int
-) -> None:
-    """To the same places, whoever has which part of them; what is computed with does not change."""
+def test_dithered_master_weights_match_the_local_engine(checkpoint: Path, open_on: Open, tmp_path: Path, ranks: int) -> None:
+    """To the same values for any sharding. The bfloat16 weights do not change."""
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
     model.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(checkpoint).save_pretrained(tmp_path)
@@ -249,7 +246,7 @@ def test_masters_of_a_model_in_bfloat16_leave_its_grid_as_the_local_engine_s_do(
 
 
 @pytest.mark.slow
-def test_after_some_steps_it_is_where_the_local_engine_is(checkpoint: Path, open_on: Open) -> None:
+def test_several_steps_match_the_local_engine(checkpoint: Path, open_on: Open) -> None:
     one, many = local(checkpoint), open_on(2)
     batch = replace(a_batch(), temperature=0.8)
     for _ in range(3):
@@ -266,7 +263,7 @@ def test_after_some_steps_it_is_where_the_local_engine_is(checkpoint: Path, open
 
 
 @pytest.mark.slow
-def test_a_digest_is_the_same_however_the_weights_are_spread(checkpoint: Path, open_on: Open) -> None:
+def test_digest_does_not_depend_on_the_sharding(checkpoint: Path, open_on: Open) -> None:
     one = local(checkpoint, value_head=True).digest()
     assert {open_on(2, value_head=True, gather=gather).digest() for gather in ("whole", "layer")} == {one}
     assert open_on(3, value_head=True).digest() == one
@@ -274,8 +271,10 @@ def test_a_digest_is_the_same_however_the_weights_are_spread(checkpoint: Path, o
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
-def test_another_number_of_ranks_goes_on(checkpoint: Path, open_on: Open, tmp_path: Path, kept: dict[str, Any]) -> None:
-    """Weights, moments, value head and reference; and transformers or peft can open what is there."""
+def test_checkpoint_continues_on_another_number_of_ranks(
+    checkpoint: Path, open_on: Open, tmp_path: Path, kept: dict[str, Any]
+) -> None:
+    """Weights, moments, value head and reference. The saved files also load in transformers or peft."""
     batch, losses = a_batch(), LOSSES[:3]
     policy = open_on(2, value_head=True, **kept)
     policy.freeze_reference()
@@ -301,7 +300,7 @@ def test_another_number_of_ranks_goes_on(checkpoint: Path, open_on: Open, tmp_pa
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_without_the_optimizer_the_weights_are_saved_all_the_same(open_on: Open, tmp_path: Path) -> None:
+def test_weights_are_saved_without_the_optimizer(open_on: Open, tmp_path: Path) -> None:
     policy = open_on(2)
     policy.update(a_batch(), [ClippedSurrogate()], LR)
     policy.save(tmp_path / "saved", optimizer=False)
@@ -313,7 +312,7 @@ def test_without_the_optimizer_the_weights_are_saved_all_the_same(open_on: Open,
 
 
 @pytest.mark.slow
-def test_another_stage_begins_as_the_local_engine_begins_it(checkpoint: Path, open_on: Open) -> None:
+def test_new_stage_matches_the_local_engine(checkpoint: Path, open_on: Open) -> None:
     batch = a_batch()
     back = replace(batch, advantages=[-a for a in batch.advantages])
     found = []
@@ -327,17 +326,17 @@ def test_another_stage_begins_as_the_local_engine_begins_it(checkpoint: Path, op
     assert np.abs(found[2] - found[0]).max() > 1e-3
 
 
-def test_what_is_not_finite_on_one_rank_moves_no_weight_on_any(open_on: Open) -> None:
+def test_nonfinite_loss_on_one_rank_changes_no_weights(open_on: Open) -> None:
     policy = open_on(3)
     before, batch = policy.digest(), a_batch()
     with pytest.raises(NonFiniteLoss) as caught:
         policy.update(batch, [OnOneRank(1, "nan")], LR)
     assert caught.value.batch is batch
     assert policy.digest() == before and policy.version == 0
-    policy.update(batch, [ClippedSurrogate()], LR)  # the ranks go on
+    policy.update(batch, [ClippedSurrogate()], LR)  # the ranks stay usable
 
 
-def test_bad_input_is_refused_and_the_ranks_go_on(open_on: Open, tmp_path: Path) -> None:
+def test_bad_input_is_refused_and_the_ranks_stay_usable(open_on: Open, tmp_path: Path) -> None:
     policy = open_on(2)
     for refused, words in (
         (lambda: policy.values([np.array([3])]), "value_head"),
@@ -356,7 +355,7 @@ def test_bad_input_is_refused_and_the_ranks_go_on(open_on: Open, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_damaged_or_foreign_checkpoint_is_refused(checkpoint: Path, open_on: Open, tmp_path: Path) -> None:
+def test_damaged_or_incompatible_checkpoint_is_refused(checkpoint: Path, open_on: Open, tmp_path: Path) -> None:
     policy = open_on(2)
     policy.update(a_batch(), [ClippedSurrogate()], LR)
     policy.save(tmp_path / "saved")
@@ -374,7 +373,7 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(checkpoint: Path, open_on: O
 
 
 class Canary:
-    """A pickle of it leaves a file behind where it is read."""
+    """Unpickling it creates a file."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -383,7 +382,7 @@ class Canary:
         return Path.touch, (self.place,)
 
 
-def test_a_checkpoint_has_no_pickle_and_none_is_read(open_on: Open, tmp_path: Path) -> None:
+def test_checkpoint_contains_and_loads_no_pickle(open_on: Open, tmp_path: Path) -> None:
     policy, saved = open_on(2), tmp_path / "saved"
     policy.save(saved)
     shards = saved / "shards"
@@ -410,7 +409,7 @@ def test_a_checkpoint_has_no_pickle_and_none_is_read(open_on: Open, tmp_path: Pa
         lambda layout: next(iter(layout["tensors"].values())).update(dtype="int8"),
     ],
 )
-def test_a_layout_that_lies_is_refused(open_on: Open, tmp_path: Path, change: Any) -> None:
+def test_inconsistent_layout_is_refused(open_on: Open, tmp_path: Path, change: Any) -> None:
     policy = open_on(2)
     policy.save(tmp_path / "saved")
     file = tmp_path / "saved" / "shards" / "layout.json"
@@ -421,10 +420,10 @@ def test_a_layout_that_lies_is_refused(open_on: Open, tmp_path: Path, change: An
         policy.load(tmp_path / "saved")
 
 
-def test_a_checkpoint_of_an_older_version_is_read_on_trust(
+def test_old_pickle_checkpoint_is_read_only_with_trust_code(
     open_on: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of torch.distributed.checkpoint, whose metadata is a pickle."""
+    """Checkpoints of torch.distributed.checkpoint, whose metadata is a pickle."""
     policy = open_on(1)
     policy.update(a_batch(), [ClippedSurrogate()], LR)
     policy.save(tmp_path / "saved")
@@ -445,8 +444,8 @@ def test_a_checkpoint_of_an_older_version_is_read_on_trust(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["before", "die", "stop", "fail"])
-def test_a_rank_that_is_lost_is_named_within_the_limit(open_on: Open, what: str) -> None:
-    """Killed while it waits, killed in the middle of an update, stopped there, or failed alone."""
+def test_lost_rank_is_named_within_the_timeout(open_on: Open, what: str) -> None:
+    """Killed while idle, or killed, stopped or failing in the middle of an update."""
     policy = open_on(2)
     ranks = policy.engine.ranks
     ranks.timeout_s = 5.0
@@ -467,8 +466,8 @@ def test_a_rank_that_is_lost_is_named_within_the_limit(open_on: Open, what: str)
         policy.logprobs([np.array([3])], [np.array([4])])
 
 
-def test_a_rank_whose_machine_is_gone_is_not_waited_for_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is left to close its line; Ray knows."""
+def test_rank_on_a_dead_machine_is_reported_before_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process is left to close the connection, but Ray reports the death."""
     here, there = Pipe()
     gone = SimpleNamespace(name="Ray actor 1", exit_reason=lambda: "its machine died", last_output=str, stop=lambda: None)
     ranks = object.__new__(RankGroup)
@@ -483,7 +482,7 @@ def test_a_rank_whose_machine_is_gone_is_not_waited_for_until_the_limit(monkeypa
     there.close()
 
 
-def test_what_cannot_start_is_refused(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_configurations_are_refused(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TacitError, match="at least 1"):
         settings_for(0)
     with pytest.raises(TacitError, match="no model at"):

@@ -1,4 +1,4 @@
-"""The sharded engine passes what every engine has to, on two ranks, with weights gathered whole and layer by layer."""
+"""The sharded engine passes the engine conformance tests on two ranks, with weights gathered whole and layer by layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 class TestSharded(EngineConformance):
-    """One group of ranks for all tests; every policy takes the place of the one before it."""
+    """One group of ranks for all tests; each policy replaces the previous one."""
 
     engine = get_engine("sharded")
     gather: ClassVar[str] = "whole"
@@ -39,7 +39,7 @@ class TestSharded(EngineConformance):
     @contextmanager
     def policy(self, checkpoint: Path, **wished: Any) -> Iterator[Policy]:
         own, settings = type(self), self.settings(**wished)
-        if own.ranks is None or own.ranks.closed:  # a test that failed may have ended them
+        if own.ranks is None or own.ranks.closed:  # a failed test may have stopped them
             with forked_ranks():
                 own.ranks = start_ranks(settings)
         yield load_policy(ModelSource(str(checkpoint), seed=3), settings, own.ranks)

@@ -1,4 +1,4 @@
-"""Memory that runs out on one rank: all cut finer, or are ended in words that say what was too much."""
+"""When one rank runs out of memory, all ranks use smaller micro-batches, or the run ends with an error that names the cause."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _ShortGoingBack(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Short:
-    """Has no memory for more than `rows` rows at once, on one rank, on the way there or on the way back."""
+    """Runs out of memory above `rows` rows on rank `on`, in the forward pass or (`back`) in the backward pass."""
 
     rows: int
     on: int = 1
@@ -89,8 +89,8 @@ def a_batch(rows: int = 16) -> Batch:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wished", [{}, {"dtype": "bfloat16"}, {"lora_rank": 2}], ids=["float32", "bfloat16", "lora"])
-def test_all_begin_again_with_half_as_much(opened: Open, wished: dict[str, Any]) -> None:
-    """On the way there, and on the way back, where half a gradient has been left behind; it must not be counted."""
+def test_all_ranks_retry_with_half_the_budget(opened: Open, wished: dict[str, Any]) -> None:
+    """In the forward or the backward pass. A partial gradient of the failed attempt must not be counted."""
     policy, plain, batch = opened(**wished), opened(**wished), a_batch()
     for short in (Short(4), Short(2, on=0, back=True), Short(2)):
         metrics = policy.update(batch, [short], LR)
@@ -104,7 +104,7 @@ def test_all_begin_again_with_half_as_much(opened: Open, wished: dict[str, Any])
 
 
 @pytest.mark.slow
-def test_what_cannot_be_cut_is_refused_and_the_ranks_go_on(opened: Open) -> None:
+def test_ranks_stay_usable_after_a_row_that_does_not_fit(opened: Open) -> None:
     policy, batch = opened(), a_batch()
     before = policy.digest()
     with pytest.raises(
@@ -116,12 +116,12 @@ def test_what_cannot_be_cut_is_refused_and_the_ranks_go_on(opened: Open) -> None
 
 
 SLEPT: list[float] = []
-"""in the process of a rank"""
+"""seconds slept; each rank's process has its own list"""
 
 
 @dataclass(frozen=True)
 class ShortForAWhile:
-    """Has no memory for anything on the second rank until that has waited so often; others hold most of the GPU of one rank."""
+    """Rank 1 runs out of memory until it has waited `waits` times. Other processes hold most of the GPU of rank `crowded`."""
 
     waits: int
     crowded: int = 1
@@ -138,7 +138,7 @@ class ShortForAWhile:
 
 
 @pytest.mark.slow
-def test_the_longest_row_alone_waits_for_others_on_the_gpu(opened: Open) -> None:
+def test_update_at_the_minimum_budget_waits_for_other_processes(opened: Open) -> None:
     policy, plain, batch = opened(token_budget=19), opened(token_budget=19), a_batch()
     waited, expected = policy.update(batch, [ShortForAWhile(3)], LR), plain.update(batch, [ShortForAWhile(0)], LR)
     assert waited["slept_max"] == 3 and expected["slept_max"] == 0
@@ -147,7 +147,7 @@ def test_the_longest_row_alone_waits_for_others_on_the_gpu(opened: Open) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("crowded", "waits"), [(1, len(memory.WAITS_S)), (0, 0)], ids=["ten minutes", "a need of its own"])
-def test_nobody_waits_for_longer_or_for_what_others_do_not_hold(opened: Open, crowded: int, waits: int) -> None:
+def test_wait_is_limited_and_only_for_memory_held_by_other_processes(opened: Open, crowded: int, waits: int) -> None:
     policy, batch = opened(token_budget=19), a_batch()
     with pytest.raises(TacitError, match=r"even with a single row per pass \(the longest has 19 tokens\)"):
         policy.update(batch, [ShortForAWhile(99, crowded)], LR)
@@ -156,13 +156,13 @@ def test_nobody_waits_for_longer_or_for_what_others_do_not_hold(opened: Open, cr
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others, who cannot answer, are not waited for as long as ranks far apart might need."""
+    """A short grace period, because the other ranks cannot answer."""
     monkeypatch.setattr(group, "GRACE_S", 3.0)
 
 
 @pytest.mark.slow
-def test_gathered_layer_by_layer_it_is_said_what_was_too_much(opened: Open, soon: None) -> None:
-    """The others wait for its layers: nobody can go on, and a run begins again with half of it."""
+def test_update_out_of_memory_with_gather_layer_ends_the_run(opened: Open, soon: None) -> None:
+    """The other ranks wait for its layers, so none can continue. A restarted run uses half the budget."""
     policy = opened(gather="layer")
     with pytest.raises(EngineLost, match=r"rank 1 .*out of GPU memory in an update with a token_budget of 2048") as lost:
         policy.update(a_batch(), [Short(2)], LR)
@@ -175,8 +175,8 @@ def _no_room(*_: Any, **__: Any) -> None:
 
 @dataclass(frozen=True)
 class Rigged:
-    """A loss of nothing that changes the process it is computed in: from then on its scoring passes have memory for few tokens,
-    or none for whole weights, or its GPU has room, on the second rank little."""
+    """A zero loss that patches the rank's process. `scoring`: scoring passes run out of memory above 24 tokens on rank 1.
+    `gather`: rank 1 cannot gather whole weights. `room`: GPUs have free memory, but rank 1 little."""
 
     what: str
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -202,7 +202,7 @@ class Rigged:
 
 
 @pytest.mark.slow
-def test_a_scoring_pass_is_cut_by_the_rank_that_must(opened: Open) -> None:
+def test_scoring_pass_is_split_when_one_rank_runs_out_of_memory(opened: Open) -> None:
     policy, batch = opened(), a_batch()
     truth = policy.logprobs(batch.prompts, batch.completions)
     policy.update(batch, [Rigged("scoring")], 0.0)
@@ -210,7 +210,7 @@ def test_a_scoring_pass_is_cut_by_the_rank_that_must(opened: Open) -> None:
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_a_scoring_pass_layer_by_layer_is_not_cut_by_one_rank(opened: Open) -> None:
+def test_scoring_out_of_memory_with_gather_layer_ends_the_run(opened: Open) -> None:
     policy, batch = opened(gather="layer"), a_batch()
     policy.update(batch, [Rigged("scoring")], 0.0)
     with pytest.raises(EngineLost, match="scoring pass with a token_budget of 2048") as lost:
@@ -219,8 +219,8 @@ def test_a_scoring_pass_layer_by_layer_is_not_cut_by_one_rank(opened: Open) -> N
 
 
 @pytest.mark.slow
-def test_whole_weights_that_do_not_fit_are_gathered_layer_by_layer_the_next_time(opened: Open, soon: None) -> None:
-    """Nobody can gather without the rank that has no room: all are ended, soon and not at the limit of a piece of work."""
+def test_whole_weights_that_do_not_fit_suggest_gather_layer(opened: Open, soon: None) -> None:
+    """No rank can gather without the one that failed. All end soon and do not wait for the timeout."""
     policy, batch = opened(timeout_s=600.0), a_batch()
     policy.update(batch, [Rigged("gather")], 0.0)
     with pytest.raises(EngineLost, match=r"rank 1 .*out of GPU memory for the whole weights.*--engine.gather") as lost:
@@ -230,7 +230,7 @@ def test_whole_weights_that_do_not_fit_are_gathered_layer_by_layer_the_next_time
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("gather", ["whole", "layer"])
-def test_the_rank_with_least_room_says_how_much_is_done_at_once(opened: Open, gather: str) -> None:
+def test_token_budget_is_planned_by_the_rank_with_least_free_memory(opened: Open, gather: str) -> None:
     policy, batch = opened(gather=gather, token_budget=100_000), a_batch()
     truth = policy.update(batch, [Rigged("room"), Short(99)], 0.0)
     planned = policy.update(batch, [Short(99)], 0.0)
@@ -240,7 +240,7 @@ def test_the_rank_with_least_room_says_how_much_is_done_at_once(opened: Open, ga
 
 @dataclass(frozen=True)
 class Crowded:
-    """A loss of nothing; from then on other processes have most of the second rank's GPU, and what is left to them is noted."""
+    """A zero loss. From then on rank 1's GPU is nearly full, and each rank that empties its cache leaves a file in `notes`."""
 
     notes: Path
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -252,8 +252,8 @@ class Crowded:
         return 0.0 * view.logprobs_T.sum(), {}
 
 
-def test_a_server_on_the_same_gpu_finds_what_a_rank_only_kept(opened: Open, tmp_path: Path) -> None:
-    """A server that takes more than its share at times left with an error once a rank had learned and kept the rest."""
+def test_ranks_free_cached_memory_before_a_server_loads_weights(opened: Open, tmp_path: Path) -> None:
+    """A server that briefly needs more than its share failed when a rank kept the rest after an update."""
     policy = opened()
     policy.update(a_batch(), [Crowded(tmp_path)], 0.0)
     assert not list(tmp_path.iterdir())
@@ -264,10 +264,10 @@ def test_a_server_on_the_same_gpu_finds_what_a_rank_only_kept(opened: Open, tmp_
 
 
 @pytest.mark.parametrize(("weights", "wished", "fits"), [(8, {}, False), (8, {"lora_rank": 16}, True), (1, {}, True)])
-def test_a_model_that_does_not_fit_is_refused_with_what_would(
+def test_model_that_does_not_fit_is_refused_with_settings_that_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: int, wished: dict[str, Any], fits: bool
 ) -> None:
-    """8 billion weights on two GPUs of 80 GB, of which a server has 30%; nothing of the model is read but its sizes."""
+    """An 8B model on two GPUs of 80 GB, with 30% for a server. Only the config of the model is read."""
     sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4 * weights, "num_attention_heads": 32}
     told = {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(told))
@@ -278,13 +278,13 @@ def test_a_model_that_does_not_fit_is_refused_with_what_would(
         check(torch.bfloat16)
         return
     (tmp_path / "config.json").write_text(json.dumps({**told, "num_experts": 8}))
-    check(torch.bfloat16)  # of which a plan knows nothing
+    check(torch.bfloat16)  # plans do not cover mixtures of experts
     (tmp_path / "config.json").write_text(json.dumps(told))
     with pytest.raises(
         TacitError, match=r"does not fit: each of 2 ranks needs .* it can use 52. What would fit: .*lora-rank 16.*ranks"
     ):
         check(torch.bfloat16)
-    # The driver reads all of it before any rank is asked, and onto a GPU where there are no servers.
+    # The driver must check before it loads the model, with and without servers.
     monkeypatch.setattr(sharded, "resolve_device", lambda _: (torch.device("cuda"), torch.bfloat16))
     monkeypatch.setattr(sharded, "find_checkpoint", lambda name, *_: name)
     monkeypatch.setattr(sharded, "load_pretrained", lambda *_: pytest.fail("it was loaded first"))

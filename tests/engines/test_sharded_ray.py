@@ -1,4 +1,4 @@
-"""Ranks as Ray actors, where Ray is installed: they do what plain processes do, and are named when they are lost."""
+"""Ranks as Ray actors: they compute what one process computes, and an error names a lost actor. Needs Ray."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tacit.testing.plain import small_checkpoint
 ray = pytest.importorskip("ray")
 
 
-def test_actors_are_ranks(tmp_path: Path) -> None:
+def test_ray_actors_match_one_process_and_lost_actors_are_named(tmp_path: Path) -> None:
     checkpoint, batch = small_checkpoint(tmp_path), a_batch()
     shared = {"device": "cpu", "threads": 1}
     engine = get_engine("local")
@@ -44,7 +44,7 @@ def test_actors_are_ranks(tmp_path: Path) -> None:
         ray.shutdown()
 
 
-def test_an_address_that_does_not_answer_is_refused(tmp_path: Path) -> None:
+def test_unreachable_ray_cluster_is_refused_with_the_remedy(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path)
     with pytest.raises(TacitError, match=r"no Ray cluster answers at 'auto'.*ray start --head"):
         load_policy(ModelSource(str(checkpoint)), ShardedSettings(device="cpu", ranks=2, address="auto"))

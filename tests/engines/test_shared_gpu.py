@@ -1,4 +1,4 @@
-"""Several runs on one (simulated) GPU: budgets grow again, other processes are waited for, every shortage is recognized."""
+"""Several runs on one simulated GPU: budgets grow again, runs wait for other processes, out-of-memory errors are recognized."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(hand
 
 
 class Card:
-    """A GPU of 100 GiB that this process can have `room` of. `later` is what happens while somebody waits."""
+    """A GPU of 100 GiB, of which this process can use `room`. `later` is called during each wait."""
 
     def __init__(self, monkeypatch) -> None:
         self.room, self.slept = 100, []
@@ -64,22 +64,22 @@ class Work:
 
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
-def test_a_budget_that_was_lowered_grows_with_the_room_and_is_not_tried_in_vain(card):
+def test_lowered_budget_grows_again_only_when_memory_is_freed(card):
     budget, work = AdaptiveBudget(100, CPU), Work(20)
     card.room = 10
     fit = lambda: budget.run(work, 1, "a test of {}")  # noqa: E731
     assert [fit() for _ in range(3)] == [12, 12, 12] and work.tried == [100, 50, 25, 12, 12, 12]
     card.room, work.tried = 12, []
-    assert fit() == 12 and work.tried == [12]  # hardly more room
+    assert fit() == 12 and work.tried == [12]  # hardly more free memory
     card.room = 40
-    assert fit() == 12 and work.tried == [12, 24, 12]  # it was still too little
-    assert fit() == 12 and work.tried == [12, 24, 12, 12]  # and that is remembered
+    assert fit() == 12 and work.tried == [12, 24, 12]  # still too little memory
+    assert fit() == 12 and work.tried == [12, 24, 12, 12]  # the failed attempt is not repeated
     card.room, work.most = 90, 1000
     assert [fit() for _ in range(5)] == [24, 48, 96, 100, 100]
 
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
-def test_what_there_is_to_do_bounds_an_attempt_and_not_what_is_chosen(card):
+def test_small_work_bounds_an_attempt_but_not_the_budget(card):
     budget, card.room = AdaptiveBudget(64, CPU), 50
     assert budget.run(Work(64), 1, "a test of {}", most=3) == 3 and budget.current == 64
     assert budget.run(Work(2), 1, "a test of {}", most=10) == 2 and budget.current == 2
@@ -87,7 +87,7 @@ def test_what_there_is_to_do_bounds_an_attempt_and_not_what_is_chosen(card):
     assert budget.run(Work(64), 1, "a test of {}", most=3) == 3 and budget.current == 3
 
 
-def test_what_others_hold_is_waited_for_and_said_once(card):
+def test_memory_held_by_others_is_waited_for_with_one_warning(card):
     card.room, rooms, work = 10, [], Work(0)
 
     def later() -> None:
@@ -105,7 +105,7 @@ def test_what_others_hold_is_waited_for_and_said_once(card):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
-def test_it_is_cut_as_finely_as_it_goes_before_anybody_waits_and_ends_after_ten_minutes(card):
+def test_budget_reaches_its_minimum_before_waiting_up_to_ten_minutes(card):
     card.room, work = 10, Work(0)
     with pytest.raises(torch.OutOfMemoryError):
         AdaptiveBudget(40, CPU).run(work, 10, "a test of {}")
@@ -113,7 +113,7 @@ def test_it_is_cut_as_finely_as_it_goes_before_anybody_waits_and_ends_after_ten_
 
 
 @pytest.mark.parametrize("room", [100, 80])
-def test_a_need_of_ones_own_is_not_waited_for(card, room):
+def test_no_waiting_if_other_processes_hold_little_memory(card, room):
     card.room = room
     with pytest.raises(torch.OutOfMemoryError):
         AdaptiveBudget(1, CPU).run(Work(0), 1, "a test of {}")
@@ -132,7 +132,7 @@ def test_a_need_of_ones_own_is_not_waited_for(card, room):
         RuntimeError("NCCL error: unhandled cuda error. Last error:\nCuda failure 2 'out of memory'"),
     ],
 )
-def test_every_shortage_is_known_as_one(error, card):
+def test_all_out_of_memory_errors_are_recognized(error, card):
     assert is_out_of_memory(error)
     with pytest.raises(torch.OutOfMemoryError):
         AdaptiveBudget(1, CPU).run(Work(0, error), 1, "a test of {}")
@@ -147,7 +147,7 @@ def test_every_shortage_is_known_as_one(error, card):
         ValueError("CUDA out of memory"),
     ],
 )
-def test_other_failures_are_none(error, card):
+def test_other_errors_are_not_treated_as_out_of_memory(error, card):
     assert not is_out_of_memory(error)
     work = Work(0, error)
     with pytest.raises(type(error)) as raised:
@@ -155,7 +155,7 @@ def test_other_failures_are_none(error, card):
     assert raised.value is error and work.tried == [8] and not card.slept
 
 
-def test_an_error_after_which_the_device_is_of_no_use_is_not_swallowed(monkeypatch):
+def test_cublas_error_on_a_broken_device_is_not_out_of_memory(monkeypatch):
     def broken() -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
@@ -167,8 +167,8 @@ def test_an_error_after_which_the_device_is_of_no_use_is_not_swallowed(monkeypat
     assert not is_out_of_memory(error)
 
 
-def test_what_a_shortage_leads_to_is_one(monkeypatch):
-    """A recording that is left by an error must be ended, and that fails too: it is its error which arrives."""
+def test_error_caused_by_out_of_memory_is_out_of_memory(monkeypatch):
+    """Ending a failed capture raises another error, and only that one arrives."""
 
     class Recording:
         def __enter__(self) -> None:
@@ -192,7 +192,7 @@ def test_what_a_shortage_leads_to_is_one(monkeypatch):
 
     def step() -> None:
         steps.append(1)
-        if len(steps) == 2:  # the first is the trial
+        if len(steps) == 2:  # the first call is the warm-up
             raise RuntimeError(CUBLAS)
 
     graphs = CudaGraphs(enabled=True)
@@ -201,13 +201,13 @@ def test_what_a_shortage_leads_to_is_one(monkeypatch):
     assert is_out_of_memory(raised.value) and graphs.enabled
 
 
-def test_a_shortage_says_nothing_of_what_a_device_can_do(monkeypatch):
+def test_out_of_memory_in_a_probe_is_raised_and_not_cached(monkeypatch):
     def short(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("no room")
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "zeros", short)
-        for _ in range(2):  # and is not remembered
+        for _ in range(2):  # the result is not cached
             with pytest.raises(torch.OutOfMemoryError):
                 has_flash_attention(GPU, torch.bfloat16, 64)
 
@@ -224,7 +224,7 @@ def test_a_shortage_says_nothing_of_what_a_device_can_do(monkeypatch):
 
 
 class ShortOf:
-    """Imitation, which fails on micro-batches of more tokens than the card has GiB of room."""
+    """Imitation that fails on micro-batches with more tokens than the card has GiB of room."""
 
     needs: frozenset[str] = frozenset()
 
@@ -249,7 +249,7 @@ def a_batch() -> Batch:
 
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
-def test_updates_are_planned_small_while_others_have_the_memory_and_large_again_afterwards(make_policy, card, monkeypatch):
+def test_updates_are_planned_again_when_other_processes_free_memory(make_policy, card, monkeypatch):
     policy, free = make_policy(token_budget=500), make_policy(token_budget=500)
     plans, plan = [], update.measure_activation_bytes
     monkeypatch.setattr(update, "PROBE_TOKENS", 30)
@@ -270,12 +270,12 @@ def test_updates_are_planned_small_while_others_have_the_memory_and_large_again_
 @pytest.mark.quick_cases(1)
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError(CUBLAS)])
-def test_updates_that_were_cut_finer_are_planned_anew_once_there_is_room(make_policy, card, monkeypatch, error):
+def test_reduced_update_budget_is_planned_again_when_memory_is_free(make_policy, card, monkeypatch, error):
     policy, batch, loss = make_policy(token_budget=500), a_batch(), ShortOf(card, error)
     monkeypatch.setattr(update, "free_bytes", lambda device: 10**12)
     plans = []
     monkeypatch.setattr(update, "measure_activation_bytes", lambda *_: plans.append(1) or (0.0, 1.0))
-    card.room = 12  # tokens of completions: the eight rows have 40 of them
+    card.room = 12  # in completion tokens; the eight rows have 40
     assert policy.update(batch, [loss], 1e-2)["token_budget"] == 62 and max(loss.seen[:1]) == 40
     loss.seen.clear()
     assert policy.update(batch, [loss], 1e-2)["token_budget"] == 62 and max(loss.seen) <= 12 and len(plans) == 1
@@ -287,7 +287,7 @@ def test_updates_that_were_cut_finer_are_planned_anew_once_there_is_room(make_po
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
-def test_an_update_waits_without_its_gradient_and_ends_as_any_other(make_policy, card, monkeypatch):
+def test_waiting_update_holds_no_gradient_and_gives_the_same_weights(make_policy, card, monkeypatch):
     policy, other, batch = make_policy(token_budget=25), make_policy(token_budget=25), a_batch()
     loss = ShortOf(card, RuntimeError(CUBLAS))
     monkeypatch.setattr(update, "free_bytes", lambda device: 10**12)
@@ -312,7 +312,7 @@ def test_an_update_waits_without_its_gradient_and_ends_as_any_other(make_policy,
 
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
-def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, card, monkeypatch):
+def test_scoring_and_sampling_budgets_recover_with_free_memory(make_policy, rows, card, monkeypatch):
     prompts, completions = rows
     policy, most = make_policy(token_budget=80, value_head=True), {"tokens": 50, "rows": 3}
     model, predicting, decode = policy.engine.model, policy.engine.model.forward_hidden, LlamaDecodeBatch.decode
@@ -345,7 +345,7 @@ def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, car
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
-def test_what_cannot_be_cut_waits_as_well(make_policy, card, monkeypatch):
+def test_indivisible_work_waits_for_memory(make_policy, card, monkeypatch):
     card.room, failed, made = 10, [], engine_module.LanguageModel
 
     def fails_at_first(*arguments, **options):
@@ -366,7 +366,7 @@ def test_what_cannot_be_cut_waits_as_well(make_policy, card, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_model_waits_for_room_before_it_is_refused(make_policy, card, tmp_path, monkeypatch):
+def test_model_loading_waits_for_memory_before_it_is_refused(make_policy, card, tmp_path, monkeypatch):
     make_policy().engine.model.hf.save_pretrained(tmp_path)
     card.room, free = 10, {"bytes": 0}
     monkeypatch.setattr(capacity, "free_bytes", lambda device: free["bytes"])
@@ -382,7 +382,7 @@ def test_a_model_waits_for_room_before_it_is_refused(make_policy, card, tmp_path
 
 
 @pytest.mark.parametrize(("reserved", "peak", "pieces"), [(40, 10, True), (14, 10, False)])
-def test_pieces_that_do_not_come_again_are_given_back_on_a_crowded_gpu(make_policy, monkeypatch, reserved, peak, pieces):
+def test_fragmented_cache_is_emptied_on_a_nearly_full_gpu(make_policy, monkeypatch, reserved, peak, pieces):
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak)
     assert is_fragmented(GPU) is pieces and not is_fragmented(CPU)
@@ -392,13 +392,13 @@ def test_pieces_that_do_not_come_again_are_given_back_on_a_crowded_gpu(make_poli
     monkeypatch.setattr(engine_module, "empty_cache", given.append)
     for _ in range(3):
         policy.update(a_batch(), [Imitation()], 0.0)
-    assert len(given) == (3 if pieces else 1)  # else only when learning begins
+    assert len(given) == (3 if pieces else 1)  # otherwise only at the first update
     monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: False)
     policy.update(a_batch(), [Imitation()], 0.0)
     assert len(given) == (3 if pieces else 1)
 
 
-def test_moments_that_are_made_beforehand_are_those_that_adamw_makes(make_policy, monkeypatch):
+def test_preallocated_moments_equal_those_of_adamw(make_policy, monkeypatch):
     ours, theirs, batch = make_policy(value_head=True), make_policy(value_head=True), a_batch()
     ours.update(batch, [Imitation()], 1e-2)
     monkeypatch.setattr(type(theirs.engine.member("default").weights), "allocate_moments", lambda self: None)

@@ -1,4 +1,4 @@
-"""Two real processes on one real GPU: the other one takes nearly all memory, and then goes. About two minutes."""
+"""Two processes on one real GPU: the other one takes nearly all memory, then exits. Takes about two minutes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BUDGET = 32_768
 
 @contextmanager
 def neighbor(left_gib: float, seconds: float = 600) -> Iterator[subprocess.Popen]:
-    """Another process that leaves so much of the GPU to us, for so long."""
+    """Another process that leaves `left_gib` of the GPU free, for `seconds`."""
     torch.cuda.empty_cache()
     process = subprocess.Popen(
         [sys.executable, "-c", NEIGHBOUR, str(left_gib), str(seconds)],
@@ -75,7 +75,7 @@ def batch(policy) -> Batch:
     return Batch.imitation([tokens(int(n)) for n in rng.integers(300, 600, size=300)], [tokens(8) for _ in range(300)])
 
 
-def test_an_update_that_was_planned_small_is_large_again_when_the_neighbor_has_gone(policy, batch):
+def test_token_budget_recovers_after_the_other_process_exits(policy, batch):
     with neighbor(left_gib=3.0):
         short = policy.update(batch, [Imitation()], 1e-5)
         again = policy.update(batch, [Imitation()], 1e-5)
@@ -85,7 +85,7 @@ def test_an_update_that_was_planned_small_is_large_again_when_the_neighbor_has_g
     assert "token_budget" not in alone
 
 
-def test_an_update_waits_until_the_neighbor_goes(policy, batch):
+def test_update_waits_until_the_other_process_exits(policy, batch):
     with (
         neighbor(left_gib=0.1, seconds=10) as other,
         pytest.warns(UserWarning, match="other processes hold .* waiting for them"),
@@ -97,7 +97,7 @@ def test_an_update_waits_until_the_neighbor_goes(policy, batch):
     assert policy.engine.update_budget.current == BUDGET
 
 
-def test_scores_and_samples_are_cut_finer_and_then_less_finely_again(policy, batch):
+def test_scoring_and_sampling_budgets_shrink_and_recover(policy, batch):
     requests = [Request(prompt, seed=i) for i, prompt in enumerate(batch.prompts)]
     scoring, places = policy.engine.scoring_budget, policy.engine.sampler.slot_budget
     with neighbor(left_gib=0.1), pytest.warns(UserWarning, match="out of GPU memory in") as said:
@@ -112,7 +112,7 @@ def test_scores_and_samples_are_cut_finer_and_then_less_finely_again(policy, bat
     assert scoring.current > few[0] and places.current > few[1]
 
 
-def test_a_neighbor_that_stays_ends_the_update_and_moves_nothing(policy, batch, monkeypatch):
+def test_update_fails_without_changes_if_the_other_process_stays(policy, batch, monkeypatch):
     monkeypatch.setattr(memory, "WAITS_S", (0.5, 0.5))
     before = policy.digest()
     with neighbor(left_gib=0.1), pytest.raises(TacitError, match="out of GPU memory in"):
@@ -120,8 +120,8 @@ def test_a_neighbor_that_stays_ends_the_update_and_moves_nothing(policy, batch, 
     assert policy.digest() == before
 
 
-def test_a_handle_of_cublas_without_room_is_a_shortage_and_leaves_the_device_usable():
-    """In a process of its own, which has not made one yet."""
+def test_device_stays_usable_after_a_failed_cublas_handle():
+    """In a new process, which has not created a cuBLAS handle yet."""
     script = """
 import sys, torch
 from tacit.engines.local.memory import is_out_of_memory
@@ -136,10 +136,10 @@ print((x + 1).sum().item())
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    time.sleep(20)  # it imports torch and takes its first memory
+    time.sleep(20)  # until it has imported torch and allocated its first tensor
     with neighbor(left_gib=0.01):
         said, complained = process.communicate("go on\n")
     first, second = said.splitlines()
     print(first, f"({memory.available_and_total(torch.device('cuda'))[0] / GIB:.0f} GiB of room afterwards)")
-    assert first.split()[0] in ("short", "made"), complained  # a driver may have kept enough for it
+    assert first.split()[0] in ("short", "made"), complained  # the driver may have reserved enough for it
     assert second == str(64 * 64 * 2.0)

@@ -1,4 +1,4 @@
-"""Stale state: weights that changed or moved, interrupted cache resizes, buffers still in use, and token limits."""
+"""Stale state: changed or moved weights, interrupted cache resizes, buffers still in use, and token limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(sampler, model, turn: int) -> None:
     + [("qwen3", f"model.layers.1.self_attn.{which}_norm") for which in "qk"],
 )
 @pytest.mark.parametrize("how", ["in place", "data", "parameter"])
-def test_unannounced_weight_changes_are_noticed(family, name, how, tokenizer, monkeypatch):
+def test_weight_changes_are_detected_without_a_call_to_weights_changed(family, name, how, tokenizer, monkeypatch):
     torch.manual_seed(0)
     model = make_model(family)
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
@@ -77,8 +77,8 @@ def test_interrupted_refresh_is_repeated(where, tokenizer, monkeypatch):
     check(sampler, model, 1)
 
 
-def test_partial_copy_is_not_taken_for_complete(tokenizer, monkeypatch):
-    """Swap in other weights, copy half of them, and swap the first back."""
+def test_interrupted_weight_copy_is_not_used_after_weights_are_swapped_back(tokenizer, monkeypatch):
+    """Swap in other weights, interrupt their copy, and swap the first weights back."""
     torch.manual_seed(0)
     model, refresh = make_model("llama"), LlamaForward.refresh
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
@@ -129,7 +129,7 @@ def test_resize_to_the_same_size_does_nothing(monkeypatch):
         cache.resize(2, 8)
 
 
-def test_no_steps_beyond_the_limit(tokenizer, monkeypatch):
+def test_no_decode_steps_beyond_max_tokens(tokenizer, monkeypatch):
     torch.manual_seed(0)
     steps, advance = [], LlamaDecodeBatch.decode
     monkeypatch.setattr(
@@ -142,7 +142,7 @@ def test_no_steps_beyond_the_limit(tokenizer, monkeypatch):
     assert steps == [4, 2], "of seven tokens the first comes with the prompt"
 
 
-def test_staging_buffer_waits_for_its_copy():
+def test_staging_buffer_is_not_overwritten_before_its_copy_finishes():
     fixed = PrefillBuffers(PrefillShape.fit(np.array([5])), torch.device("cpu"))
     fixed.fill([np.arange(1, 6)], np.arange(5), 99)
     seen = []

@@ -1,4 +1,4 @@
-"""SwiGLU kernels: formula, gradient, and where they are used."""
+"""SwiGLU kernels: values, gradients, and when they are used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ assert layers.SwiGLU.apply(torch.zeros(0, 8)).shape == (0, 4)
 """
 
 
-def test_the_interpreted_kernels_compute_what_they_should() -> None:
+def test_interpreted_kernels_match_torch() -> None:
     assert_interpreted(INTERPRETED)
 
 
@@ -47,7 +47,7 @@ def make_llama():
 
 
 def computed(decoder: VarlenDecoder, hf, pack: PackedBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """States and gradients of one pass."""
+    """Hidden states and gradients of one pass."""
     hidden_TD = decoder(pack)
     weights_TD = torch.randn(hidden_TD.shape, generator=torch.Generator().manual_seed(2)).to(hidden_TD.dtype)
     (hidden_TD * weights_TD).sum().backward()
@@ -57,8 +57,8 @@ def computed(decoder: VarlenDecoder, hf, pack: PackedBatch) -> tuple[torch.Tenso
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -> None:
-    """Small passes, which are not compiled, go without."""
+def test_compiled_passes_use_the_kernels_if_available(monkeypatch, there) -> None:
+    """Small passes are not compiled and use no kernels."""
     hf, used = make_llama(), []
 
     class Counted:
@@ -74,7 +74,7 @@ def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -
     computed(decoder, hf, pack)
     assert not used
     compiled = LayerOps(compiled=True)
-    monkeypatch.setattr(fast_compiled._CompiledOp, "failed", True)  # a compiler is not what is tried here
+    monkeypatch.setattr(fast_compiled._CompiledOp, "failed", True)  # this test does not compile anything
     monkeypatch.setattr(VarlenDecoder, "_ops", lambda self, pack: compiled)
     found, gradients = computed(decoder, hf, pack)
     assert used == ([pack.num_tokens] * 4 + [len(pack.source_T)] if there else [])
@@ -82,11 +82,11 @@ def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -
     torch.testing.assert_close(gradients, expected_gradients)
 
 
-def test_a_cpu_has_no_such_kernels() -> None:
+def test_no_kernels_on_a_cpu() -> None:
     assert not has_swiglu_kernels(torch.device("cpu"), torch.bfloat16)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_that_can_compile_has_them() -> None:
+def test_kernels_on_a_gpu() -> None:
     pytest.importorskip("triton")
     assert has_swiglu_kernels(torch.device("cuda"), torch.bfloat16)

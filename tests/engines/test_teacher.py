@@ -1,4 +1,4 @@
-"""Self-distillation from a teacher prompt: comparing whole distributions in the local engine."""
+"""Self-distillation from a teacher prompt: the local engine compares whole distributions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def batch_of(rows, taught=None) -> Batch:
 
 
 def gradients(policy, batch, losses) -> dict[str, torch.Tensor]:
-    """Of the whole batch, without a step."""
+    """Gradients of the whole batch, without an optimizer step."""
     learning = policy.engine.make_updater(MAIN)
     kept = [i for i, c in enumerate(batch.completions) if len(c)]
     needs = frozenset().union(*(loss.needs for loss in losses))
@@ -35,7 +35,7 @@ def gradients(policy, batch, losses) -> dict[str, torch.Tensor]:
 
 
 def reference(policy, batch, kind: str) -> dict[str, torch.Tensor]:
-    """Row by row with plain transformers, whole vocabulary at once."""
+    """Gradients with plain transformers: row by row, all logits at once."""
     hf, total = policy.engine.model.hf, torch.zeros(())
     for prompt, taught, completion in zip(batch.prompts, batch.contexts["taught"], batch.completions, strict=True):
         if not len(completion):
@@ -58,7 +58,7 @@ def reference(policy, batch, kind: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["forward", "reverse"])
-def test_gradients_are_those_of_plain_transformers(make_policy, rows, kind):
+def test_gradients_match_plain_transformers(make_policy, rows, kind):
     policy, batch = make_policy(), batch_of(rows)
     ours, theirs = gradients(policy, batch, [Divergence(kind)]), reference(policy, batch, kind)
     assert set(theirs) <= set(ours)
@@ -67,7 +67,7 @@ def test_gradients_are_those_of_plain_transformers(make_policy, rows, kind):
 
 
 @pytest.mark.parametrize("elements", [1, 300, 5000])
-def test_memory_for_logits_is_bounded_and_changes_nothing(make_policy, rows, monkeypatch, elements):
+def test_chunked_logits_bound_memory_and_give_the_same_gradients(make_policy, rows, monkeypatch, elements):
     policy, batch = make_policy(), batch_of(rows)
     whole = gradients(policy, batch, [Divergence("jsd")])
     held: list[int] = []
@@ -84,7 +84,7 @@ def test_memory_for_logits_is_bounded_and_changes_nothing(make_policy, rows, mon
     assert max(held) <= max(1, elements // policy.engine.model.vocabulary)
 
 
-def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(make_policy, rows):
+def test_gradient_does_not_depend_on_the_token_budget(make_policy, rows):
     batch = batch_of(rows)
     coarse = gradients(make_policy(token_budget=4096), batch, [Divergence("reverse", top_k=5)])
     fine = gradients(make_policy(token_budget=40), batch, [Divergence("reverse", top_k=5)])
@@ -92,7 +92,7 @@ def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(make_policy, rows)
         torch.testing.assert_close(fine[name], gradient, atol=1e-6, rtol=1e-4)
 
 
-def test_a_batch_is_cut_by_what_the_teacher_reads_where_that_is_more(make_policy, rows, monkeypatch):
+def test_teacher_prompts_count_toward_the_token_budget(make_policy, rows, monkeypatch):
     batch = batch_of(rows, taught=[np.concatenate([np.arange(2, 60), p]) for p in rows[0]])
     policy, longest = make_policy(token_budget=100), max(map(len, batch.contexts["taught"]))
     most, plain = [0], model.LanguageModel.make_micro_batch
@@ -106,14 +106,14 @@ def test_a_batch_is_cut_by_what_the_teacher_reads_where_that_is_more(make_policy
     assert longest > 58 and most[0] <= 100 + max(map(len, rows[1]))
 
 
-def test_a_teacher_that_reads_the_same_gives_no_gradient(make_policy, rows):
+def test_teacher_equal_to_the_student_gives_no_gradient(make_policy, rows):
     batch = batch_of(rows, taught=rows[0])
     for kind in ("forward", "reverse", "jsd"):
         found = gradients(make_policy(), batch, [Divergence(kind)])
         assert max(float(g.abs().max()) for g in found.values()) < 1e-6
 
 
-def test_shuffled_rows_keep_their_teachers(make_policy, rows):
+def test_shuffled_rows_keep_their_teacher_prompts(make_policy, rows):
     policy, batch = make_policy(), batch_of(rows)
     order = np.array([5, 1, 7, 0, 2, 3, 6, 4])
     straight, shuffled = (gradients(policy, b, [Divergence("forward")]) for b in (batch, batch.select(order)))
@@ -121,7 +121,7 @@ def test_shuffled_rows_keep_their_teachers(make_policy, rows):
         torch.testing.assert_close(shuffled[name], gradient, atol=1e-6, rtol=1e-4)
 
 
-def test_a_loss_that_wants_a_teacher_is_told_when_there_is_none(make_policy, rows):
+def test_loss_that_needs_a_missing_teacher_is_refused(make_policy, rows):
     @dataclass(frozen=True)
     class Wants:
         needs: ClassVar[frozenset[str]] = frozenset({"teacher"})

@@ -1,5 +1,5 @@
-"""The Tinker engine against the kit that every engine passes, at a service in this process that computes with a real model.
-What the API cannot do is refused in words, and that is tested in the place of what it would have to do."""
+"""The Tinker engine passes the engine conformance tests against an in-process service with a real model. Where the API lacks a
+feature, the test checks that it is refused with a message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TestTinker(EngineConformance):
 
     @pytest.fixture(autouse=True)
     def service(self):
-        """One for each test: what is saved at it outlives a policy."""
+        """One service per test; its checkpoints outlive a policy."""
         SERVICES.append(Loopback())
         yield SERVICES[-1]
         SERVICES.pop()
@@ -48,8 +48,7 @@ class TestTinker(EngineConformance):
             policy.logprobs(*rows, temperature)
 
     def test_steps_are_those_of_adamw(self, checkpoint, plain, batch, rows):
-        """The kit trains all weights, and the API adapters only; the truth here is the same losses in peft, differentiated
-        through."""
+        """The conformance test trains all weights, the API only adapters. So this compares with the same losses in peft."""
         import torch
         from peft import LoraConfig, get_peft_model
         from tinker_service import PROJECTIONS
@@ -80,7 +79,7 @@ class TestTinker(EngineConformance):
     def test_what_is_saved_goes_on_bit_for_bit(self, checkpoint, batch, tmp_path, rows):
         super().test_what_is_saved_goes_on_bit_for_bit(checkpoint, batch, tmp_path)
         scores = []
-        for again in (False, True):  # the digest is of what was done, so the weights are looked at too
+        for again in (False, True):  # this engine's digest covers the operations, so compare scores too
             with self.policy(checkpoint) as policy:
                 if again:
                     policy.load(tmp_path / "saved")
@@ -90,21 +89,21 @@ class TestTinker(EngineConformance):
                 scores.append(policy.logprobs(*rows))
         self.near(scores[0], scores[1], 1e-2)
 
-    # What no other engine has
+    # Only this engine
 
-    def test_ten_times_the_loss_is_tried_at_connection(self, checkpoint, service):
+    def test_gradient_scale_is_probed_at_connection(self, checkpoint, service):
         load_policy(ModelSource(str(checkpoint)), TinkerSettings(lora_rank=4), service)
         with pytest.raises(TacitError, match="ten times the loss gave 1 times the gradient"):
             load_policy(ModelSource(str(checkpoint)), TinkerSettings(lora_rank=4), Loopback(rescales=True))
         with pytest.raises(TacitError, match=r"does not say the norm .* --no-engine\.probe"):
             load_policy(ModelSource(str(checkpoint)), TinkerSettings(lora_rank=4), Loopback(silent=True))
 
-    def test_nobody_waits_for_ever(self, checkpoint):
+    def test_requests_time_out(self, checkpoint):
         policy = load_policy(ModelSource(str(checkpoint)), TinkerSettings(timeout_s=0.2, probe=False), Loopback(stuck=True))
         with pytest.raises(TacitError, match=r"did not answer within 0\.2 s: scoring"):
             policy.logprobs([np.array([5, 6])], [np.array([7])])
 
-    def test_what_the_api_cannot_do_is_refused_in_words(self, checkpoint, batch, rows):
+    def test_unsupported_features_are_refused_with_a_message(self, checkpoint, batch, rows):
         with self.policy(checkpoint) as policy:
             with pytest.raises(TacitError, match="value head"):
                 policy.values(rows[0])
@@ -119,7 +118,7 @@ class TestTinker(EngineConformance):
         with pytest.raises(TacitError, match="adapters only"):
             TinkerSettings(lora_rank=0)
 
-    def test_another_stage_keeps_the_weights_and_forgets_the_moments(self, checkpoint, batch, rows):
+    def test_new_stage_keeps_the_weights_and_resets_the_moments(self, checkpoint, batch, rows):
         with self.policy(checkpoint) as policy:
             policy.update(batch, [Weighted()], LR)
             before = policy.logprobs(*rows)
@@ -127,7 +126,7 @@ class TestTinker(EngineConformance):
             self.near(policy.logprobs(*rows), before)
             assert not policy._member.client.optimizer.state
 
-    def test_a_reference_that_was_frozen_since_goes_with_what_was_learned_since(self, checkpoint, batch, rows, tmp_path):
+    def test_loading_restores_the_reference_of_the_checkpoint(self, checkpoint, batch, rows, tmp_path):
         with self.policy(checkpoint) as policy:
             policy.save(tmp_path / "saved")
             base = policy.reference().logprobs(*rows)
@@ -136,7 +135,7 @@ class TestTinker(EngineConformance):
             policy.load(tmp_path / "saved")
             self.near(policy.reference().logprobs(*rows), base)
 
-    def test_samples_carry_the_version_that_wrote_them(self, checkpoint, batch, rows):
+    def test_samples_carry_their_weight_version(self, checkpoint, batch, rows):
         with self.policy(checkpoint) as policy:
             ask = [Request(rows[0][1], seed=1)]
             first = policy.sample(ask, Sampling(max_tokens=3))[0]
@@ -145,7 +144,7 @@ class TestTinker(EngineConformance):
             assert (first.version, second.version) == (0, 1)
             self.near([second.logprobs], policy.logprobs([rows[0][1]], [second.tokens]))
 
-    def test_a_checkpoint_of_another_model_is_refused(self, checkpoint, tmp_path):
+    def test_checkpoint_of_another_model_is_refused(self, checkpoint, tmp_path):
         with self.policy(checkpoint) as policy:
             policy.save(tmp_path / "saved")
         with self.policy(checkpoint, lora_rank=4) as other, pytest.raises(TacitError, match="this policy"):

@@ -1,4 +1,4 @@
-"""Tiny policies: deterministic, cached, and hard to break."""
+"""Tiny checkpoints: deterministic, cached, and rebuilt when damaged."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_another_process_builds_the_same_bytes(cache: Path, texts: list[str], tm
     assert content(Path(run.stdout.strip())) == here
 
 
-def test_the_cache_is_used_and_knows_what_it_holds(cache: Path, texts: list[str]) -> None:
+def test_cached_checkpoints_are_reused_and_keyed_by_settings(cache: Path, texts: list[str]) -> None:
     first = tiny_checkpoint(texts, SMALL, seed=0)
     stamp = (first / "model.safetensors").stat().st_mtime_ns
     assert tiny_checkpoint(texts, SMALL, seed=0) == first
@@ -81,7 +81,7 @@ def test_the_cache_is_used_and_knows_what_it_holds(cache: Path, texts: list[str]
 
 
 @pytest.mark.parametrize("damage", ["truncate", "delete", "manifest"])
-def test_a_damaged_entry_is_rebuilt(cache: Path, texts: list[str], damage: str) -> None:
+def test_damaged_cache_entry_is_rebuilt(cache: Path, texts: list[str], damage: str) -> None:
     place = tiny_checkpoint(texts, SMALL, seed=0)
     before = content(place)
     if damage == "truncate":
@@ -93,14 +93,14 @@ def test_a_damaged_entry_is_rebuilt(cache: Path, texts: list[str], damage: str) 
     assert content(tiny_checkpoint(texts, SMALL, seed=0)) == before
 
 
-def test_builders_may_race(cache: Path, texts: list[str]) -> None:
+def test_concurrent_builds_give_one_checkpoint(cache: Path, texts: list[str]) -> None:
     with ThreadPoolExecutor(4) as pool:
         places = list(pool.map(lambda _: tiny_checkpoint(texts, SMALL, seed=0), range(4)))
     assert len(set(places)) == 1 and (places[0] / "tiny.json").is_file()
     assert not list(cache.glob("tiny/building-*"))
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, texts: list[str], monkeypatch) -> None:
+def test_unwritable_cache_is_reported(tmp_path: Path, texts: list[str], monkeypatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "file"))
     with pytest.raises(TacitError, match="TACIT_CACHE"):
@@ -115,7 +115,7 @@ def test_impossible_sizes_are_refused() -> None:
         tiny_checkpoint(["  "], SMALL, 0)
 
 
-def test_digits_stand_alone_and_spaces_stick_to_what_precedes_them(texts: list[str]) -> None:
+def test_digits_are_single_tokens_and_spaces_join_the_preceding_token(texts: list[str]) -> None:
     tokenizer = train_tokenizer(texts, 512)
     pieces = [tokenizer.decode([i]) for i in tokenizer.encode("numbers: 31 7 | target: 82\nop(*, 3, 25)").ids]
     assert [p for p in pieces if any(c.isdigit() for c in p)] == list("3178232" + "5")
@@ -126,11 +126,11 @@ TOKENIZER = train_tokenizer(["numbers: 3 7 25 | target: 82", "op(*, 3, 25)"] * 3
 
 
 @given(st.text())
-def test_any_text_comes_back(text: str) -> None:
+def test_tokenizer_round_trips_any_text(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER.encode(text).ids) == text
 
 
-def test_special_tokens(make_policy) -> None:
+def test_completions_end_with_the_end_token_and_prompts_have_none(make_policy) -> None:
     policy = make_policy()
     tokens = policy.encode_completion("op(*, 3, 25)")
     assert tokens[-1] == policy.engine.codec.end != policy.engine.codec.pad

@@ -16,12 +16,12 @@ from tacit.engines.local.update import count_saved_bytes, gradient_and_moment_by
 from tacit.losses.surrogates import Imitation
 
 
-def test_what_autograd_keeps_is_counted_once_and_without_weights() -> None:
+def test_saved_bytes_count_each_tensor_once_and_no_weights() -> None:
     weight, x = torch.randn(4, 6, requires_grad=True), torch.randn(10, 6)
 
     def work() -> torch.Tensor:
         hidden = (x @ weight.t()).relu()
-        return hidden * hidden.sum()  # `hidden` is kept by three operations, in one piece of memory
+        return hidden * hidden.sum()  # three operations save `hidden`, which is one tensor
 
     kept, result = count_saved_bytes(work, [weight])
     assert kept == (10 * 6 + 10 * 4 + 1) * 4
@@ -29,35 +29,35 @@ def test_what_autograd_keeps_is_counted_once_and_without_weights() -> None:
 
 
 def net_bytes(work: Callable[[], Any]) -> int:
-    """That were asked for and not given back."""
+    """Bytes allocated and not freed."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         work()
     return sum(event.nbytes() for event in watched.profiler.kineto_results.events() if event.name() == "[memory]")
 
 
-def test_nothing_of_what_was_counted_stays(make_policy) -> None:
-    """Operations that keep their own answer (an exponential, attention) must not hold themselves, and all below them."""
+def test_measuring_saved_bytes_frees_everything(make_policy) -> None:
+    """Operations that save their own output (exp, attention) must not form a reference cycle that keeps the graph alive."""
     weight = torch.randn(64, 64, requires_grad=True)
     assert net_bytes(lambda: count_saved_bytes(lambda: (torch.randn(1000, 64) @ weight).exp().sum(), [weight])) == 0
     rng, learning = np.random.default_rng(0), make_policy().engine.make_updater("default")
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
     count = lambda: measure_activation_bytes(learning, batch, [Imitation()], np.arange(len(batch)))  # noqa: E731
-    count()  # what is only made once is there now
+    count()  # allocations that happen once are done now
     assert net_bytes(count) == 0
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}, {"dtype": "bfloat16"}])
-def test_gradients_and_moments_are_needed_anyway(make_policy, rows, settings) -> None:
+def test_gradient_and_moment_bytes_match_the_optimizer_state(make_policy, rows, settings) -> None:
     policy = make_policy(**settings)
     member = policy.engine.member("default")
     count = sum(p.numel() for p in member.parameters.values())
     live = 2 * count if settings.get("dtype") else 0
     assert gradient_and_moment_bytes(member.weights) == 12 * count + live
     policy.update(Batch.imitation(*rows), [Imitation()], 1e-3)
-    assert gradient_and_moment_bytes(member.weights) == 4 * count + live  # the moments are there now
+    assert gradient_and_moment_bytes(member.weights) == 4 * count + live  # the moments are allocated now
 
 
-def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
+def test_planned_budget_matches_the_free_memory(make_policy, monkeypatch) -> None:
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
     policy, rooms = make_policy(token_budget=500), []
@@ -73,16 +73,16 @@ def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
     fixed, per_token_of_few = measure_activation_bytes(learning, batch, [Imitation()], np.arange(8))
     assert per_token_of_few == pytest.approx(per_token, rel=0.1)
     width = policy.engine.model.width
-    assert per_token > 4 * width * policy.engine.model.layers  # each layer keeps its input at least
+    assert per_token > 4 * width * policy.engine.model.layers  # each layer saves at least its input
     there["free"] = int(anyway + fixed + update.SLACK * per_token_of_few * 100) + 1
     assert plan() == 100 and rooms == [1]
     there["free"] = 0
-    assert plan() == 60  # no fewer than have been tried: the update finds out
+    assert plan() == 60  # no fewer than were measured: the update itself will show
     assert all(p.grad is None for p in policy.engine.model.hf.parameters())
 
 
-def test_logits_of_a_single_chunk_are_not_counted_for_each_token(make_policy, monkeypatch) -> None:
-    """They would be kept of few tokens and not of many, and are planned for by themselves."""
+def test_logits_chunk_is_not_counted_per_token(make_policy, monkeypatch) -> None:
+    """A small probe saves them, a large batch recomputes them. The plan accounts for them separately."""
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=5) for _ in range(8)], [rng.integers(2, 250, size=20) for _ in range(8)])
     learning = make_policy().engine.make_updater("default")
@@ -94,7 +94,7 @@ def test_logits_of_a_single_chunk_are_not_counted_for_each_token(make_policy, mo
     assert chunks[10**6] == pytest.approx(chunks[1], rel=0.1)
 
 
-def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_policy, monkeypatch) -> None:
+def test_default_budget_uses_only_a_share_of_the_free_memory(make_policy, monkeypatch) -> None:
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
     monkeypatch.setattr(update, "free_bytes", lambda device: 10**12)
@@ -109,7 +109,7 @@ def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_p
         assert plan_token_budget(learning, batch, [Imitation()]) == expected
 
 
-def test_where_not_even_the_trial_fits_room_is_made_and_the_update_begins_with_as_few(make_policy, rows, monkeypatch) -> None:
+def test_failed_measurement_frees_memory_and_plans_the_smallest_budget(make_policy, rows, monkeypatch) -> None:
     policy, rooms = make_policy(token_budget=10**6), []
     learning = policy.engine.make_updater("default")
 

@@ -17,7 +17,7 @@ def _sample(uniform: float, **options) -> tuple[int, float]:
     return int(tokens[0]), float(logprobs[0])
 
 
-def test_inverse_cdf():
+def test_tokens_are_sampled_by_inverse_cdf():
     assert [_sample(u)[0] for u in (0.01, 0.49, 0.51, 0.79, 0.81, 0.99)] == [0, 0, 2, 2, 3, 3]
     np.testing.assert_allclose(_sample(0.6)[1], np.log(0.3), rtol=1e-6)
 
@@ -33,7 +33,7 @@ def test_truncation_changes_the_token_not_the_logprob():
     assert _sample(0.999, top_k=2, top_p=0.6)[0] == 0
 
 
-def test_temperature_and_greedy():
+def test_temperature_rescales_and_zero_is_greedy():
     token, logprob = _sample(0.999, temperature=0)
     assert token == 0
     np.testing.assert_allclose(logprob, np.log(0.5), rtol=1e-6)
@@ -50,7 +50,7 @@ def test_the_largest_uniform_never_leaves_the_support():
         assert probs[0, tokens[0]] > 0 and torch.isfinite(logprobs).all()
 
 
-def test_decode_state_advances_its_slots():
+def test_decode_state_samples_and_advances_its_slots():
     """Seven of nine slots, some of which stay at the last position."""
     logits, noise = torch.randn(4, 7, 50, generator=torch.Generator().manual_seed(0)) * 3, np.random.default_rng(0)
     noise_BK = noise.random((7, 4), np.float32)

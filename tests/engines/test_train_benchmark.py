@@ -1,4 +1,4 @@
-"""The benchmark of a training step has adapters on both sides, or none."""
+"""The benchmark of a training step uses adapters on both sides, or on neither."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def run(*arguments: str) -> Forked:
 
 
 @pytest.mark.slow
-def test_adapters_beside_pefts_as_json():
+def test_benchmark_compares_lora_with_peft_and_prints_json():
     done = run("--lora-rank", "2", "--only", "step", "--json")
     assert done.code == 0, done.err
     assert set(json.loads(done.out.splitlines()[-1])["step"]["tokens_per_s"]) == {"tacit", "transformers", "packed"}
 
 
-def test_the_packed_peer_has_the_padded_ones_gradient(monkeypatch):
+def test_packed_baseline_has_the_gradient_of_the_padded_one(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import train_step
 
@@ -46,6 +46,6 @@ def test_the_packed_peer_has_the_padded_ones_gradient(monkeypatch):
         assert (padded - packed).norm() <= 1e-5 * padded.norm()
 
 
-def test_adapters_are_not_compared_with_all_weights():
+def test_lora_is_not_compared_with_full_training():
     done = run("--lora-rank", "2")
     assert done.code == 2 and "TRL's step would train all weights" in done.err

@@ -1,4 +1,4 @@
-"""Two models in one process: when one runs out of memory, the other's sampler frees its caches. The shortage is simulated."""
+"""Two models in one process: when one runs out of memory, the other's sampler frees its caches. The error is simulated."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_oom_frees_the_other_models_caches(make_policy, rows, monkeypatch, work:
     assert words(extractor) == before
 
 
-def test_loading_a_model_frees_them_too(make_policy, tmp_path, monkeypatch):
+def test_loading_a_model_frees_the_other_models_caches(make_policy, tmp_path, monkeypatch):
     actor = make_policy()
     words(actor)
     sampler = actor.engine.sampler

@@ -84,7 +84,7 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("token_budget", [1, 60, 100_000])
-def test_gradient_is_the_plain_models(make_policy, batch, token_budget: int) -> None:
+def test_gradient_matches_plain_transformers(make_policy, batch, token_budget: int) -> None:
     policy = make_policy(token_budget=token_budget)
     found, metrics = gradients(policy, batch, [PolicyGradient()])
     expected = plain_gradient(policy, batch)
@@ -94,7 +94,7 @@ def test_gradient_is_the_plain_models(make_policy, batch, token_budget: int) -> 
 
 
 @pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}, {"lora_rank": 4}])
-def test_gradient_does_not_depend_on_the_cut(make_policy, batch, settings) -> None:
+def test_gradient_does_not_depend_on_the_token_budget(make_policy, batch, settings) -> None:
     losses = [PolicyGradient(), Everything()]
     (one, m1), (many, m2) = (
         gradients(make_policy(value_head=True, token_budget=budget, **settings), batch, losses) for budget in (100_000, 1)
@@ -104,7 +104,7 @@ def test_gradient_does_not_depend_on_the_cut(make_policy, batch, settings) -> No
         assert m1[key] == pytest.approx(m2[key], rel=1e-4, abs=1e-6), key
 
 
-def test_metrics(make_policy, batch) -> None:
+def test_update_metrics_match_the_batch(make_policy, batch) -> None:
     policy = make_policy(token_budget=60)
     scores = policy.logprobs(batch.prompts, batch.completions)
     batch = replace(batch, behavior=[s + 0.25 for s in scores])
@@ -124,12 +124,14 @@ def test_metrics(make_policy, batch) -> None:
     assert metrics["computed_share"] >= 1
 
 
-def test_lora_dropout_is_for_imitation_alone(make_policy, batch) -> None:
-    """In practice ratios are taken against what the sampler saw, and the sampler drops nothing."""
+def test_lora_dropout_applies_only_to_imitation(make_policy, batch) -> None:
+    """In RL, ratios compare with the sampler's log-probabilities, and the sampler uses no dropout."""
 
     def loss(dropout: float, sampled: bool) -> float:
         policy = make_policy(lora_rank=4, lora_dropout=dropout)
-        policy.update(replace(batch, sampled=True), [PolicyGradient()], 1e-1)  # a fresh adapter adds nothing, dropped or not
+        policy.update(
+            replace(batch, sampled=True), [PolicyGradient()], 1e-1
+        )  # a new adapter adds zero, so dropout would not show
         return policy.update(replace(batch, sampled=sampled), [PolicyGradient()], 0.0)["loss"]
 
     assert loss(0.9, sampled=True) == loss(0.0, sampled=True)
@@ -140,7 +142,7 @@ def test_imitation_has_no_behaviour_gap(make_policy, rows) -> None:
     assert "behaviour_gap" not in make_policy().update(Batch.imitation(*rows), [PolicyGradient()], 1e-3)
 
 
-def test_imitation_learns(make_policy, rows) -> None:
+def test_imitation_reduces_the_loss(make_policy, rows) -> None:
     policy, batch = make_policy(), Batch.imitation(*rows)
     losses = [policy.update(batch, [PolicyGradient()], 1e-2)["loss"] for _ in range(60)]
     assert losses[-1] < 0.3 < 4 < losses[0]
@@ -156,7 +158,7 @@ def test_updates_repeat_bit_for_bit(make_policy, batch) -> None:
     assert len(digests) == 1
 
 
-def test_dropout_acts_in_updates_only(make_policy, rows) -> None:
+def test_dropout_acts_only_in_updates(make_policy, rows) -> None:
     policy, still = make_policy(lora_rank=4, lora_dropout=0.5), make_policy(lora_rank=4)
     batch = Batch.imitation(*rows)
     for made in (policy, still):
@@ -169,7 +171,7 @@ def test_dropout_acts_in_updates_only(make_policy, rows) -> None:
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @pytest.mark.parametrize("settings", [{}, {"dtype": "bfloat16"}])
-def test_a_loss_that_is_no_number_moves_nothing(make_policy, batch, poison: float, settings) -> None:
+def test_nonfinite_loss_changes_no_weights(make_policy, batch, poison: float, settings) -> None:
     policy = make_policy(token_budget=60, **settings)
     before = policy.digest()
     bad = [a.copy() for a in batch.advantages]
@@ -186,7 +188,7 @@ def test_a_loss_that_is_no_number_moves_nothing(make_policy, batch, poison: floa
 
 
 @pytest.mark.slow
-def test_small_steps_are_not_lost_in_bfloat16(make_policy, rows) -> None:
+def test_small_steps_accumulate_in_float32_masters(make_policy, rows) -> None:
     """lr 1e-6 is far below the spacing of bfloat16 numbers near a norm's weight of 1; the float32 masters keep it."""
     policy, batch = make_policy(dtype="bfloat16"), Batch.imitation(*rows)
     weights = policy.engine.member("default").weights
@@ -200,8 +202,8 @@ def test_small_steps_are_not_lost_in_bfloat16(make_policy, rows) -> None:
     assert policy.engine.model.hf.dtype == torch.bfloat16
 
 
-def test_the_norm_is_clipped(make_policy, batch) -> None:
-    """AdamW hardly feels the scale of one gradient, so look at what it was given: the first moment is 0.1 × gradient."""
+def test_gradient_norm_is_clipped(make_policy, batch) -> None:
+    """AdamW is almost invariant to the scale of one gradient, so check its first moment, which is 0.1 × gradient."""
     policy = make_policy(clip_norm=1e-3)
     assert policy.update(batch, [PolicyGradient()], 1e-3)["grad_norm"] > 1e-2
     state = policy.engine.member("default").weights.optimizer.state
@@ -217,20 +219,20 @@ def test_rows_without_tokens_change_nothing(make_policy, batch) -> None:
     assert whole.digest() == without.digest()
 
 
-def test_an_empty_batch_is_no_step(make_policy, batch) -> None:
+def test_batch_without_tokens_takes_no_step(make_policy, batch) -> None:
     policy = make_policy()
     before = policy.digest()
     assert policy.update(batch.select(np.array([4])), [PolicyGradient()], 1e-3)["tokens"] == 0
     assert policy.digest() == before
 
 
-def test_a_missing_value_head_is_named(make_policy, batch) -> None:
+def test_missing_value_head_is_refused_with_the_setting(make_policy, batch) -> None:
     with pytest.raises(TacitError, match="value-head"):
         make_policy().update(batch, [Everything()], 1e-3)
     with pytest.raises(TacitError, match="value-head"):
         make_policy().values(batch.prompts)
 
 
-def test_columns_must_fit(make_policy, batch) -> None:
+def test_columns_of_wrong_length_are_refused(make_policy, batch) -> None:
     with pytest.raises(ValueError, match="'advantages'"):
         make_policy().update(replace(batch, advantages=[a[:-1] for a in batch.advantages]), [PolicyGradient()], 1e-3)

@@ -1,4 +1,4 @@
-"""Attention over prompts with cached prefixes: the kernel, its work list, and where it is used."""
+"""Attention over prompts with cached prefixes: the kernel, its work list, and when it is used."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ assert asked and not always, (len(asked), always)
 """
 
 
-def test_loads_ahead_of_an_empty_loop_read_nothing() -> None:
-    """As compiled for a Hopper GPU, which needs none."""
+def test_compiled_kernel_has_no_unconditional_prefetch() -> None:
+    """Loads ahead of an empty loop must read nothing. Cross-compiled for Hopper, without a GPU."""
     assert_compiled(COMPILED)
 
 
@@ -93,7 +93,7 @@ def test_blocks_with_the_most_keys_come_first(monkeypatch) -> None:
     queries_B, keys_B = np.array([5, 0, 1, 9]), np.array([5, 3, 8, 11])
     table = split_into_blocks(queries_B, keys_B, np.array([0, 5, 8, 16]))
     assert table.dtype == np.int32
-    # first of its block, then the row: queries' start and number, keys' start and number
+    # columns: first query of the block; start and number of the row's queries; start and number of its keys
     assert table.tolist() == [
         [8, 6, 9, 16, 11],  # sees 11 keys
         [4, 6, 9, 16, 11],  # 10
@@ -105,7 +105,7 @@ def test_blocks_with_the_most_keys_come_first(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_kernel_is_used_for_keys_in_the_cache_only(monkeypatch, there) -> None:
+def test_kernel_is_used_only_for_cached_keys(monkeypatch, there) -> None:
     used = []
 
     def attended(q, k, v, layout, scale):

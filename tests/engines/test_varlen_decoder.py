@@ -23,12 +23,12 @@ from tacit.engines.local.scheduler import LocalSampler
 
 @pytest.fixture
 def everywhere(monkeypatch) -> None:
-    """As on a GPU: attention is then what its kernel computes, row by row."""
+    """Use the varlen path as on a GPU, with attention computed row by row in torch."""
     monkeypatch.setattr(VarlenDecoder, "can_run", staticmethod(lambda hf: True))
     monkeypatch.setattr(LlamaForward, "supports_varlen", True)
 
 
-def test_attention_sees_the_end_of_its_row_and_nothing_of_others():
+def test_varlen_attention_is_causal_and_separate_for_each_row():
     torch.manual_seed(0)
     queries, keys = np.array([2, 0, 3]), np.array([5, 2, 3])
     q, k, v = torch.randn(5, 4, 8), torch.randn(10, 2, 8), torch.randn(10, 2, 8)
@@ -44,13 +44,13 @@ def test_attention_sees_the_end_of_its_row_and_nothing_of_others():
 @pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3", "Mistral"])
 @pytest.mark.parametrize("kept", [range(7), [1, 4], [0, 3, 6], [5, 2], [2, 3], [4]])
-def test_states_and_gradients_are_the_models_own(everywhere, family: str, kept) -> None:
+def test_hidden_states_and_gradients_match_transformers(everywhere, family: str, kept) -> None:
     model = LanguageModel(build(family, **({"sliding_window": None} if family == "Mistral" else {})))
     assert isinstance(model.packed_decoder, VarlenDecoder)
     check_own_states_and_gradients(model, kept)
 
 
-def test_a_compiled_piece_that_is_wrong_is_not_used(monkeypatch) -> None:
+def test_wrong_compiled_op_is_replaced_by_the_eager_op(monkeypatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda piece: lambda *arguments: piece(*arguments) * 1.5)
     monkeypatch.setattr(pieces_module._CompiledOp, "failed", False)
     x = torch.randn(5, 8)
@@ -59,7 +59,7 @@ def test_a_compiled_piece_that_is_wrong_is_not_used(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("targets", [("q_proj", "v_proj", "down_proj"), ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")])
-def test_adapters_are_those_of_peft(targets) -> None:
+def test_fused_linear_matches_peft_adapters(targets) -> None:
     import peft
 
     hf = build("Qwen2")
@@ -79,9 +79,8 @@ def test_adapters_are_those_of_peft(targets) -> None:
 @pytest.mark.parametrize("adapted", [(True,), (True, True), (False, True, True), (True, False, True)])
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("in_one_product", [True, False])
-def test_the_gradient_of_adapters_is_that_of_the_formula(monkeypatch, adapted, frozen, in_one_product) -> None:
-    """Layers of several widths, ranks and scales, one with a bias; in float64, against torch's own gradient of it, and against
-    differences."""
+def test_lora_gradient_matches_autograd_and_finite_differences(monkeypatch, adapted, frozen, in_one_product) -> None:
+    """Layers of several widths, ranks and scales, one with a bias; in float64, against autograd and finite differences."""
     if in_one_product:
         monkeypatch.setattr(projections, "_forward_two_products", projections._forward_one_product)
         monkeypatch.setattr(projections, "_backward_two_products", projections._backward_one_product)
@@ -108,14 +107,14 @@ def test_the_gradient_of_adapters_is_that_of_the_formula(monkeypatch, adapted, f
     torch.testing.assert_close(y, expected)
     gradients = torch.autograd.grad(expected, read, pull)
     torch.testing.assert_close(torch.autograd.grad(y, read, pull), gradients)
-    # in the first layer the input itself has no gradient
+    # In the first layer the input has no gradient.
     torch.testing.assert_close(torch.autograd.grad(fused_linear(x.detach()), read[1:], pull), gradients[1:])
     assert torch.autograd.gradcheck(lambda *_: fused_linear(x), read)
 
 
 @pytest.mark.parametrize("way", [projections._forward_two_products, projections._forward_one_product])
-def test_adapters_of_any_rank_and_scale_are_as_exact_in_half_precision(way) -> None:
-    """x as it may lie in memory, and no rank a multiple of anything."""
+def test_lora_forward_is_accurate_in_bfloat16(way) -> None:
+    """A transposed x, and odd ranks."""
     generator = torch.Generator().manual_seed(0)
     layout = features, ranks, _ = [64, 72], [5, 3], [1 / 3, 1.7]
     x, weight, bias, lora_A, *lora_B = (
@@ -131,7 +130,7 @@ def test_adapters_of_any_rank_and_scale_are_as_exact_in_half_precision(way) -> N
 
 
 @pytest.mark.parametrize("way", [projections._backward_two_products, projections._backward_one_product])
-def test_what_goes_back_to_x_is_as_exact_in_half_precision(way) -> None:
+def test_lora_input_gradient_is_accurate_in_bfloat16(way) -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = (40, 300), (40, 136), (300, 5), (5, 136)
     gradient, weight, back, lora_A = (torch.randn(shape, generator=generator).bfloat16() for shape in shapes)
@@ -140,7 +139,7 @@ def test_what_goes_back_to_x_is_as_exact_in_half_precision(way) -> None:
     assert found.dtype == torch.bfloat16 and (found.double() - exact).norm() < 0.004 * exact.norm()
 
 
-def test_one_product_is_taken_where_more_is_saved_than_copied() -> None:
+def test_one_product_is_chosen_when_it_saves_more_than_it_copies() -> None:
     gate_up, qkv = (17920, 1536), (2048, 1536)
     assert projections._is_one_product_faster(32768, *gate_up) and projections._is_one_product_faster(4096, *gate_up)
     assert not projections._is_one_product_faster(1024, *gate_up), "the weights are larger than all that is computed"
@@ -149,7 +148,7 @@ def test_one_product_is_taken_where_more_is_saved_than_copied() -> None:
     assert projections._is_one_product_faster(65536, *small) and not projections._is_one_product_faster(65536, 960, 576)
 
 
-def test_of_a_narrow_product_only_the_way_back_is_one() -> None:
+def test_narrow_layer_uses_one_product_only_in_the_backward_pass() -> None:
     class OnGpu(list):  # type: ignore[type-arg]
         is_cuda = True
 
@@ -162,8 +161,8 @@ def test_of_a_narrow_product_only_the_way_back_is_one() -> None:
     assert back(torch.zeros(32768, 1), down) is projections._backward_two_products, "a CPU"
 
 
-def test_a_gradient_that_comes_by_two_ways_is_added_by_the_product() -> None:
-    """One node reads x, whose gradients by the weights and by A would be added in a pass of their own."""
+def test_fused_linear_has_one_autograd_edge_to_its_input() -> None:
+    """With two edges, autograd would add the gradients from W and A in a separate pass."""
     import peft
 
     hf = build("Qwen2")
@@ -180,13 +179,13 @@ def test_a_gradient_that_comes_by_two_ways_is_added_by_the_product() -> None:
 
 
 @pytest.mark.parametrize("shape", [(32,), (6, 32), (2, 3, 32), (0, 32)])
-def test_an_adapter_adds_to_rows_of_any_shape(shape) -> None:
+def test_lora_product_supports_any_batch_shape(shape) -> None:
     x, weight, lora_A, lora_B = torch.randn(shape), torch.randn(9, 32), torch.randn(3, 32), torch.randn(9, 3)
     y = _add_lora_product(torch.nn.functional.linear(x, weight), torch.nn.functional.linear(x, lora_A), lora_B)
     torch.testing.assert_close(y, x @ (weight + lora_B @ lora_A).t(), atol=1e-4, rtol=1e-4)
 
 
-def test_dropout_stays_the_modules_own() -> None:
+def test_lora_dropout_matches_the_module() -> None:
     import peft
 
     hf = build("Llama")
@@ -201,8 +200,8 @@ def test_dropout_stays_the_modules_own() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
-def test_updates_scores_and_states_through_it(everywhere, monkeypatch, make_policy, rows, settings) -> None:
-    """Against the pass in rectangles, and however the batch is cut."""
+def test_updates_scores_and_hidden_states_match_the_padded_pass(everywhere, monkeypatch, make_policy, rows, settings) -> None:
+    """Against the padded pass, for two token budgets."""
     from tacit.core.credit import Batch
     from tacit.losses.surrogates import Imitation
 
@@ -225,7 +224,7 @@ def test_updates_scores_and_states_through_it(everywhere, monkeypatch, make_poli
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "llama3-rope", "qwen2", "qwen3"])
-def test_a_prefill_without_padding_samples_the_same(monkeypatch, tokenizer, family) -> None:
+def test_varlen_prefill_samples_the_same_tokens(monkeypatch, tokenizer, family) -> None:
     model = make_model(family).eval()
     rng = np.random.default_rng(3)
     long, short = rng.integers(0, 256, size=17), rng.integers(0, 256, size=2)
@@ -243,7 +242,7 @@ def test_a_prefill_without_padding_samples_the_same(monkeypatch, tokenizer, fami
         np.testing.assert_allclose(ours.hidden, theirs.hidden, atol=1e-4)
 
 
-def test_where_compiling_fails_pieces_are_used_as_they_stand(monkeypatch) -> None:
+def test_eager_ops_are_used_if_compilation_fails(monkeypatch) -> None:
     def refuse(piece):
         def fail(*arguments):
             raise RuntimeError("no C compiler found\nand much more")
@@ -259,7 +258,7 @@ def test_where_compiling_fails_pieces_are_used_as_they_stand(monkeypatch) -> Non
 
 
 @pytest.mark.slow
-def test_a_piece_is_compiled_once_for_any_number_of_rows(monkeypatch) -> None:
+def test_compiled_op_is_compiled_once_for_any_number_of_rows(monkeypatch) -> None:
     from torch._dynamo.testing import CompileCounter
 
     made, compile_it = CompileCounter(), torch.compile

@@ -1,6 +1,5 @@
-"""A service behind the Tinker API, in this process: a real model with peft adapters, the client package's own types, and its
-way of answering (futures). It computes what the API's documentation says: losses are sums over tokens, gradients add up until
-a step."""
+"""An in-process Tinker service: a real model with peft adapters, the client package's types, and answers as futures. It follows
+the API's documentation: losses are sums over tokens, and gradients accumulate until a step."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ def given(value: Any) -> Future:
 
 
 class Loopback:
-    """`rescales`: rows are divided by the sum of their advantages, as a real server was found to do with weights. `silent`:
-    the norm of a gradient is not said. `stuck`: nothing is ever answered."""
+    """`rescales`: the loss of a row is divided by the sum of its absolute advantages, as a real server was found to do with
+    weights. `silent`: the gradient norm is not reported. `stuck`: requests are never answered."""
 
     def __init__(self, rescales: bool = False, silent: bool = False, stuck: bool = False) -> None:
         self.rescales, self.silent, self.stuck = rescales, silent, stuck
@@ -94,7 +93,7 @@ class Training:
         assert name == "importance_sampling", name
         weights = inputs["advantages"]
         loss = -(torch.exp(chosen - inputs["logprobs"]) * weights)
-        # Where a prompt's tokens are predicted the advantage is 0, and e^(log π) must not make nan of it.
+        # The advantage is 0 on prompt tokens; 0 · e^(log π) must not become nan there.
         loss = torch.where(weights == 0, torch.zeros_like(loss), loss).sum()
         return loss / weights.abs().sum() if self.service.rescales else loss
 
@@ -143,7 +142,7 @@ class Sampler:
         self.model = model
         self.tokenizer = None
         self.read: dict[tuple[int, ...], torch.Tensor] = {}
-        """what comes after a sequence that was asked for before"""
+        """cached next-token logits by sequence"""
 
     @torch.no_grad()
     def compute_logprobs(self, prompt: types.ModelInput) -> Future:

@@ -1,4 +1,4 @@
-"""The Gymnasium integration, with the real package: our worlds through it, and others' worlds here."""
+"""The Gymnasium integration with the real package: our worlds as Gymnasium environments, and the reverse."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("world", ["countdown", "alfworld", "cooking"])
-def test_gymnasiums_own_checker_has_nothing_to_say(world, recwarn):
+def test_env_checker_reports_no_warnings(world, recwarn):
     check_env(TacitEnv(world, tasks=3, max_steps=5), skip_render_check=True)
     assert not [w.message for w in recwarn if "gymnasium" in str(w.filename)]
 
 
-def test_an_expert_wins_through_the_integration_and_is_told_what_the_world_is_told():
+def test_expert_wins_through_gymnasium_with_the_same_observations():
     environment, env = get_environment("alfworld"), TacitEnv("alfworld", split="unseen", tasks=4)
     for number in range(4):
         text, info = env.reset(options={"task": number})
@@ -52,7 +52,7 @@ def test_an_expert_wins_through_the_integration_and_is_told_what_the_world_is_to
         assert terminated and info["success"] and info["score"] == 1.0 and paid == 1.0
 
 
-def test_a_seed_is_a_task_and_a_split_keeps_its_own():
+def test_seed_chooses_a_task_and_splits_are_disjoint():
     one, other = TacitEnv("cooking", tasks=50), TacitEnv("cooking", tasks=50)
     assert [one.reset(seed=s)[1]["task"] for s in range(9)] == [other.reset(seed=s)[1]["task"] for s in range(9)]
     drawn = {one.reset()[1]["task"] for _ in range(20)}
@@ -61,7 +61,7 @@ def test_a_seed_is_a_task_and_a_split_keeps_its_own():
     assert not drawn & {test.reset()[1]["task"] for _ in range(20)}
 
 
-def test_steps_run_out_and_what_is_over_is_over():
+def test_step_limit_truncates_and_later_steps_are_refused():
     env = TacitEnv("alfworld", max_steps=2, tasks=2)
     env.reset(seed=0)
     assert env.step("look")[2:4] == (False, False)
@@ -70,7 +70,7 @@ def test_steps_run_out_and_what_is_over_is_over():
         env.step("look")
 
 
-def test_what_is_paid():
+def test_rewards_follow_the_pays_setting():
     steps, score = TacitEnv("cooking", tasks=1), TacitEnv("cooking", tasks=1, pays="score")
     expert = get_environment("cooking").expert()(steps.episode.tasks[0])
     world = get_environment("cooking").make()
@@ -89,7 +89,7 @@ def test_what_is_paid():
         TacitEnv("alfworld", pays="steps", tasks=1)
 
 
-def test_hostile_actions_are_answered():
+def test_hostile_actions_get_a_valid_observation():
     env = TacitEnv("alfworld", tasks=1)
     env.reset(seed=1)
     for action in ("", "x" * 10_000, "\ud800", "go to\nshelf 1", "日本語"):
@@ -97,7 +97,7 @@ def test_hostile_actions_are_answered():
         assert env.observation_space.contains(text)
 
 
-def test_they_go_by_name():
+def test_worlds_are_registered_by_name():
     assert "tacit/alfworld-v0" in register() and register()
     env = gymnasium.make("tacit/alfworld-v0", split="unseen", tasks=2)
     assert env.reset(seed=3)[1]["task"].startswith("unseen/") or env.reset(seed=3)[1]["family"]
@@ -109,7 +109,7 @@ def test_they_go_by_name():
 
 
 @pytest.mark.slow
-def test_in_the_words_our_agents_read():
+def test_env_can_use_a_wording():
     env = TacitEnv("alfworld", tasks=2, wording="terse")
     text, info = env.reset(options={"task": 1})
     wording, observation = get_environment("alfworld").wording("terse"), env.episode.environment.make().reset(env.episode.task)
@@ -119,7 +119,7 @@ def test_in_the_words_our_agents_read():
         TacitEnv("alfworld", wording="tersely")
 
 
-def test_unknown_worlds_and_splits_are_told():
+def test_unknown_worlds_and_splits_are_refused():
     with pytest.raises(TacitError, match="Did you mean 'alfworld'"):
         TacitEnv("alfwrld")
     with pytest.raises(TacitError, match="unknown split 'unsen'"):
@@ -139,7 +139,7 @@ def play(world, task, actions):
     return seen, transitions
 
 
-def test_their_world_here():
+def test_gymnasium_env_becomes_a_world():
     world = pickle.loads(pickle.dumps(WORLD.make))()
     (task,) = WORLD.tasks("train", 1, 0)
     seen, transitions = play(world, task, [str(n) for n in range(1, 9)])
@@ -164,8 +164,8 @@ def test_train_and_test_never_share_a_seed():
     assert len(train) == len(test) == 5000 and not train & test
 
 
-def test_there_and_back_is_the_same_world():
-    """Our household through Gymnasium, taken back in: the same texts, actions, rewards and end."""
+def test_round_trip_through_gymnasium_is_the_same_world():
+    """ALFWorld as a Gymnasium environment, converted back to a world: same texts, actions, rewards and end."""
     household = get_environment("alfworld")
     back = gymnasium_environment("household", lambda: TacitEnv("alfworld", tasks=5, goal_in_text=False), "…")
     world = back.make()
@@ -183,18 +183,18 @@ def test_there_and_back_is_the_same_world():
         assert theirs.success and theirs.score == 1.0
 
 
-def test_what_does_not_speak_in_text_is_refused():
+def test_env_without_text_is_refused():
     with pytest.raises(TacitError, match="'cart' is not a text environment"):
         gymnasium_environment("cart", lambda: gymnasium.make("CartPole-v1"), "Balance.")
 
 
-def test_where_the_package_is_missing_it_is_said():
+def test_missing_package_is_reported_with_the_remedy():
     code = "import sys; sys.modules['gymnasium'] = None\nimport tacit.integrations.gymnasium"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "this integration needs the `gymnasium` package: `pip install 'tacit-agents[gymnasium]'`" in done.stderr
 
 
-def test_the_example_runs():
+def test_example_script_runs():
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "gymnasium_integration.py")],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The OpenEnv integration, with the real package: a real server, its own client, and ours."""
+"""The OpenEnv integration with the real package: a real server, the OpenEnv client, and our client."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def seen(result):
     return Observation(result.observation["text"], tuple(result.observation["admissible_actions"]))
 
 
-def test_an_expert_wins_through_openenvs_own_client(household):
+def test_expert_wins_through_the_openenv_client(household):
     tasks = HOUSEHOLD.tasks_of("unseen", 6, 0)
     with GenericEnvClient(household).sync() as client:
         for number in (0, 4):
@@ -68,7 +68,7 @@ def test_an_expert_wins_through_openenvs_own_client(household):
             assert state["task"] == tasks[number].id and state["step_count"] > 3
 
 
-def test_a_seed_is_a_task_and_sessions_are_apart(household):
+def test_seed_chooses_a_task_and_sessions_are_independent(household):
     with GenericEnvClient(household).sync() as one, GenericEnvClient(household).sync() as other:
         first, second = one.reset(seed=5), other.reset(seed=5)
         assert seen(first) == seen(second) and first.observation["task"] == second.observation["task"]
@@ -76,7 +76,7 @@ def test_a_seed_is_a_task_and_sessions_are_apart(household):
         assert seen(moved) != seen(first) and other.state()["step_count"] == 0 and one.state()["step_count"] == 1
 
 
-def test_mistakes_are_answered_and_the_session_goes_on(household):
+def test_errors_are_reported_and_the_session_continues(household):
     with GenericEnvClient(household).sync() as client:
         with pytest.raises(RuntimeError, match="call reset first"):
             client.step({"action": "look"})
@@ -99,7 +99,7 @@ def test_tasks_are_made_once_for_all_sessions():
     assert before and len(made) == before
 
 
-def test_the_plain_addresses(household):
+def test_http_endpoints_work_without_a_client(household):
     with urllib.request.urlopen(f"{household}/schema", timeout=10) as answer:
         assert json.load(answer)["action"]["properties"]["action"]["type"] == "string"
     with urllib.request.urlopen(f"{household}/metadata", timeout=10) as answer:
@@ -111,7 +111,7 @@ def test_the_plain_addresses(household):
         assert "Your task is to" in json.load(answer)["observation"]["text"]
 
 
-def test_our_own_server_taken_back_in(household):
+def test_round_trip_through_openenv_is_the_same_world(household):
     theirs = openenv_environment("theirs", household, "Do what the first text asks.", max_steps=40)
     world, ours = theirs.make(), HOUSEHOLD.make()
     by_goal = {task.goal: task for task in HOUSEHOLD.tasks_of("unseen", 6, 0)}
@@ -143,7 +143,7 @@ class Heard(Shown):
 
 
 class Parrot(OpenEnvironment):
-    """Somebody else's: wants to hear its word, and pays for it; says nothing of success."""
+    """A third-party environment: pays for repeating its word and does not report success."""
 
     def reset(self, seed=None, episode_id=None, **more):
         self.word = f"word{(seed or 0) % 7}"
@@ -158,7 +158,7 @@ class Parrot(OpenEnvironment):
         return State()
 
 
-def test_somebody_elses_server():
+def test_third_party_server_becomes_a_world():
     server, thread, url = serve(create_fastapi_app(Parrot, Say, Heard))
     try:
         with pytest.raises(TacitError, match=r"which field of an observation .* is the text \(echo, mood\); set text_field"):
@@ -178,14 +178,14 @@ def test_somebody_elses_server():
         thread.join(10)
 
 
-def test_no_server_and_wrong_arguments_are_told():
+def test_missing_server_and_unknown_split_are_refused():
     with pytest.raises(TacitError, match=r"there is no OpenEnv server at http://127\.0\.0\.1:9"):
         openenv_environment("nobody", "http://127.0.0.1:9", "…")
     with pytest.raises(TacitError, match="unknown split 'unsen'"):
         openenv_app("alfworld", split="unsen")
 
 
-def test_the_example_runs():
+def test_example_script_runs():
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "openenv_integration.py")],
         capture_output=True,

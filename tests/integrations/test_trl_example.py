@@ -1,4 +1,4 @@
-"""TRL trains on our household through the Gymnasium integration."""
+"""TRL trains on ALFWorld through the Gymnasium integration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest.importorskip("gymnasium", reason="needs the extra gymnasium")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_two_steps_of_grpo_move_the_weights(tmp_path):
+def test_example_runs_two_steps_of_grpo(tmp_path):
     command = [
         sys.executable,
         str(ROOT / "examples" / "trl_alfworld.py"),

@@ -1,4 +1,4 @@
-"""The verifiers integration, with the real package: our worlds in its rollouts, and its environments here."""
+"""The verifiers integration with the real package: our worlds in its rollouts, and its environments as worlds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOUSEHOLD = get_environment("alfworld")
 
 
 class Scripted(QueuedClient):
-    """A model that plays an expert: it reads the prompt, which is ours, and answers in its format."""
+    """A fake model that checks the prompt and answers with the expert's action in our format."""
 
     def __init__(self, expert, world, task):
         super().__init__()
@@ -52,7 +52,7 @@ def row_of(env, number, of="train"):
 
 
 @pytest.mark.parametrize("of", ["train", "test"])
-def test_an_expert_wins_in_their_rollout(of):
+def test_expert_wins_in_a_verifiers_rollout(of):
     env = TacitMultiTurnEnv("alfworld", tasks=4, eval_tasks=3)
     task = HOUSEHOLD.tasks_of("train" if of == "train" else "unseen", 4 if of == "train" else 3, 0)[2]
     model = Scripted(HOUSEHOLD.expert()(task), HOUSEHOLD.make(), task)
@@ -70,13 +70,13 @@ class Mumbling(QueuedClient):
         return "I would rather look"
 
 
-def test_what_does_not_parse_is_counted_and_steps_run_out():
+def test_invalid_actions_are_counted_and_steps_are_limited():
     env = TacitMultiTurnEnv("alfworld", tasks=2, max_steps=3)
     output = rolled_out(env, row_of(env, 0), Mumbling())
     assert output["metrics"]["invalid"] == output["metrics"]["turns"] == 3.0 and output["reward"] == 0.0
 
 
-def test_many_at_once_by_their_own_evaluate():
+def test_concurrent_rollouts_work_with_evaluate():
     env = TacitMultiTurnEnv("countdown", tasks=3, eval_tasks=6, max_steps=2)
     results = asyncio.run(env.evaluate(Mumbling(), "mumbling", num_examples=6, rollouts_per_example=2))
     assert len(results["outputs"]) == 12 and all(o["metrics"]["turns"] == 2.0 and not o["error"] for o in results["outputs"])
@@ -92,7 +92,7 @@ def test_tasks_are_made_once_for_all_rollouts():
 
 
 class Sums(vf.MultiTurnEnv):
-    """Somebody else's: asks for a sum, says whether it was too low, three times; pays for the right one."""
+    """A third-party environment: asks for a sum, says whether an answer is too low, up to three times."""
 
     def __init__(self, broken=False, with_eval=True):
         rows = [{"prompt": [{"role": "user", "content": f"{n} + 1?"}], "answer": str(n + 1)} for n in range(8)]
@@ -123,7 +123,7 @@ def play(world, task, actions):
     return seen, transitions
 
 
-def test_their_world_here():
+def test_verifiers_environment_becomes_a_world():
     environment = verifiers_environment("sums", Sums)
     assert environment.splits == ("train", "test") and environment.published == {"train": 6, "test": 2}
     assert [t.id for t in environment.tasks("train", 6, 0)] == [
@@ -144,7 +144,7 @@ def test_their_world_here():
     assert world._thread is None
 
 
-def test_one_without_an_evaluation_dataset_and_one_that_breaks():
+def test_missing_eval_dataset_means_no_test_split_and_failures_are_raised():
     environment = verifiers_environment("sums", lambda: Sums(with_eval=False))
     assert environment.splits == ("train",) and environment.split_to_measure() == "train"
     broken = verifiers_environment("sums", lambda: Sums(broken=True)).make()
@@ -153,7 +153,7 @@ def test_one_without_an_evaluation_dataset_and_one_that_breaks():
     broken.close()
 
 
-def test_a_single_turn():
+def test_single_turn_environment_becomes_a_world():
     rows = [{"prompt": [{"role": "user", "content": "Say hi"}], "answer": "hi"}]
 
     def greets(completion, answer):
@@ -167,8 +167,8 @@ def test_a_single_turn():
     assert play(world, task, ["hi"])[1][0].success and not play(world, task, ["ho"])[1][0].success
 
 
-def test_an_environment_that_others_wrote():
-    """verifiers' own integration of Reasoning Gym, as it is installed."""
+def test_reasoning_gym_environment_becomes_a_world():
+    """The installed Reasoning Gym integration of verifiers."""
     pytest.importorskip("reasoning_gym", reason="needs the package reasoning-gym")
     from verifiers.envs.integrations.reasoninggym_env import ReasoningGymEnv
 
@@ -184,14 +184,14 @@ def test_an_environment_that_others_wrote():
     world.close()
 
 
-def test_unknown_splits_are_told():
+def test_unknown_splits_are_refused():
     with pytest.raises(TacitError, match="unknown split 'tset'"):
         verifiers_environment("sums", Sums).tasks("tset", 1, 0)
     with pytest.raises(TacitError, match="unknown split 'unsen'"):
         TacitMultiTurnEnv("alfworld", split="unsen")
 
 
-def test_the_example_runs():
+def test_example_script_runs():
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "verifiers_integration.py")],
         capture_output=True,

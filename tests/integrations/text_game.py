@@ -1,4 +1,4 @@
-"""A text environment of Gymnasium that knows nothing of us: guess the number, told higher or lower."""
+"""A plain Gymnasium text environment, independent of tacit: guess a number with hints "higher" or "lower"."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 
 class Guess(gymnasium.Env):
-    """+1 when right; it is over after eight guesses. Info lists nothing and does not speak of success."""
+    """+1 when right; truncated after eight guesses. `info` is empty and does not report success."""
 
     def __init__(self):
         self.observation_space, self.action_space = spaces.Text(40), spaces.Text(8)

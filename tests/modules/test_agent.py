@@ -1,4 +1,4 @@
-"""An agent in a program of one's own: turn by turn it does what a whole evaluation does."""
+"""The Agent class in user code acts turn by turn as in an evaluation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def by_hand(agent: Agent, task, seed: int, steps: int) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_turn_by_turn_it_does_what_an_evaluation_does(modules: Path, tmp_path: Path, capsys, temperature: float) -> None:
+def test_agent_acts_turn_by_turn_as_in_an_evaluation(modules: Path, tmp_path: Path, capsys, temperature: float) -> None:
     flags = ["--families", "heat,pick2", "--tasks", "4", "--temperature", str(temperature), "--out", str(tmp_path)]
     assert main(["eval", str(modules), *flags, "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -52,7 +52,7 @@ def test_turn_by_turn_it_does_what_an_evaluation_does(modules: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_goal_and_its_family_are_enough(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_needs_only_a_goal_and_its_family(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = Agent.load(modules, temperature=0.0)
     task = WORLD.tasks_of("seen", 1, 5, ("heat",))[0]
     seen = WORLD.make().reset(task).text
@@ -62,15 +62,15 @@ def test_a_goal_and_its_family_are_enough(modules: Path, monkeypatch: pytest.Mon
     assert agent.act(seen) == first and agent.module.skill == "heat"
     agent.begin(task.goal)
     assert agent.act(seen) == first and agent.module.skill == "heat", "its words tell the family"
-    monkeypatch.setattr(GoalClassifier, "MIN_ACCURACY", 1.1)  # as if they did not
+    monkeypatch.setattr(GoalClassifier, "MIN_ACCURACY", 1.1)  # as if goals did not identify families
     with pytest.raises(TacitError, match=r"begin\(goal, family=…\): heat \(heat\), pick \(pick, pick2\)"):
         Agent.load(modules).begin(task.goal)
     Agent.load(modules / "heat").begin(task.goal)
 
 
 @pytest.mark.slow
-def test_two_agents_or_two_episodes_do_not_mix(modules: Path) -> None:
-    """A whole episode of another family in the middle of one leaves it as it was."""
+def test_episode_is_unaffected_by_another_episode_in_between(modules: Path) -> None:
+    """Playing a whole episode of another family in the middle of one does not change it."""
     agent = Agent.load(modules, temperature=0.0)
     heat, pick = WORLD.tasks_of("seen", 1, 2, ("heat",))[0], WORLD.tasks_of("seen", 1, 2, ("pick",))[0]
     expected = by_hand(agent, heat, 0, 2)
@@ -82,7 +82,7 @@ def test_two_agents_or_two_episodes_do_not_mix(modules: Path) -> None:
     assert agent.act(transition.observation) == expected[1]
 
 
-def test_turns_are_taken_in_order(modules: Path) -> None:
+def test_turns_out_of_order_are_refused(modules: Path) -> None:
     agent = Agent.load(modules / "heat")
     task = WORLD.tasks_of("seen", 1, 0, ("heat",))[0]
     with pytest.raises(TacitError, match=r"no episode in progress: call begin\(task\) first"):
@@ -95,14 +95,14 @@ def test_turns_are_taken_in_order(modules: Path) -> None:
         agent.act("again")
 
 
-def test_a_world_that_says_too_much_is_refused(modules: Path) -> None:
+def test_observation_over_the_context_limit_is_refused(modules: Path) -> None:
     agent = Agent.load(modules / "heat")
     agent.begin(WORLD.tasks_of("seen", 1, 0, ("heat",))[0])
     with pytest.raises(TacitError, match="exceeds the model's 512"):
         agent.act("You see " + " ".join(f"x{i}" for i in range(700)))
 
 
-def test_the_example_of_the_page_runs(modules: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_docs_example_runs(modules: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "household").symlink_to(modules)

@@ -1,4 +1,4 @@
-"""What every check says of every kind of draft, and how a model is asked until one holds."""
+"""The checks of drafted trackers, and how a model is asked until a draft passes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ QUICK = Limits(call_s=0.5)
 
 @pytest.fixture(scope="module")
 def episodes():
-    """Twelve won ones, six that were lost just before."""
+    """Twelve won episodes, and six lost ones that stop just before winning."""
     return [recording_of(number, line) for number, line in enumerate(household(12, ["pick"], lost=6), start=1)]
 
 
-def test_a_good_draft_holds(episodes) -> None:
+def test_good_draft_passes_all_checks(episodes) -> None:
     found = check_draft(Draft(drafts.GOOD, QUICK), episodes)
     assert found.passed and set(found.verdicts().values()) == {"held"} and not found.notes
     assert (found.episodes, found.won) == (18, 12) and 100 < found.longest <= 400
@@ -52,7 +52,7 @@ def test_a_good_draft_holds(episodes) -> None:
         (drafts.MISNAMES, "rewards", "turn 1: 'discovery' is no rule of REWARDS"),
     ],
 )
-def test_what_is_wrong_is_said_with_episode_and_turn(episodes, draft, check, what) -> None:
+def test_failures_are_reported_with_episode_and_turn(episodes, draft, check, what) -> None:
     found = check_draft(Draft(draft, QUICK), episodes)
     assert not found.passed and {failure.check for failure in found.failures} <= {check, "bounded"}
     assert any(what in str(failure) for failure in found.failures), [str(failure) for failure in found.failures[:4]]
@@ -60,13 +60,13 @@ def test_what_is_wrong_is_said_with_episode_and_turn(episodes, draft, check, wha
 
 @pytest.fixture(scope="module")
 def blocks(episodes):
-    """What the household's own tracker makes of the same episodes."""
+    """The state blocks of the world's own tracker for the same episodes."""
     found, failed = render_fields(WORLD, WORLD.tracker_of("full"), episodes, WORLD.tasks_of("train", 12, 0, ["pick"]))
     assert not failed and set(found) == set(episodes)
     return found
 
 
-def test_rewards_over_a_worlds_own_tracker_hold(episodes, blocks) -> None:
+def test_rewards_over_a_builtin_tracker_pass_all_checks(episodes, blocks) -> None:
     found = check_draft(Draft(drafts.OWN_REWARDS, QUICK, blocks), episodes)
     assert found.passed, [str(failure) for failure in found.failures[:3]]
     assert found.verdicts() == dict.fromkeys(("reads", "runs", "deterministic", "rewards"), "held")
@@ -91,7 +91,7 @@ def test_rewards_over_a_worlds_own_tracker_hold(episodes, blocks) -> None:
         ("named = []", "named = [open('log').read()]", "reads", "line 7: uses open"),
     ],
 )
-def test_rewards_over_a_worlds_own_tracker_are_found_out(episodes, blocks, old, new, check, what) -> None:
+def test_wrong_rewards_over_a_builtin_tracker_are_detected(episodes, blocks, old, new, check, what) -> None:
     draft = drafts.OWN_REWARDS.replace(old, new)
     assert draft != drafts.OWN_REWARDS
     found = check_draft(Draft(draft, QUICK, blocks), episodes)
@@ -99,15 +99,15 @@ def test_rewards_over_a_worlds_own_tracker_are_found_out(episodes, blocks, old, 
     assert any(what in str(failure) for failure in found.failures), [str(failure) for failure in found.failures[:4]]
 
 
-def test_a_draft_that_hides_from_whoever_reads_it_is_refused(episodes) -> None:
-    """An escape sequence can wipe a line from a terminal, and a mark of direction turn one around."""
+def test_draft_with_invisible_characters_is_refused(episodes) -> None:
+    """An escape sequence can erase a line in a terminal, and a direction mark can reverse one."""
     for hidden in ("\x1b[2K", "\u202e"):
         found = check_draft(Draft(drafts.GOOD.replace("BOUND = 400", f"BOUND = 400  # {hidden}"), QUICK), episodes)
         assert [str(failure) for failure in found.failures] == ["reads: line 4: a character that cannot be seen"]
 
 
-def test_a_set_in_the_block_is_found_out(episodes) -> None:
-    """Sets of text have another order in every process."""
+def test_set_order_in_the_state_block_is_detected(episodes) -> None:
+    """The order of a set of strings differs between processes."""
     draft = drafts.GOOD.replace(
         "', '.join(p[:20] for p in state['checked'])", "', '.join(set(p[:20] for p in state['checked']))"
     )
@@ -124,7 +124,7 @@ def test_a_set_in_the_block_is_found_out(episodes) -> None:
         ("BOUND = 400 if next(iter({'ab', 'cd'})) == 'FIRST' else 401", "another BOUND, REWARDS or CLAIMS the second time"),
     ],
 )
-def test_one_that_is_loaded_otherwise_in_another_process_is_found_out(episodes, line, what) -> None:
+def test_draft_that_loads_differently_in_another_process_is_detected(episodes, line, what) -> None:
     def order(seed: int) -> str:
         with Sandbox(drafts.GOOD.replace("BOUND = 400", "BOUND = 400 + ord(next(iter({'ab', 'cd'}))[0])"), seed=seed) as fence:
             return {497: "ab", 499: "cd"}[fence.constants["BOUND"]]
@@ -136,7 +136,7 @@ def test_one_that_is_loaded_otherwise_in_another_process_is_found_out(episodes, 
 
 
 @pytest.mark.slow
-def test_what_the_episodes_cannot_show_is_said(episodes) -> None:
+def test_checks_note_what_the_episodes_cannot_show(episodes) -> None:
     won = [replace(e, seen=e.seen[: len(e.actions)]) for e in episodes if e.success]
     notes = " ".join(check_draft(Draft(drafts.GOOD, QUICK), won).notes)
     assert "12 episodes have no observation after the last action" in notes and "no lost episodes" in notes
@@ -158,14 +158,14 @@ def test_what_the_episodes_cannot_show_is_said(episodes) -> None:
         ({"CLAIMS": {"a": "1"}}, "'a' is worth '1'"),
     ],
 )
-def test_constants_that_mean_nothing_are_refused(constants, message) -> None:
+def test_invalid_constants_are_refused(constants, message) -> None:
     sound = {"BOUND": 100, "REWARDS": {"progress": {"a": 1.0}, "error": {}}, "CLAIMS": {"a": 1.0}}
     assert DraftRules.of(sound).claims == {"a": 1.0}
     with pytest.raises(DraftError, match=message):
         DraftRules.of({**sound, **constants})
 
 
-def test_a_draft_is_a_tracker(episodes) -> None:
+def test_drafted_tracker_implements_the_tracker_interface(episodes) -> None:
     tracker = DraftedTracker(drafts.GOOD, "pick")
     try:
         won = next(e for e in episodes if e.success)
@@ -183,7 +183,7 @@ def test_a_draft_is_a_tracker(episodes) -> None:
         tracker.close()
 
 
-def test_drafted_rewards_are_what_a_worlds_own_tracker_pays(episodes) -> None:
+def test_drafted_rewards_replace_those_of_the_builtin_tracker(episodes) -> None:
     own = WORLD.tracker_of("full")
     tracker = RewardedTracker(own, drafts.OWN_REWARDS, "pick_rewards", "alfworld", "full", QUICK)
     won = next(e for e in episodes if e.success)
@@ -201,7 +201,7 @@ def test_drafted_rewards_are_what_a_worlds_own_tracker_pays(episodes) -> None:
 
 
 @pytest.mark.slow
-def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
+def test_hanging_tracker_restarts_with_the_next_episode() -> None:
     tracker = DraftedTracker(drafts.NEVER_ENDS, "pick", QUICK)
     task = Task("work", "", "pick", "", 0, "put a mug in shelf.")
     try:
@@ -213,7 +213,7 @@ def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
         tracker.close()
 
 
-def test_one_process_takes_the_place_of_another_and_nobody_notices(episodes, monkeypatch) -> None:
+def test_sandbox_process_is_replaced_in_the_middle_of_an_episode(episodes, monkeypatch) -> None:
     monkeypatch.setattr("tacit.modules.drafting.tracker.CALLS_PER_PROCESS", 2)
     tracker, opened = DraftedTracker(drafts.GOOD, "pick"), []
     monkeypatch.setattr("tacit.modules.drafting.tracker.Sandbox", lambda *a, **k: opened.append(Sandbox(*a, **k)) or opened[-1])
@@ -226,7 +226,7 @@ def test_one_process_takes_the_place_of_another_and_nobody_notices(episodes, mon
 
 
 @pytest.mark.slow
-def test_a_model_is_told_what_failed_until_a_draft_holds(episodes) -> None:
+def test_failures_are_sent_to_the_model_until_a_draft_passes(episodes) -> None:
     offered, asked, shown, reports = [drafts.READS_FILES, drafts.ALWAYS_DONE, drafts.GOOD], [], [], []
 
     def ask(before: str, failed: str, attempt: int) -> str:
@@ -239,7 +239,7 @@ def test_a_model_is_told_what_failed_until_a_draft_holds(episodes) -> None:
     assert "done, and it was not won yet" in asked[2][1] and [report.passed for report in reports] == [False, False, True]
 
 
-def test_nothing_is_run_that_nobody_agreed_to(episodes, monkeypatch) -> None:
+def test_unapproved_draft_is_not_run(episodes, monkeypatch) -> None:
     monkeypatch.setattr("tacit.modules.drafting.draft.check_draft", lambda *more: pytest.fail("it was run"))
     order = []
     drafted = draft_until_valid(
@@ -253,7 +253,7 @@ def test_nothing_is_run_that_nobody_agreed_to(episodes, monkeypatch) -> None:
     assert drafted.report is None and order == ["shown", "asked"]
 
 
-def test_the_question_has_a_handful_of_episodes_and_the_answer_a_file(episodes) -> None:
+def test_prompt_contains_examples_and_the_answer_a_code_block(episodes) -> None:
     shown = choose_examples(episodes, 6)
     assert [e.success for e in shown].count(False) == 2 and len({e.goal for e in shown[:4]}) == 4
     text = build_prompt("pick", shown, list_action_kinds(episodes)).text

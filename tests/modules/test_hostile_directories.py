@@ -1,4 +1,4 @@
-"""Runs, modules and models of strangers: a canary in each never runs without --trust-code, whatever looks at them."""
+"""Untrusted runs, modules and models: no command executes their code without --trust-code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tacit.engines import LOCAL
 
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file that a canary leaves behind. They lie beside the test, in a package, and in the working directory."""
+    """The file that a canary creates. Canaries are in the test's directory, in a package and in the working directory."""
     monkeypatch.delenv(VARIABLE, raising=False)
     text = CANARY.format(ran=str(tmp_path / "ran"))
     for place in ("evil.py", "packages/evil_package/__init__.py", "packages/evil_package/world.py", "here/evil.py"):
@@ -87,7 +87,7 @@ def write_run(path: Path, changes: dict[str, Any]) -> Path:
 
 
 def look_at_run(run: Path) -> None:
-    """Everything that opens a run. Pages are made; commands that need the world refuse."""
+    """Every command that opens a run. Reports are written; commands that need the world refuse."""
     for command in (
         ["eval", run],
         ["play", "--policy", run],
@@ -109,7 +109,7 @@ def look_at_run(run: Path) -> None:
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("where", IN_RUNS)
-def test_looking_at_a_run_runs_none_of_its_code(ran: Path, tmp_path: Path, where: str, capsys) -> None:
+def test_opening_a_run_executes_none_of_its_code(ran: Path, tmp_path: Path, where: str, capsys) -> None:
     run = write_run(tmp_path / "run", IN_RUNS[where](lambda own: f"{tmp_path}/evil.py:{own}"))
     look_at_run(run)
     said = capsys.readouterr().err
@@ -121,7 +121,7 @@ def test_looking_at_a_run_runs_none_of_its_code(ran: Path, tmp_path: Path, where
 
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", NAMES)
-def test_no_spelling_gets_a_run_through(ran: Path, tmp_path: Path, name: str, monkeypatch) -> None:
+def test_no_spelling_of_a_code_name_is_executed(ran: Path, tmp_path: Path, name: str, monkeypatch) -> None:
     for where, own in (("world", "ENVIRONMENT"), ("method", "GRPO"), ("engine", "LOCAL")):
         run = write_run(tmp_path / "run", IN_RUNS[where](lambda own: name.format(place=tmp_path, own=own)))
         assert main(["report", str(run)]) == 0 and main(["eval", str(run)]) == 2, own
@@ -131,7 +131,7 @@ def test_no_spelling_gets_a_run_through(ran: Path, tmp_path: Path, name: str, mo
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("junk", ["grpo", [], 3, None, [[]]])
-def test_settings_of_any_shape_end_in_one_line(ran: Path, tmp_path: Path, junk: Any, capsys) -> None:
+def test_malformed_settings_give_one_line_errors(ran: Path, tmp_path: Path, junk: Any, capsys) -> None:
     for name in ("method", "engine", "schedule", "policies"):
         run = write_run(tmp_path / "run", {name: junk})
         for command in (["eval"], ["train", "--resume"], ["inspect", "clusters"]):
@@ -139,14 +139,14 @@ def test_settings_of_any_shape_end_in_one_line(ran: Path, tmp_path: Path, junk: 
             assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_with_the_flag_it_runs(ran: Path, tmp_path: Path, capsys) -> None:
+def test_code_runs_with_trust_code(ran: Path, tmp_path: Path, capsys) -> None:
     run = write_run(tmp_path / "run", {"world": f"{tmp_path}/evil.py:ENVIRONMENT"})
     assert main(["eval", str(run), "--trust-code"]) == 2 and "has no checkpoint yet" in capsys.readouterr().err
     assert ran.exists()
     ran.unlink()
 
 
-def test_a_comparison_of_a_stranger_is_shown_without_its_worlds(ran: Path, tmp_path: Path) -> None:
+def test_untrusted_comparison_is_reported_without_its_code(ran: Path, tmp_path: Path) -> None:
     settings = {**RUN, "world": f"{tmp_path}/evil.py:ENVIRONMENT"}
     cell = {"world": "w", "method": "m", "seed": 0, "status": "finished", "run": "run", "settings": settings}
     write_run(tmp_path / "run", settings)
@@ -172,7 +172,7 @@ def _with_settings(module: dict[str, Any], **changes: Any) -> dict[str, Any]:
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("where", IN_MODULES)
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[4], NAMES[5]])
-def test_looking_at_a_module_runs_none_of_its_code(
+def test_opening_a_module_executes_none_of_its_code(
     modules, ran: Path, tmp_path: Path, where: str, name: str, capsys, monkeypatch
 ) -> None:
     place = tmp_path / "theirs" / "heat"
@@ -203,7 +203,7 @@ def test_looking_at_a_module_runs_none_of_its_code(
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("rank", [10**9, 8, "4", None])
-def test_an_adapter_that_claims_another_rank_is_refused_before_it_is_made(modules, tmp_path: Path, rank: Any, capsys) -> None:
+def test_wrong_adapter_rank_is_refused_before_allocation(modules, tmp_path: Path, rank: Any, capsys) -> None:
     place = tmp_path / "theirs" / "heat"
     shutil.copytree(modules / "heat", place)
     config = place / "adapter_config.json"
@@ -226,7 +226,7 @@ def test_an_adapter_that_claims_another_rank_is_refused_before_it_is_made(module
         Agent.load(place).begin("heat some apple and put it in fridge.", "heat")
 
 
-def test_a_run_that_names_a_huge_rank_is_refused_before_anything_is_loaded(tmp_path: Path, capsys) -> None:
+def test_huge_lora_rank_in_a_run_is_refused_before_loading(tmp_path: Path, capsys) -> None:
     run = write_run(tmp_path / "run", {"engine": {"name": "local", "lora_rank": 10**9}})
     for command in (["eval"], ["play", "--policy"], ["train", "--resume"]):
         assert main([*command, str(run)]) == 2
@@ -247,7 +247,7 @@ class Touch:
 
 
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors", "training_args.bin", "adapter_model.bin"])
-def test_a_model_directory_is_not_unpickled(ran: Path, tmp_path: Path, file: str, capsys) -> None:
+def test_model_directory_is_not_unpickled(ran: Path, tmp_path: Path, file: str, capsys) -> None:
     model = tmp_path / "model"
     model.mkdir()
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 16}
@@ -258,15 +258,13 @@ def test_a_model_directory_is_not_unpickled(ran: Path, tmp_path: Path, file: str
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_recordings_of_a_stranger_are_pages_too(ran: Path, tmp_path: Path) -> None:
+def test_untrusted_recording_is_rendered_without_its_code(ran: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"world": f"{tmp_path}/evil.py:ENVIRONMENT"})
     (run / "trajectories" / "rl-000001.jsonl.gz").write_bytes(b"")
     assert "rl-000001" in render_recording(run, "rl-000001", 4, Live("", "stamp", None, ""))
 
 
-def test_a_packed_module_of_a_stranger_is_refused_before_its_world(
-    modules, ran: Path, tmp_path: Path, capsys, monkeypatch
-) -> None:
+def test_untrusted_world_of_a_packed_module_is_refused(modules, ran: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     shutil.copytree(modules / "heat", tmp_path / "heat")
     pack(read_module(tmp_path / "heat"), tmp_path / "good.tacit")
     module = json.loads((tmp_path / "heat" / MANIFEST).read_text())

@@ -1,4 +1,4 @@
-"""Modules through the Hugging Face hub's own client, against a stand-in for the hub on this machine."""
+"""Pushing and pulling modules with the Hugging Face client, against a fake hub on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hub() -> Iterator[Hub]:
 
 
 def tacit(hub: Hub, home: Path, *commands: list[str], **more: str) -> list[tuple[int, str]]:
-    """(exit status, what was printed) of each. In a process of its own: the client reads its settings when it is imported."""
+    """(exit status, output) of each command. In a new process, because the client reads its settings when it is imported."""
     environment = {
         **os.environ,
         "HF_ENDPOINT": hub.url,
@@ -49,7 +49,7 @@ print(json.dumps(told))
 
 
 @pytest.mark.slow
-def test_a_module_goes_to_the_hub_and_comes_back(hub, modules, tmp_path):
+def test_pushed_module_can_be_pulled_by_commit_or_newest(hub, modules, tmp_path):
     heat, pick, home = str(modules / "heat"), str(modules / "pick"), tmp_path / "home"
     (code, first), (other_code, second), (none, refused) = tacit(
         hub, home, ["push", heat, "me/skill"], ["push", pick, "me/skill"], ["push", str(modules), "me/both"]
@@ -74,7 +74,7 @@ def test_a_module_goes_to_the_hub_and_comes_back(hub, modules, tmp_path):
 
 
 @pytest.mark.slow
-def test_without_a_connection_the_cache_answers(hub, modules, tmp_path):
+def test_pull_uses_the_cache_without_a_connection(hub, modules, tmp_path):
     home = tmp_path / "home"
     told = tacit(hub, home, ["push", str(modules / "heat"), "me/skill"], ["pull", "me/skill", "--out", str(tmp_path / "a")])
     assert [code for code, _ in told] == [0, 0], told
@@ -91,7 +91,7 @@ def test_without_a_connection_the_cache_answers(hub, modules, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_the_hub_sends_is_checked_as_any_other_module(hub, modules, tmp_path):
+def test_pulled_module_is_checked_like_any_other(hub, modules, tmp_path):
     files = {file.name: file.read_bytes() for file in (modules / "heat").iterdir()}
     manifest = json.loads(files["module.json"])
 

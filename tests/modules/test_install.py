@@ -1,4 +1,4 @@
-"""A module as one file, and somebody else's among one's own: what is checked, and what no sender can do."""
+"""Packing and installing modules: what is checked, and what an untrusted archive cannot do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refused(capsys, source: Any, out: Path, *flags: str) -> str:
 
 
 def rewritten(package: Path, file: Path, change: Any) -> Path:
-    """The package after `change` has had its entries: name -> bytes."""
+    """A copy of the package after `change(entries)`; entries: name -> bytes."""
     with zipfile.ZipFile(package) as archive:
         entries = {name: archive.read(name) for name in archive.namelist()}
     change(entries)
@@ -61,7 +61,7 @@ def manifest_with(**changes: Any) -> Any:
     return change
 
 
-def test_a_packed_module_comes_out_as_it_went_in(modules, package, tmp_path, capsys):
+def test_packed_module_installs_unchanged(modules, package, tmp_path, capsys):
     out = tmp_path / "mine"
     assert install(package, out) == 0
     assert f"heat: installed in {out / 'heat'}, for heat" in capsys.readouterr().out
@@ -83,7 +83,7 @@ def test_a_packed_module_comes_out_as_it_went_in(modules, package, tmp_path, cap
     assert main(["modules", "verify", str(out)]) == 0 and main(["modules", "list", str(out)]) == 0
 
 
-def test_the_same_module_gives_the_same_bytes_and_an_installed_one_packs_again(modules, package, tmp_path, capsys):
+def test_packing_is_deterministic_also_for_installed_modules(modules, package, tmp_path, capsys):
     install(package, tmp_path / "mine")
     again = tmp_path / "again.tacit"
     assert main(["modules", "pack", str(tmp_path / "mine" / "heat"), str(again)]) == 0
@@ -94,7 +94,7 @@ def test_the_same_module_gives_the_same_bytes_and_an_installed_one_packs_again(m
     assert main(["modules", "pack", str(modules), str(tmp_path / "x")]) == 2 and "is not a module" in capsys.readouterr().err
 
 
-def test_a_changed_file_is_refused_whoever_changed_the_list(package, tmp_path, capsys):
+def test_changed_missing_or_extra_files_are_refused(package, tmp_path, capsys):
     def flip(entries):
         data = bytearray(entries["adapter_model.safetensors"])
         data[-1] ^= 1
@@ -118,7 +118,7 @@ def test_a_changed_file_is_refused_whoever_changed_the_list(package, tmp_path, c
 @pytest.mark.parametrize(
     "name", ["../evil.json", "/tmp/evil.json", "a/b.json", "..", ".hidden.json", "C:\\evil.json", "x\n.json"]
 )
-def test_no_name_leads_out_of_the_package(package, tmp_path, capsys, name):
+def test_unsafe_file_names_are_refused(package, tmp_path, capsys, name):
     def escape(entries):
         entries[name] = b"{}"
 
@@ -131,7 +131,7 @@ def test_no_name_leads_out_of_the_package(package, tmp_path, capsys, name):
     assert not list(tmp_path.rglob("evil*")) and not Path("/tmp/evil.json").exists()
 
 
-def test_links_code_compression_twins_and_giants_are_refused(package, tmp_path, capsys):
+def test_links_code_compression_duplicates_and_large_files_are_refused(package, tmp_path, capsys):
     out = tmp_path / "out"
 
     def crafted(name: str, *entries: tuple[zipfile.ZipInfo, bytes]) -> Path:
@@ -156,7 +156,7 @@ def test_links_code_compression_twins_and_giants_are_refused(package, tmp_path, 
     assert "more than the limit of 1,000,000; raise it with --max-mb" in refused(capsys, giant, out, "--max-mb", "1")
 
 
-def test_what_does_not_fit_this_machine_is_refused(package, modules, tmp_path, capsys):
+def test_incompatible_or_untrusted_module_is_refused(package, modules, tmp_path, capsys):
     out, manifest = tmp_path / "out", json.loads((modules / "heat" / MANIFEST).read_text())
     other = {**manifest["base"], "fingerprint": "0" * 64}
     told = refused(capsys, rewritten(package, tmp_path / "a", manifest_with(base=other)), out)
@@ -181,15 +181,15 @@ def test_what_does_not_fit_this_machine_is_refused(package, modules, tmp_path, c
 
 
 @pytest.mark.parametrize("junk", [None, 3, "text", [], {"a": []}, [[1]]])
-def test_a_manifest_may_hold_anything_and_is_still_only_refused(package, tmp_path, capsys, junk):
+def test_malformed_manifest_values_are_refused(package, tmp_path, capsys, junk):
     for key in ("world", "skill", "families", "tracker", "context", "weights", "base", "sampling", "scores", "run", "files"):
         if (key, junk) in (("tracker", None), ("skill", "text"), ("scores", [])):
-            continue  # which could be meant
+            continue  # these values are valid
         told = refused(capsys, rewritten(package, tmp_path / "p", manifest_with(**{key: junk})), tmp_path / "out")
         assert told.startswith("error: ") and "Traceback" not in told, key
 
 
-def test_another_module_of_the_skill_is_not_written_over_unasked(modules, package, tmp_path, capsys):
+def test_existing_module_is_overwritten_only_with_replace(modules, package, tmp_path, capsys):
     out = tmp_path / "out"
     shutil.copytree(modules / "heat", out / "heat")
     manifest = json.loads((out / "heat" / MANIFEST).read_text())
@@ -200,7 +200,7 @@ def test_another_module_of_the_skill_is_not_written_over_unasked(modules, packag
     assert not list(out.glob(".*"))
 
 
-def test_a_directory_of_modules_is_installed_and_links_in_it_are_not_followed(modules, tmp_path, capsys):
+def test_directory_of_modules_is_installed_and_links_are_refused(modules, tmp_path, capsys):
     assert install(modules, tmp_path / "out") == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"heat", "pick"}
     linked = tmp_path / "linked"
@@ -213,7 +213,7 @@ def test_a_directory_of_modules_is_installed_and_links_in_it_are_not_followed(mo
 
 
 @pytest.mark.slow
-def test_the_score_is_played_again_on_request(package, modules, tmp_path, capsys):
+def test_verify_flag_replays_the_evaluation(package, modules, tmp_path, capsys):
     assert install(package, tmp_path / "out", "--verify") == 0
     score = read_module(modules / "heat").scores["rl"]
     assert f"{score['successes']} of 4 won here on alfworld/seen/4[heat]" in capsys.readouterr().out
@@ -224,14 +224,14 @@ def test_the_score_is_played_again_on_request(package, modules, tmp_path, capsys
     assert "has no score of its own weights (rl-000002)" in none
 
 
-def test_a_verdict_allows_for_chance_and_no_more():
+def test_verdict_allows_only_for_chance():
     assert Verdict("p", 100, 90, 90).holds and str(Verdict("p", 100, 90, 90)).endswith("as its manifest says")
     near, far = Verdict("p", 100, 90, 85), Verdict("p", 100, 90, 60)
     assert near.holds and "its manifest says 90: within chance" in str(near)
     assert not far.holds and "does not hold" in str(far) and "[50.2%, 69.1%]" in str(far)
 
 
-def test_the_licence_of_the_base_is_found_or_asked_for(modules, tmp_path, capsys):
+def test_base_licence_is_found_or_requested(modules, tmp_path, capsys):
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"] == OWN_LICENSE
     world, place = get_environment("alfworld"), tmp_path / "base"
     place.mkdir()

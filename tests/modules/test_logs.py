@@ -1,4 +1,4 @@
-"""Logs sorted by family: who belongs where, what is left out, and what a hostile name may not do."""
+"""Logs sorted by family: assigning families, unusable lines, and hostile names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.modules.training import add_log_defaults, plan_from_logs
 from tacit.training.recordings import Reading, read_recordings
 
 
-def test_a_family_is_found_by_name_by_task_or_by_goal(tmp_path) -> None:
+def test_family_is_found_by_name_task_or_goal(tmp_path) -> None:
     tasks = WORLD.tasks_of("train", 6, 0, ["heat", "look"])
     lines = household(6, ["heat", "look"])
     named = {"task": tasks[1].id, "goal": "", "family": ""}
@@ -26,12 +26,12 @@ def test_a_family_is_found_by_name_by_task_or_by_goal(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", ".hidden", "x" * 65, "a b", "a\n"])
-def test_a_family_that_cannot_name_a_directory_is_refused(tmp_path, name) -> None:
+def test_family_that_cannot_name_a_directory_is_refused(tmp_path, name) -> None:
     logs = read_logs([write_lines(tmp_path / "a.jsonl", [{**household(1)[0], "family": name}])], family_without_world)
     assert not logs.episodes and "cannot be the name of a module" in logs.unusable[0]
 
 
-def test_what_is_written_is_what_was_read(tmp_path) -> None:
+def test_written_logs_round_trip(tmp_path) -> None:
     lines = household(2, ["heat"], lost=1)
     lines[0]["turns"][0]["valid"] = False
     file = write_lines(tmp_path / "a.jsonl", lines)
@@ -41,7 +41,7 @@ def test_what_is_written_is_what_was_read(tmp_path) -> None:
     assert json.loads(to_jsonl(logs.episodes[:1]))["source"] == f"{file} line 1"
 
 
-def test_directories_are_walked_and_a_file_is_read_once(tmp_path) -> None:
+def test_directories_are_searched_and_each_file_is_read_once(tmp_path) -> None:
     (tmp_path / "in").mkdir()
     inner, outer = write_lines(tmp_path / "in" / "a.jsonl", []), write_lines(tmp_path / "b.jsonl", [])
     (tmp_path / "notes.txt").write_text("no log")
@@ -50,8 +50,8 @@ def test_directories_are_walked_and_a_file_is_read_once(tmp_path) -> None:
         find_logs([tmp_path / "no"])
 
 
-def test_a_mark_of_byte_order_costs_no_episode(tmp_path) -> None:
-    """Some editors and shells begin every file with one."""
+def test_byte_order_mark_is_ignored(tmp_path) -> None:
+    """Some editors and shells start every file with a byte order mark."""
     file = write_lines(tmp_path / "a.jsonl", household(2, ["pick"]))
     plain = list(read_recordings(file, Reading()))
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
@@ -59,8 +59,8 @@ def test_a_mark_of_byte_order_costs_no_episode(tmp_path) -> None:
     assert list(read_recordings(file, reading)) == plain and len(plain) == 2 and not reading.unusable
 
 
-def test_a_won_episode_that_the_tracker_cannot_read_is_named_and_not_counted(tmp_path, trusted_code) -> None:
-    """By the line it stands in: the file that is imitated has none of it, and neither have coverage and card."""
+def test_won_episode_that_crashes_the_tracker_is_reported_and_excluded(tmp_path, trusted_code) -> None:
+    """It is reported with its line, and is missing from the imitation data and the coverage."""
     raising = GOOD.replace("    words = re", "    assert 'unreadable' not in goal, 'what is this?'\n    words = re")
     (tmp_path / "raising_tracker.py").write_text(raising)
     work = tmp_path / "raising_work.py"
@@ -80,7 +80,7 @@ def test_a_won_episode_that_the_tracker_cannot_read_is_named_and_not_counted(tmp
         plan_from_logs(recipe, "all", out, [write_lines(tmp_path / "b.jsonl", lines[1:2])])
 
 
-def test_coverage_counts_what_can_be_imitated(tmp_path) -> None:
+def test_coverage_counts_episodes_that_can_be_imitated(tmp_path) -> None:
     logs = read_logs([write_lines(tmp_path / "a.jsonl", household(13, ["heat"], lost=2))], family_without_world)
     heat, cool = count_coverage(logs, ["heat", "cool"])
     assert (heat.episodes, heat.won, heat.remark) == (15, 13, "")

@@ -1,4 +1,4 @@
-"""A module's card: what it says, and that no value of a stranger's manifest says more."""
+"""The module card: hostile manifest values cannot inject markup, YAML or control characters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOSTILE = (
 
 
 def poison(module: Module, text: str) -> Module:
-    """The same text in every value that a manifest may choose."""
+    """The module with `text` in every free value of its manifest."""
     score = {"success": 0.5, "interval": [0.1, 0.9], "episodes": text, "panel": text, "panel_hash": text}
     return dataclasses.replace(
         module,
@@ -60,7 +60,7 @@ def heat(modules: Path) -> Module:
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:20]))
-def test_no_value_of_a_manifest_says_more_than_a_value(heat: Module, text: str) -> None:
+def test_manifest_values_cannot_inject_markup_into_the_card(heat: Module, text: str) -> None:
     card = render_card(poison(heat, text), text)
     expected = render_card(poison(heat, "plain"), "plain")
     assert len(card.splitlines()) == card.count("\n") == expected.count("\n")
@@ -73,7 +73,7 @@ def test_no_value_of_a_manifest_says_more_than_a_value(heat: Module, text: str) 
     assert all(isinstance(value, str) for value in (front["base_model"], front["license"], *front["tags"]))
 
 
-def test_numbers_that_are_none_are_said(heat: Module, tmp_path: Path) -> None:
+def test_invalid_numbers_in_a_manifest_are_refused(heat: Module, tmp_path: Path) -> None:
     module = shutil.copytree(heat.path, tmp_path / "heat")
     score = heat.scores["rl"]
     wrong: list[dict[str, Any]] = [{}, *({**score, "interval": own} for own in ([1], 3, ["x", "y"], [0, 1, 2]))]
@@ -88,13 +88,13 @@ def test_numbers_that_are_none_are_said(heat: Module, tmp_path: Path) -> None:
     assert "Not evaluated." in render_card(dataclasses.replace(heat, scores={}), "mit")
 
 
-def test_a_license_is_looked_for_in_linear_time() -> None:
+def test_license_search_takes_linear_time() -> None:
     assert LICENSE_FIELD.search("---\nlicense: mit\n---\n")[1] == "mit"  # type: ignore[index]
     for text in ("---" + "\n" * 100_000, "---\n" + "license:\n" * 20_000, "---\nlicense:" + " " * 100_000 + "\n"):
         assert LICENSE_FIELD.search(text) is None
 
 
-def test_errors_that_name_a_strangers_file_write_no_control_characters(heat: Module, tmp_path: Path, capsys) -> None:
+def test_errors_with_hostile_file_names_contain_no_control_characters(heat: Module, tmp_path: Path, capsys) -> None:
     module = shutil.copytree(heat.path, tmp_path / "heat")
     change_manifest(module, files={**heat.files, "\x1b]0;title\x07\x1b[2J\u202e\r": "0" * 64})
     assert main(["modules", "pack", str(module), str(tmp_path / "x.tacit")]) == 2

@@ -1,4 +1,4 @@
-"""The directory of a module: what is in it, what damages it, and who else can open it."""
+"""The module directory: its contents, detection of damage, and loading with peft."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tacit.worlds import get_environment
 WORLD = get_environment("alfworld")
 
 
-def test_a_module_says_what_it_is(modules: Path) -> None:
+def test_manifest_describes_the_module(modules: Path) -> None:
     module = read_module(modules / "pick")
     run = modules / "runs" / "pick"
     summary = read_summary(run)
@@ -47,8 +47,8 @@ def test_a_module_says_what_it_is(modules: Path) -> None:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("command", ["list", "verify"])
-def test_looking_at_modules_takes_no_torch(modules: Path, command: str) -> None:
-    assert main(["modules", "verify", str(modules)]) == 0  # the base is made once, which does take it
+def test_list_and_verify_do_not_import_torch(modules: Path, command: str) -> None:
+    assert main(["modules", "verify", str(modules)]) == 0  # building the base needs torch, so do it before
     words = f"import sys; from tacit.cli.main import main; code = main(['modules', {command!r}, {str(modules)!r}])"
     ran = subprocess.run(
         [sys.executable, "-c", f"{words}; print(code, 'torch' in sys.modules)"], capture_output=True, text=True
@@ -56,12 +56,12 @@ def test_looking_at_modules_takes_no_torch(modules: Path, command: str) -> None:
     assert ran.stdout.splitlines()[-1] == "0 False", ran.stderr
 
 
-def test_both_sit_on_one_base(modules: Path) -> None:
+def test_modules_share_a_base_and_have_different_adapters(modules: Path) -> None:
     heat, pick = find_modules(modules).values()
     assert heat.fingerprint == pick.fingerprint and heat.digest != pick.digest
 
 
-def test_found_one_by_one_or_together(modules: Path, tmp_path: Path) -> None:
+def test_modules_are_found_alone_or_in_a_directory(modules: Path, tmp_path: Path) -> None:
     assert list(find_modules(modules)) == ["heat", "pick"] and list(find_modules(modules / "heat")) == ["heat"]
     assert has_modules(modules) and has_modules(modules / "heat") and not has_modules(tmp_path)
     with pytest.raises(TacitError, match="contains no module"):
@@ -77,7 +77,7 @@ def test_found_one_by_one_or_together(modules: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
-def test_a_flipped_byte_is_found_and_the_file_named(modules: Path, tmp_path: Path, name: str) -> None:
+def test_flipped_byte_is_detected_and_the_file_named(modules: Path, tmp_path: Path, name: str) -> None:
     place = Path(shutil.copytree(modules / "heat", tmp_path / "heat"))
     file = place / name
     content = bytearray(file.read_bytes())
@@ -95,7 +95,7 @@ def test_a_flipped_byte_is_found_and_the_file_named(modules: Path, tmp_path: Pat
         module.check_files()
 
 
-def test_a_manifest_that_cannot_be_read_is_named(modules: Path, tmp_path: Path) -> None:
+def test_unreadable_manifest_is_named(modules: Path, tmp_path: Path) -> None:
     place = Path(shutil.copytree(modules / "heat", tmp_path / "heat"))
     file = place / "module.json"
     whole = json.loads(file.read_text())
@@ -111,14 +111,14 @@ def test_a_manifest_that_cannot_be_read_is_named(modules: Path, tmp_path: Path) 
         read_module(place)
 
 
-def test_another_version_of_a_wording_is_a_mismatch(modules: Path) -> None:
+def test_other_wording_version_is_a_mismatch(modules: Path) -> None:
     module = read_module(modules / "heat")
     assert module.find_mismatches(WORLD) == []
     (told,) = replace(module, context={**module.context, "wording": "full"}).find_mismatches(WORLD)
     assert "version '1' of wording 'full', but world 'alfworld' has version '2'" in told
 
 
-def test_peft_opens_the_adapter_and_computes_the_same(modules: Path) -> None:
+def test_adapter_loads_in_peft_with_the_same_logprobs(modules: Path) -> None:
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -139,7 +139,7 @@ def test_peft_opens_the_adapter_and_computes_the_same(modules: Path) -> None:
     assert not np.allclose(ours, without.gather(1, picked)[:, 0].numpy(), atol=1e-3), "the adapter changes nothing"
 
 
-def test_only_scores_of_these_very_weights_and_of_finished_stages_are_kept() -> None:
+def test_export_keeps_only_scores_of_its_weights_and_finished_stages() -> None:
     measured = [{"stage": "sft", "step": 60}, {"stage": "rl", "step": 2}, {"stage": "rl", "step": 4}]
 
     def stages_of(stage: str, step: int) -> dict[str, int]:
@@ -150,7 +150,7 @@ def test_only_scores_of_these_very_weights_and_of_finished_stages_are_kept() -> 
     assert stages_of("rl", 5) == {"sft": 60}, "nobody has measured the fifth"
 
 
-def test_a_context_is_kept_as_data() -> None:
+def test_context_round_trips_through_json() -> None:
     history = History(WORLD.wordings["full"], None, True, "tags")
     kept = describe_context(history, WORLD)
     own = {"turns": None, "admissible": True, "style": "tags", "chat": False, "thinking": False}
@@ -171,7 +171,7 @@ def test_a_context_is_kept_as_data() -> None:
         describe_context(object(), WORLD)  # type: ignore[arg-type]
 
 
-def test_a_module_of_one_form_is_refused_on_another(modules: Path) -> None:
+def test_other_form_of_the_state_block_is_a_mismatch(modules: Path) -> None:
     module = read_module(modules / "pick")
     assert module.find_mismatches(WORLD) == []
     other = replace(module, context={**module.context, "form": "paper"})
@@ -179,7 +179,7 @@ def test_a_module_of_one_form_is_refused_on_another(modules: Path) -> None:
     assert "trained with tracker 'alfworld-1'" in told and "tracker 'alfworld-paper-1' here" in told
 
 
-def test_a_manifest_is_covered_by_its_own_hash(modules: Path, tmp_path: Path) -> None:
+def test_manifest_changes_are_detected_by_its_hash(modules: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(modules / "heat", tmp_path / "heat"))
     file, module = copy / "module.json", read_module(copy)
     data = json.loads(file.read_text())

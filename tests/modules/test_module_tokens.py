@@ -1,4 +1,4 @@
-"""`tacit eval MODULES --tokens`: tokens per episode of the modules, next to ReAct on the same turns."""
+"""`tacit eval MODULES --tokens`: tokens per episode of the modules, compared with ReAct on the same turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tacit.modules import read_module
 
 
 @pytest.mark.slow
-def test_modules_are_counted_as_when_they_were_evaluated_and_react_reads_more(modules, tmp_path, capsys):
+def test_token_counts_match_the_evaluation_and_react_uses_more(modules, tmp_path, capsys):
     command = ["eval", str(modules / "heat"), "--tokens", "--engine.device", "cpu", "--out", str(tmp_path / "out"), "--json"]
     assert main(command) == 0
     said = capsys.readouterr().out

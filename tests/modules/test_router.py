@@ -1,4 +1,4 @@
-"""Which module plays what, on which base, and what is refused."""
+"""Routing: which module plays a task, on which base, and what is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scores(router: Router, skill: str) -> np.ndarray:
     return logprobs
 
 
-def test_only_the_active_adapter_is_loaded_and_the_base_once(modules: Path) -> None:
+def test_base_is_loaded_once_and_only_the_active_adapter_is_kept(modules: Path) -> None:
     router = Router(find_modules(modules), WORLD)
     assert (router.loads["models"], router.loads["adapters"]) == (0, 0)
     heat = scores(router, "heat")
@@ -47,8 +47,8 @@ def test_only_the_active_adapter_is_loaded_and_the_base_once(modules: Path) -> N
 
 
 @pytest.mark.slow
-def test_sampling_follows_the_switch(modules: Path) -> None:
-    """The sampler keeps copies of weights; after a switch they must be the other module's."""
+def test_sampling_uses_the_adapter_after_a_switch(modules: Path) -> None:
+    """The sampler keeps copies of weights, which a switch must replace."""
     heat, pick = WORLD.tasks_of("seen", 1, 1, ("heat",))[0], WORLD.tasks_of("seen", 1, 1, ("pick",))[0]
 
     def played(agent: Agent) -> list[list[float]]:
@@ -63,7 +63,7 @@ def test_sampling_follows_the_switch(modules: Path) -> None:
 
 
 def rewritten(module: Module, place: Path, change: Callable[[str, torch.Tensor], torch.Tensor], **config) -> Module:
-    """The module with other tensors and another adapter_config.json, as if it had been trained so."""
+    """A copy of the module with changed tensors and a changed adapter_config.json."""
     shutil.copytree(module.path, place)
     tensors = load_file(place / "adapter_model.safetensors")
     save_file({name: change(name, t).contiguous() for name, t in tensors.items()}, place / "adapter_model.safetensors")
@@ -72,7 +72,7 @@ def rewritten(module: Module, place: Path, change: Callable[[str, torch.Tensor],
     return replace(module, path=place, skill=place.name, files={name: hash_file(place / name) for name in module.files})
 
 
-def test_an_adapter_of_another_number_format_is_taken_over(modules: Path, tmp_path: Path) -> None:
+def test_adapter_with_another_dtype_is_loaded_on_the_same_base(modules: Path, tmp_path: Path) -> None:
     heat = find_modules(modules)["heat"]
     rounded = rewritten(heat, tmp_path / "rounded", lambda name, t: t.to(torch.bfloat16))
     router = Router({"heat": heat, "rounded": rounded}, WORLD)
@@ -81,8 +81,8 @@ def test_an_adapter_of_another_number_format_is_taken_over(modules: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_an_adapter_of_another_shape_opens_the_base_anew(modules: Path, tmp_path: Path) -> None:
-    """Half the ranks of the same adapter."""
+def test_adapter_with_another_rank_reloads_the_base(modules: Path, tmp_path: Path) -> None:
+    """The same adapter cut to half its rank."""
     heat = find_modules(modules)["heat"]
     half = rewritten(heat, tmp_path / "half", lambda name, t: t[:2] if "lora_A" in name else t[:, :2], r=2, lora_alpha=4)
     router = Router({"heat": heat, "half": half}, WORLD)
@@ -92,7 +92,7 @@ def test_an_adapter_of_another_shape_opens_the_base_anew(modules: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_another_base_is_refused_with_both_fingerprints(modules: Path, tmp_path: Path) -> None:
+def test_other_base_is_refused_with_both_fingerprints(modules: Path, tmp_path: Path) -> None:
     module = find_modules(modules)["heat"]
     other = replace(module.base, seed=1)
     with pytest.raises(TacitError) as caught:
@@ -101,7 +101,7 @@ def test_another_base_is_refused_with_both_fingerprints(modules: Path, tmp_path:
     assert module.fingerprint != other.fingerprint(WORLD)
 
 
-def test_a_base_is_read_once_for_many_modules_and_again_when_it_changes(modules: Path, tmp_path: Path, monkeypatch) -> None:
+def test_base_is_fingerprinted_once_and_again_when_it_changes(modules: Path, tmp_path: Path, monkeypatch) -> None:
     found, read = find_modules(modules), []
     moved = Path(shutil.copytree(found["heat"].base.source(WORLD), tmp_path / "moved"))
     monkeypatch.setattr("tacit.modules.module.fingerprint", lambda place: read.append(place) or fingerprint(place))
@@ -115,7 +115,7 @@ def test_a_base_is_read_once_for_many_modules_and_again_when_it_changes(modules:
     assert read == [moved, moved]
 
 
-def test_the_base_may_lie_elsewhere(modules: Path, tmp_path: Path) -> None:
+def test_base_may_be_at_another_path(modules: Path, tmp_path: Path) -> None:
     module = find_modules(modules)["heat"]
     moved = shutil.copytree(module.base.source(WORLD), tmp_path / "moved")
     gone = {"heat": replace(module, base=Base("/no/such/model"))}
@@ -124,7 +124,7 @@ def test_the_base_may_lie_elsewhere(modules: Path, tmp_path: Path) -> None:
     assert np.array_equal(scores(Router(gone, WORLD, base=str(moved)), "heat"), scores(Router({"heat": module}, WORLD), "heat"))
 
 
-def test_another_tracker_is_refused_with_both_versions(modules: Path) -> None:
+def test_other_tracker_is_refused_with_both_versions(modules: Path) -> None:
     assert WORLD.tracker is not None
     newer = replace(WORLD, tracker=SimpleNamespace(version="alfworld-99"))  # type: ignore[arg-type]
     with pytest.raises(TacitError, match=rf"tracker '{re.escape(WORLD.tracker.version)}'.*tracker 'alfworld-99'"):
@@ -134,11 +134,11 @@ def test_another_tracker_is_refused_with_both_versions(modules: Path) -> None:
 
 
 def reworded(wording):
-    """The same words under another version."""
+    """The same wording with another version."""
     return type("Reworded", (type(wording),), {"version": "7"})()
 
 
-def test_another_wording_is_refused_with_both_versions(modules: Path) -> None:
+def test_other_wording_is_refused_with_both_versions(modules: Path) -> None:
     changed = replace(WORLD, wordings={**WORLD.wordings, "terse": reworded(WORLD.wording("terse"))})
     with pytest.raises(TacitError, match=r"version '1' of wording 'terse'.* has version '7' here.*Train the module again"):
         Agent.load(modules, world=changed)
@@ -146,7 +146,7 @@ def test_another_wording_is_refused_with_both_versions(modules: Path) -> None:
     assert Agent.load(modules, world=other).router.modules, "words it does not read may change"
 
 
-def test_a_missing_family_is_refused_unless_a_fallback_is_named(modules: Path) -> None:
+def test_missing_family_is_refused_without_a_fallback(modules: Path) -> None:
     router = Router(find_modules(modules), WORLD)
     with pytest.raises(
         TacitError, match=r"no module serves family 'cool'; the modules are heat \(heat\), pick \(pick, pick2\)"
@@ -160,7 +160,7 @@ def test_a_missing_family_is_refused_unless_a_fallback_is_named(modules: Path) -
 
 
 @pytest.mark.slow
-def test_the_more_special_module_is_chosen_and_equals_are_refused(modules: Path) -> None:
+def test_more_specific_module_is_chosen_and_ties_are_refused(modules: Path) -> None:
     heat, pick = find_modules(modules).values()
     every = replace(pick, skill=UNIFIED, families=WORLD.families)
     router = Router({"heat": heat, UNIFIED: every}, WORLD)
@@ -171,7 +171,7 @@ def test_the_more_special_module_is_chosen_and_equals_are_refused(modules: Path)
 
 
 @pytest.mark.slow
-def test_a_goal_without_a_family_is_routed_by_its_words(modules: Path) -> None:
+def test_goal_without_a_family_is_classified(modules: Path) -> None:
     agent = Agent.load(modules)
     for goal, skill in (("heat some mug and put it in cabinet.", "heat"), ("put a pencil in desk.", "pick")):
         agent.begin(goal)
@@ -181,7 +181,7 @@ def test_a_goal_without_a_family_is_routed_by_its_words(modules: Path) -> None:
 
 
 @pytest.mark.slow
-def test_goals_that_tell_no_family_need_one(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unclassifiable_goal_needs_a_family(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = Agent.load(modules)
     monkeypatch.setattr(GoalClassifier, "MIN_ACCURACY", 1.1)
     with pytest.raises(
@@ -191,7 +191,7 @@ def test_goals_that_tell_no_family_need_one(modules: Path, monkeypatch: pytest.M
 
 
 def in_errands(module: Path, place: Path) -> Path:
-    """The module as one of another world with the same base: its adapter and context, for the errands' family."""
+    """A copy of the module as one for the errands world, with the same adapter and base."""
     file = Path(shutil.copytree(module, place)) / "module.json"
     data = json.loads(file.read_text()) | {
         "world": "errands",
@@ -205,10 +205,10 @@ def in_errands(module: Path, place: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_one_agent_over_modules_of_several_worlds(modules: Path, tmp_path: Path) -> None:
+def test_one_agent_serves_modules_of_several_worlds(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "household" / "heat")
     in_errands(modules / "pick", tmp_path / "errands" / "heat")
-    base = find_modules(modules)["heat"].base.source(WORLD)  # a tiny base of its own is each world's
+    base = find_modules(modules)["heat"].base.source(WORLD)  # otherwise each world has its own tiny base
     agent = Agent.load(tmp_path, base=base)
     both = Agent.load([tmp_path / "household", tmp_path / "errands"], base=base)
     assert agent.router.modules.keys() == both.router.modules.keys()
@@ -224,7 +224,7 @@ def test_one_agent_over_modules_of_several_worlds(modules: Path, tmp_path: Path)
         Agent.load([tmp_path / "household", tmp_path / "household" / "heat"])
 
 
-def test_a_task_names_its_player(modules: Path) -> None:
+def test_router_chooses_the_module_of_a_task(modules: Path) -> None:
     router = Router(find_modules(modules), WORLD)
     task = Task("alfworld", "x", "pick2", "seen", 0, "put two mug in cabinet.")
     assert router.name(task) == "pick"

@@ -1,4 +1,4 @@
-"""The sandbox, layer by layer: what the text of a draft may not have, and what is refused where the text gets past that."""
+"""The draft sandbox, layer by layer: the source check, the namespace, the audit hook and the kernel limits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FIRST = {"goal": "put a mug in shelf.", "saw": "You are in a room."}
 
 
 def started(line: str) -> str:
-    """A draft that does this in `start`."""
+    """A draft that runs this line in `start`."""
     return GOOD.replace("def start(goal, observation):", f"def start(goal, observation):\n    {line}")
 
 
-def test_a_sound_draft_is_run() -> None:
+def test_valid_draft_runs() -> None:
     with Sandbox(GOOD) as sandbox:
         state, block, done = sandbox.call("start", **FIRST)
         assert state["target"] == "mug" and block.startswith("target_object: mug\ndestination: shelf") and done is False
@@ -62,7 +62,7 @@ def test_a_sound_draft_is_run() -> None:
         ("'" + "x" * 70_000 + "'", "more than 60000"),
     ],
 )
-def test_what_a_text_may_not_have_is_named_with_its_line_and_not_run(line: str, reason: str) -> None:
+def test_forbidden_code_is_named_with_its_line_and_not_run(line: str, reason: str) -> None:
     found = check_source(f"MARK = 1\n{line}\n")
     assert found and reason in found[0]
     assert found[0].startswith(("line 2", "line 3")) or "characters" in found[0]
@@ -84,8 +84,8 @@ def test_what_a_text_may_not_have_is_named_with_its_line_and_not_run(line: str, 
         ("raise SystemExit", NameError),
     ],
 )
-def test_below_the_text_there_are_no_names_for_it_either(line: str, error: type[Exception]) -> None:
-    """Run without anybody having read it."""
+def test_forbidden_names_are_missing_in_the_draft_namespace(line: str, error: type[Exception]) -> None:
+    """Code that was not checked still has no access to these names."""
     with pytest.raises(error):
         exec(compile(line, "<draft>", "exec"), sandbox_process.make_namespace())
 
@@ -104,13 +104,13 @@ class B(A):
 
 
 @pytest.mark.parametrize("name", ["__globals__", "x=open('/etc/hostname'), y"])
-def test_a_field_of_a_dataclass_keeps_its_name(name: str) -> None:
-    """Patterns would read attributes of that name, and its text would be run as a part of `__init__`."""
+def test_dataclass_fields_cannot_be_renamed(name: str) -> None:
+    """A match pattern could read attributes of that name, and `__init__` would execute the name as code."""
     with pytest.raises(DraftError, match="PermissionError: a draft may not name a field"):
         Sandbox(RENAMED.format(name=name) + GOOD)
 
 
-def test_a_draft_may_have_classes_and_copy_them() -> None:
+def test_draft_may_define_and_copy_classes() -> None:
     with Sandbox(
         """
 import copy
@@ -168,8 +168,8 @@ print(json.dumps([enforced, tried]))
 """
 
 
-def test_below_the_names_python_itself_refuses() -> None:
-    """Somebody in the sandbox_process's process who has every name there is."""
+def test_audit_hook_refuses_files_sockets_and_processes() -> None:
+    """Code in the sandbox process with all names available."""
     code = BELOW.format(place=str(Path(sandbox_process.__file__).parent))
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, check=True)
     _, tried = json.loads(done.stdout)
@@ -177,8 +177,8 @@ def test_below_the_names_python_itself_refuses() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's limits are Linux's")
-def test_below_python_the_kernel_refuses() -> None:
-    """The same without the audit hook: no file and no socket can be had, since no more descriptors are given out."""
+def test_kernel_limits_refuse_files_and_sockets() -> None:
+    """The same without the audit hook: files and sockets fail, because no more descriptors are available."""
     code = BELOW.format(place=str(Path(sandbox_process.__file__).parent)).replace(
         "import sandbox_process", "import sandbox_process\nsys.addaudithook = lambda hook: 0"
     )
@@ -188,7 +188,7 @@ def test_below_python_the_kernel_refuses() -> None:
     assert {tried[name] for name in ("read", "low", "write", "connect", "start")} == {"OSError"}, tried
 
 
-def test_one_that_never_ends_is_ended_and_the_rest_of_the_house_goes_on() -> None:
+def test_endless_draft_times_out() -> None:
     began = time.monotonic()
     sandbox = Sandbox(started("while True: pass"), Limits(call_s=0.3))
     with pytest.raises(DraftTimeout, match=r"no answer within 0.3 s"):
@@ -198,12 +198,12 @@ def test_one_that_never_ends_is_ended_and_the_rest_of_the_house_goes_on() -> Non
         sandbox.call("start", **FIRST)
 
 
-def test_one_that_wants_all_memory_gets_an_error() -> None:
+def test_draft_that_exhausts_memory_gets_an_error() -> None:
     with Sandbox(started("x = 'x' * (1 << 33)")) as sandbox, pytest.raises(DraftError, match="MemoryError"):
         sandbox.call("start", **FIRST)
 
 
-def test_one_that_answers_without_measure_is_ended() -> None:
+def test_too_long_answer_ends_the_sandbox() -> None:
     long = GOOD.replace('return "\\n".join', 'return "x" * 5_000_000 + "\\n".join')
     with Sandbox(long) as sandbox, pytest.raises(DraftTimeout, match="more than 1000000 bytes"):
         sandbox.call("start", **FIRST)
@@ -220,20 +220,20 @@ def test_one_that_answers_without_measure_is_ended() -> None:
         ("return observation['no']", r"TypeError: .* \(line \d+ of the draft\)"),
     ],
 )
-def test_a_state_that_is_none_is_explained(line: str, message: str) -> None:
+def test_invalid_state_is_explained(line: str, message: str) -> None:
     with Sandbox(started(line)) as sandbox:
         with pytest.raises(DraftError, match=message):
             sandbox.call("start", **FIRST)
         assert sandbox.alive, "an error is an answer"
 
 
-def test_what_it_lacks_is_said() -> None:
+def test_missing_parts_of_a_draft_are_named() -> None:
     with pytest.raises(DraftError, match="it has no done, CLAIMS"):
         Sandbox(GOOD.replace("def done(", "def finished(").replace("CLAIMS =", "CLAIM ="))
     with pytest.raises(TacitError, match="ZeroDivisionError"):
         Sandbox(GOOD + "\n1 / 0\n")
 
 
-def test_of_a_thousand_mistakes_the_first_are_named() -> None:
+def test_only_the_first_findings_are_listed() -> None:
     found = check_source("\n".join(["import os"] * 1000))
     assert found[0] == "line 1: imports os" and len(found) == 21 and found[-1] == "and 980 more of such"

@@ -1,4 +1,4 @@
-"""The sandbox: what commands can do, and attempts to get out. Each attempt must end in an error or a killed command."""
+"""The sandbox: what commands can do, and escape attempts. Each attempt must fail or be killed."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def python(workspace: Workspace, code: str, **more):
     return workspace.run(["python3", "-c", code], **more)
 
 
-def test_a_command_runs_in_its_workspace(workspace):
+def test_command_runs_in_its_workspace(workspace):
     result = bash(workspace, "pwd; python3 hello.py; echo text > note; id -un")
     assert (result.code, result.output, result.killed) == (0, "/testbed\nhello\nagent\n", "")
     assert (workspace.folder / "note").read_text() == "text\n"
     assert bash(workspace, "cat note").output == "text\n", "files stay between commands"
 
 
-def test_exit_status_and_signals(workspace):
+def test_exit_status_and_signals_are_reported(workspace):
     assert bash(workspace, "exit 7").code == 7
     assert bash(workspace, "kill -9 $$").code == 128 + 9
 
@@ -66,13 +66,13 @@ def test_workspaces_do_not_see_each_other(sandbox, workspace, tmp_path):
     other.close()
 
 
-def test_the_environment_is_not_inherited(workspace, monkeypatch):
+def test_environment_is_not_inherited(workspace, monkeypatch):
     monkeypatch.setenv("API_KEY", "sk-secret")
     output = bash(workspace, "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'").output
     assert "sk-secret" not in output and "API_KEY" not in output
 
 
-def test_commands_run_at_the_same_time(sandbox, tmp_path):
+def test_commands_run_concurrently(sandbox, tmp_path):
     made = [sandbox.copy(tmp_path) for _ in range(8)]
     began = time.monotonic()
     futures = [sandbox.start(each, ["bash", "-c", f"sleep 0.5; echo {n}"]) for n, each in enumerate(made)]
@@ -187,53 +187,53 @@ def test_system_calls_and_network_fail(workspace, name):
     assert result.code != 0, result.output
 
 
-def test_time_limit(workspace):
+def test_time_limit_kills_the_command(workspace):
     result = bash(workspace, "sleep 60", limits=Limits(wall_s=0.5))
     assert result.killed == "time limit" and result.seconds < 5
 
 
 @pytest.mark.slow
-def test_cpu_limit(workspace):
+def test_cpu_limit_kills_the_command(workspace):
     result = python(workspace, "while True: pass", limits=Limits(wall_s=20, cpu_s=1))
     assert result.code == 128 + signal.SIGKILL and result.seconds < 15
 
 
-def test_memory_of_one_process(workspace):
+def test_memory_of_one_process_is_limited(workspace):
     assert "MemoryError" in python(workspace, "x = bytearray(10**9)").output
 
 
-def test_memory_of_many_processes(workspace):
+def test_memory_of_many_processes_is_limited(workspace):
     code = "import os, time\nfor _ in range(3): os.fork()\nx = bytearray(100 << 20)\ntime.sleep(9)"
     assert python(workspace, code).killed == "memory limit"
 
 
-def test_fork_bomb(workspace):
+def test_fork_bomb_is_contained(workspace):
     result = bash(workspace, ":(){ :|:& };:; wait", limits=Limits(wall_s=3, processes=32, memory_mb=256))
     assert result.killed or "Resource temporarily unavailable" in result.output
     assert bash(workspace, "echo alive").output == "alive\n"
 
 
-def test_large_file(workspace):
+def test_large_file_is_refused(workspace):
     assert bash(workspace, "head -c 100M /dev/zero > big").code != 0
     assert (workspace.folder / "big").stat().st_size <= SMALL.file_mb << 20
 
 
-def test_many_files(workspace):
+def test_many_files_hit_the_disk_limit(workspace):
     code = "import itertools\nfor n in itertools.count(): open(str(n), 'wb').write(bytes(1 << 20))"
     assert python(workspace, code).killed == "disk limit"
 
 
-def test_empty_files(workspace):
+def test_many_empty_files_hit_the_disk_limit(workspace):
     code = "import itertools\nfor n in itertools.count(): open(str(n), 'w').close()"
     assert python(workspace, code).killed == "disk limit"
 
 
-def test_deleted_files_that_are_still_open(workspace):
+def test_deleted_open_files_count_as_memory(workspace):
     code = "import os, time\nfor n in range(100):\n    f = os.open('x', os.O_CREAT | os.O_RDWR)\n    os.unlink('x')\n"
     assert python(workspace, f"{code}    os.write(f, bytes(4 << 20))\ntime.sleep(9)").killed == "memory limit"
 
 
-def test_many_names_in_tmp(workspace):
+def test_many_files_in_tmp_are_limited(workspace):
     code = "import itertools\nfor n in itertools.count(): os.close(os.open(f'/tmp/{n}', os.O_CREAT))"
     result = python(workspace, f"import os\n{code}", limits=Limits(wall_s=20))
     assert "No space left" in result.output
@@ -242,7 +242,7 @@ def test_many_names_in_tmp(workspace):
 DEEP = "import os\nfor n in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\nopen('x', 'wb').write(bytes(1 << 20))"
 
 
-def test_a_chain_of_directories_stops_only_its_own_workspace(sandbox, tmp_path):
+def test_deep_directories_stop_only_their_own_workspace(sandbox, tmp_path):
     made, other = sandbox.copy(tmp_path), sandbox.copy(tmp_path)
     python(made, f"{DEEP}\nimport time; time.sleep(2)")
     assert python(made, "print('on')").killed == "disk limit"
@@ -252,7 +252,7 @@ def test_a_chain_of_directories_stops_only_its_own_workspace(sandbox, tmp_path):
         assert not workspace.folder.exists()
 
 
-def test_a_chain_of_directories_left_by_a_killed_owner_is_removed(tmp_path):
+def test_deep_directories_of_a_killed_owner_are_removed(tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
     stale = tmp_path / f"tacit-sandbox-{gone.pid}-deep"
@@ -262,22 +262,22 @@ def test_a_chain_of_directories_left_by_a_killed_owner_is_removed(tmp_path):
     assert not stale.exists()
 
 
-def test_internet_and_unix_sockets_can_be_made(workspace):
+def test_internet_and_unix_sockets_can_be_created(workspace):
     code = "import socket; socket.socket(); socket.socket(socket.AF_INET6); socket.socketpair(); print('made')"
     assert python(workspace, code).output == "made\n"
 
 
-def test_private_tmp_is_bounded_and_gone_after_the_command(workspace):
+def test_private_tmp_is_limited_and_removed_after_the_command(workspace):
     assert bash(workspace, "for n in $(seq 30); do head -c 1M /dev/zero > /tmp/$n || exit 1; done").code != 0
     assert bash(workspace, "ls -A /tmp").output == ""
 
 
-def test_output_flood(workspace):
+def test_output_is_limited(workspace):
     result = bash(workspace, "yes")
     assert result.killed in ("output limit", "time limit") and len(result.output) <= SMALL.output_kb * 1024 and result.dropped
 
 
-def test_binary_output_is_text(workspace):
+def test_binary_output_is_decoded_as_text(workspace):
     assert "�" in bash(workspace, "head -c 100 /dev/urandom; printf '\\xff'").output
 
 
@@ -288,7 +288,7 @@ def test_daemons_do_not_survive(workspace):
     assert "sleep 987" not in commands and "sleep 986" not in commands
 
 
-def test_symlink_workspace_does_not_hand_over_foreign_files(sandbox, tmp_path):
+def test_symlinked_files_outside_are_not_changed(sandbox, tmp_path):
     outside = tmp_path / "outside"
     outside.write_text("mine")
     tree = tmp_path / "tree"
@@ -301,7 +301,7 @@ def test_symlink_workspace_does_not_hand_over_foreign_files(sandbox, tmp_path):
     made.close()
 
 
-def test_a_killed_owner_leaves_nothing(tmp_path):
+def test_killed_owner_leaves_no_processes_or_mounts(tmp_path):
     script = (
         "import sys, time\nfrom pathlib import Path\nfrom tacit.sandbox import Sandbox\n"
         "sandbox = Sandbox(); w = sandbox.copy(Path(sys.argv[1])); sandbox.start(w, ['sleep', '985'])\n"
@@ -338,7 +338,7 @@ def make_adder(number):
 """
 
 
-def test_a_function_runs_in_a_fork_without_starting_python(tmp_path):
+def test_preloaded_function_runs_in_a_fork(tmp_path):
     (tmp_path / "given.py").write_text(FUNCTIONS)
     greet, add = (f"{tmp_path}/given.py:{name}" for name in ("greet", "make_adder=40"))
     try:
@@ -355,7 +355,7 @@ def test_a_function_runs_in_a_fork_without_starting_python(tmp_path):
         assert result.code == 1 and result.report == "", "programs have no report pipe"
 
 
-def test_a_dead_server_is_an_error(tmp_path):
+def test_dead_sandbox_server_is_an_error(tmp_path):
     try:
         sandbox = Sandbox(SMALL)
     except TacitError as error:

@@ -1,4 +1,4 @@
-"""Modes of the sandbox: by itself, by bubblewrap, without isolation."""
+"""Sandbox modes: namespaces, bubblewrap, and no isolation."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def bash(workspace, command: str, **more):
     return workspace.run(["bash", "-c", command], **more)
 
 
-def test_a_command_sees_its_workspace_by_the_usual_path(workspace):
+def test_command_sees_its_workspace_at_testbed(workspace):
     result = bash(workspace, "cd /testbed && pwd && python3 /testbed/hello.py && echo text > note")
     assert (result.code, result.output) == (0, "/testbed\nhello\n")
     assert (workspace.folder / "note").read_text() == "text\n"
     assert bash(workspace, "exit 7").code == 7 and bash(workspace, "kill -9 $$").code == 128 + 9
 
 
-def test_the_environment_is_not_inherited(workspace, monkeypatch):
+def test_environment_is_not_inherited(workspace, monkeypatch):
     monkeypatch.setenv("API_KEY", "sk-secret")
     assert "sk-secret" not in bash(workspace, "env").output
 
 
-def test_limits(workspace):
+def test_limits_are_enforced(workspace):
     assert bash(workspace, "sleep 60", limits=Limits(wall_s=0.5)).killed == "time limit"
     assert bash(workspace, "head -c 100M /dev/zero > big").code != 0
     assert bash(workspace, "yes").killed in ("output limit", "time limit")
@@ -65,7 +65,7 @@ def test_limits(workspace):
 
 
 @pytest.mark.quick_cases(1)
-def test_no_process_survives(workspace):
+def test_background_processes_do_not_survive(workspace):
     bash(workspace, "(setsid nohup sleep 984 >/dev/null 2>&1 &); (sleep 984 &); sleep 0.2")
     bash(workspace, "(setsid sleep 983 &); sleep 60", limits=Limits(wall_s=1))
     time.sleep(0.3)
@@ -73,12 +73,12 @@ def test_no_process_survives(workspace):
     assert "sleep 984" not in commands and "sleep 983" not in commands
 
 
-def test_system_calls_are_refused(workspace):
+def test_unshare_system_call_is_refused(workspace):
     code = "import ctypes, sys; sys.exit(0 if ctypes.CDLL(None).unshare(0x10000000) == 0 else 1)"
     assert workspace.run(["python3", "-c", code]).code == 1
 
 
-def test_a_preloaded_function(sandbox, workspace):
+def test_preloaded_function_runs_in_every_mode(sandbox, workspace):
     assert sandbox.start(workspace, ["a", "b"], function="operator:length_hint").result().code == 2
 
 

@@ -16,7 +16,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def modules(cache: None, trained_modules: Trained) -> Path:
-    """Adapters for heat and for pick (and pick2). Not to be written to."""
+    """Adapters for heat and for pick (and pick2). Read-only."""
     return trained_modules.modules
 
 

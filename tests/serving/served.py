@@ -1,4 +1,4 @@
-"""A real server for tests: `tacit serve` in a process of its own, and a way to ask it."""
+"""A real server for tests: `tacit serve` in a separate process, with a small client."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def connect(server: Served, words: str | bytes) -> socket.socket:
 
 
 def read_to_end(made: socket.socket) -> bytes:
-    """Until the server closes it."""
+    """Read until the server closes the connection."""
     received = b""
     try:
         while piece := made.recv(65536):
@@ -100,7 +100,7 @@ def served(modules: Path, *flags: str, **more: Any) -> Iterator[Served]:
 
 
 def played(server: Served, task: Any, steps: int, seed: int, **more: Any) -> list[str]:
-    """An episode in a world of one's own, over HTTP."""
+    """The actions of an episode over HTTP, with the world in the client."""
     world, actions = WORLD.make(), []
     path, seen = server.begin(task.goal, task.family, seed=seed, **more), told_of(world.reset(task))
     for _ in range(steps):
@@ -141,8 +141,8 @@ ENVIRONMENT = dataclasses.replace(KNOWN, make=Another)
 
 
 def heat_elsewhere(modules: Path, place: Path, answers: str = "return self.world.step(action)", begins: str = "pass") -> Path:
-    """The heat module in a household that answers to every action, and first does, by these lines."""
-    file = place / f"{place.name}_world.py"  # in one process no two worlds may have the same name
+    """The heat module with another world; `answers` is the code of its step, `begins` runs first in its reset."""
+    file = place / f"{place.name}_world.py"  # world names must be unique in a process
     trust_names(f"{file}:ENVIRONMENT")
     file.write_text(ANOTHER_WORLD.format(answers=answers, begins=begins))
     shutil.copytree(modules / "heat", place / "modules" / "heat")

@@ -1,4 +1,4 @@
-"""Clients that send too little, read too little or ask for too much, and a server that stays available."""
+"""The server stays available when clients send too slowly, read too slowly or request too much."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def memory(server: Served) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", ["content-length: 100", "transfer-encoding: chunked"])
-def test_a_refused_request_whose_body_does_not_end_is_closed(bounded: Served, length: str) -> None:
+def test_refused_request_with_unfinished_body_is_closed(bounded: Served, length: str) -> None:
     made = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n")
     told = read_to_end(made)
-    # 408 where the machine is so busy that the body's deadline comes before the refusal
+    # 408 if the machine is so busy that the body times out before the refusal
     assert told.startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 408 ")) and b"connection: close" in told
 
 
-def test_a_refused_request_whose_body_ends_keeps_its_connection(bounded: Served) -> None:
+def test_refused_request_with_finished_body_keeps_its_connection(bounded: Served) -> None:
     made = connect(bounded, "POST /sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
     assert b" 401 " in read_answer(made)
     made.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -80,7 +80,7 @@ def test_a_refused_request_whose_body_ends_keeps_its_connection(bounded: Served)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [f"POST /sessions HTTP/1.1\r\n{KNOWN}transfer-encoding: chunked\r\n\r\nff\r\n{{", "\r\n"])
-def test_a_request_that_arrives_byte_by_byte_has_a_deadline(bounded: Served, words: str) -> None:
+def test_request_arriving_byte_by_byte_times_out(bounded: Served, words: str) -> None:
     made, told = connect(bounded, words), b""
     made.settimeout(0.2)
     deadline = time.monotonic() + 30
@@ -97,7 +97,7 @@ def test_pipelined_requests_are_not_queued(bounded: Served) -> None:
     made = connect(bounded, "GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 3)
     answers = read_to_end(made)
     assert answers.count(b"HTTP/1.1 ") == 1 and b"connection: close" in answers
-    for _ in range(4):  # each 26 MB of requests, and nobody reads the answers
+    for _ in range(4):  # 26 MB of requests each, without reading the answers
         made = connect(bounded, "")
         made.settimeout(1)
         try:
@@ -117,8 +117,8 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_few_bytes_that_become_many_objects_are_bounded(bounded: Served, kind: str) -> None:
-    """A tuple and two strings per header field, trailers after a body, a call per chunk of one byte."""
+def test_number_of_header_fields_trailers_and_chunks_is_bounded(bounded: Served, kind: str) -> None:
+    """Each header field costs a tuple and two strings. Trailers do too, and each one-byte chunk costs a call."""
     first, then = ENDLESS[kind]
     made = connect(bounded, first)
     with contextlib.suppress(OSError):
@@ -128,13 +128,13 @@ def test_few_bytes_that_become_many_objects_are_bounded(bounded: Served, kind: s
     assert not told or b" 431 " in told[:20], "nothing: it was closed before everything was sent"
 
 
-def test_a_trailer_is_no_header(bounded: Served) -> None:
+def test_trailer_is_not_used_as_a_header(bounded: Served) -> None:
     made = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n{KNOWN}\r\n")
     assert b" 401 " in read_answer(made)
 
 
-def test_bodies_nobody_asked_for_are_not_kept(bounded: Served) -> None:
-    """Without a token: on a public path. With one: as much as a few of the largest together."""
+def test_unused_request_bodies_are_not_kept_in_memory(bounded: Served) -> None:
+    """Large bodies on a public path, without a token."""
     before = memory(bounded)
     head = "POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 262144\r\n\r\n"
     made = [connect(bounded, head.encode() + b"x" * 262_000) for _ in range(20)]
@@ -164,7 +164,7 @@ def test_refused_data_is_not_kept(bounded: Served) -> None:
 
 
 @pytest.mark.slow
-def test_a_client_that_does_not_read_is_dropped(bounded: Served) -> None:
+def test_client_that_does_not_read_is_dropped(bounded: Served) -> None:
     """With small buffers on both sides, a few pages fill them."""
     page = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
     made = socket.socket()
@@ -179,8 +179,8 @@ def test_a_client_that_does_not_read_is_dropped(bounded: Served) -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
-def test_the_kernel_drops_what_such_a_client_has_not_read() -> None:
-    """It would keep it for minutes after the connection was closed, up to 512 KiB each."""
+def test_listener_sets_tcp_user_timeout_for_unread_data() -> None:
+    """Without it, Linux keeps up to 512 KiB per closed connection for minutes."""
     with listen(ServingSettings(port=0, answer_s=2.5)) as listener:
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2500
 
@@ -220,7 +220,7 @@ def test_unread_answers_are_bounded_over_all_connections(monkeypatch: pytest.Mon
     asyncio.run(run())
 
 
-def test_connections_of_one_address_take_each_others_place(bounded: Served) -> None:
+def test_connections_of_one_address_replace_each_other(bounded: Served) -> None:
     known = connect(bounded, f"GET /modules HTTP/1.1\r\nhost: x\r\n{KNOWN}\r\n")
     assert b" 200 " in read_answer(known)
     hostile = [connect(bounded, "POST /sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n") for _ in range(60)]
@@ -232,7 +232,7 @@ def test_connections_of_one_address_take_each_others_place(bounded: Served) -> N
 
 
 @pytest.mark.slow
-def test_many_tasks_at_once_leave_the_server_available_and_stoppable(modules: Path) -> None:
+def test_server_stays_available_and_stoppable_under_many_requests(modules: Path) -> None:
     server = Served(modules, "--sessions", "16", "--stop-s", "1")
     body = json.dumps({"skill": "heat", "play": {"number": 511}})
     with ThreadPoolExecutor(64) as pool:
@@ -246,7 +246,7 @@ def test_many_tasks_at_once_leave_the_server_available_and_stoppable(modules: Pa
             answer.exception()
 
 
-def test_work_that_hangs_is_interrupted_and_the_next_goes_on() -> None:
+def test_hanging_work_is_interrupted_and_the_next_call_runs() -> None:
     released = threading.Event()
 
     def loop() -> None:
@@ -266,7 +266,7 @@ def test_work_that_hangs_is_interrupted_and_the_next_goes_on() -> None:
         assert await queued == 7
         hung.join(30)
         assert not hung.is_alive()
-        for _ in range(4):  # native code cannot be interrupted
+        for _ in range(4):  # waiting in native code cannot be interrupted
             with pytest.raises(RequestError, match="did not answer"):
                 await worker.do(lambda: released.wait(60), 0.05)
         with pytest.raises(RequestError, match="module x hangs"):
@@ -287,8 +287,8 @@ DOUBLES = """{% set ns = namespace(x='the quick brown fox') %}{% for message in 
 
 
 @pytest.mark.slow
-def test_a_chat_template_cannot_take_all_memory(modules: Path, tmp_path: Path) -> None:
-    """It doubles a text with each letter of a message."""
+def test_chat_template_cannot_exhaust_memory(modules: Path, tmp_path: Path) -> None:
+    """The template doubles a text with each letter of a message."""
     heat = read_module(modules / "heat")
     place = tmp_path / "modules" / "heat"
     shutil.copytree(heat.base.source(WORLD), place)
@@ -303,7 +303,7 @@ def test_a_chat_template_cannot_take_all_memory(modules: Path, tmp_path: Path) -
             assert answered == status and (status == 200 or "MemoryError" in told["error"]["message"]), told
 
 
-def test_a_session_has_a_budget_of_bytes_and_so_has_the_server(bounded: Served) -> None:
+def test_session_and_server_byte_budgets_are_enforced(bounded: Served) -> None:
     status, message = bounded.refusal("/sessions", {**BEGIN, "data": {"x": [[]] * 1000}})
     assert status == 413 and "the limit is 30000 (--session-bytes)" in message
     path = bounded.begin(BEGIN["goal"], "heat")
@@ -317,15 +317,15 @@ def test_a_session_has_a_budget_of_bytes_and_so_has_the_server(bounded: Served) 
     assert "tacit_session_bytes" in bounded.send("GET", "/metrics")[1]
 
 
-def test_bytes_are_counted_at_any_depth() -> None:
+def test_bytes_are_counted_at_any_nesting_depth() -> None:
     deep: list = []
     for _ in range(100_000):
         deep = [deep]
     assert count_bytes(deep) > 5_000_000 and count_bytes({"a": ["b" * 1000]}) > 1000
 
 
-def test_each_client_sees_its_own_sessions_only(shared: Served) -> None:
-    """Those of others are in no answer, are not changed, and cannot be told from sessions that never existed."""
+def test_each_client_sees_only_its_own_sessions(shared: Served) -> None:
+    """Other clients' sessions are never shown or changed, and look like sessions that never existed."""
 
     def ask(client: str, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
         status, text = shared.send(method, path, None if body is None else json.dumps(body), token=CLIENTS[client])
@@ -360,7 +360,7 @@ def test_each_client_sees_its_own_sessions_only(shared: Served) -> None:
     assert status == 200 and told["turn"] == 1
 
 
-def test_nearly_a_token_is_none(shared: Served) -> None:
+def test_similar_tokens_are_refused(shared: Served) -> None:
     token = CLIENTS["ada"]
     wrong = [
         token[:-1],
@@ -388,7 +388,7 @@ def test_nearly_a_token_is_none(shared: Served) -> None:
         assert shared.send("GET", path, token=None)[0] == 401, path
 
 
-def test_beyond_this_machine_worlds_are_off_and_plain_http_is_warned_of(shared: Served) -> None:
+def test_nonlocal_host_disables_worlds_and_warns_about_plain_http(shared: Served) -> None:
     status, text = shared.send("POST", "/sessions", '{"skill": "heat", "play": {}}', token=CLIENTS["ada"])
     assert status == 403 and "without worlds (--worlds)" in text
     assert "plain HTTP; put a TLS proxy in front" in shared.complaints
@@ -412,7 +412,7 @@ def test_beyond_this_machine_worlds_are_off_and_plain_http_is_warned_of(shared: 
         ("# nothing\n", "holds no token"),
     ],
 )
-def test_weak_and_unclear_tokens_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
+def test_weak_or_malformed_tokens_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     (tmp_path / "tokens").write_text(text)
     with pytest.raises(TacitError, match=says):
@@ -439,15 +439,15 @@ def test_weak_and_unclear_tokens_are_refused(tmp_path: Path, monkeypatch: pytest
         ([], 403),
     ],
 )
-def test_the_host_header_is_parsed_strictly(headers: list[tuple[str, str]], status: int) -> None:
+def test_host_header_is_parsed_strictly(headers: list[tuple[str, str]], status: int) -> None:
     sent = [(name.encode(), value.encode()) for name, value in headers]
     scope = {"type": "http", "method": "GET", "path": "/modules", "scheme": "http", "headers": sent}
     refused = guard.Guard(None, None, ServingSettings(), guard.Metrics())._check_headers(scope)  # type: ignore[arg-type]
     assert (refused[0] if refused else 200) == status
 
 
-def test_hosts_and_targets_as_they_arrive(modules: Path) -> None:
-    """With --no-token the Host header is what keeps pages of other sites out."""
+def test_host_headers_and_targets_are_checked_over_the_wire(modules: Path) -> None:
+    """With --no-token, checking the Host header protects against pages of other sites."""
     with served(modules, "--no-token", token="") as server:
         for head, status in (
             (f"GET /modules HTTP/1.1\r\nhost: localhost:{server.port}", 200),
@@ -479,7 +479,7 @@ def test_hosts_and_targets_as_they_arrive(modules: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_clock_that_is_set_ends_no_session(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_the_system_clock_ends_no_session(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         service = Service([modules], ServingSettings(), EngineSettings(device="cpu"))
         transport = httpx.ASGITransport(make_app(service, None))
@@ -500,8 +500,8 @@ def test_a_clock_that_is_set_ends_no_session(modules: Path, monkeypatch: pytest.
     asyncio.run(run())
 
 
-def test_memory_is_not_limited_where_cuda_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA maps host memory as it goes; under the limit a server with a GPU could fail at any time."""
+def test_memory_is_not_limited_when_cuda_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA maps host memory on demand, so under a limit a server with a GPU could fail at any time."""
     resource, limits = pytest.importorskip("resource"), list[Any]()
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.append((kind, limit)))
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

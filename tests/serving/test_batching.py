@@ -1,4 +1,4 @@
-"""The thread that gathers: a scheduler that fails fails its own, and nobody waits for what will not come."""
+"""The batching thread: a failing scheduler fails only its own requests, and every request gets an answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tacit.serving.settings import ServingSettings
 
 
 class Echo:
-    """Writes its prompt back; `held` until it may, and breaks where a prompt says so."""
+    """A sampler that echoes the prompt. It waits for `held` and fails on negative prompts."""
 
     def __init__(self) -> None:
         self.held = threading.Event()
@@ -57,7 +57,7 @@ def within(work) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_what_comes_in_meanwhile_is_one_batch() -> None:
+def test_requests_arriving_during_a_batch_form_the_next_batch() -> None:
     async def work(batching: BatchingThread) -> None:
         echo = Echo()
         echo.held.clear()
@@ -73,7 +73,7 @@ def test_what_comes_in_meanwhile_is_one_batch() -> None:
     within(work)
 
 
-def test_weights_that_are_given_up_answer_who_waits_for_them_and_hold_up_nobody_else() -> None:
+def test_released_weights_refuse_their_waiting_requests_and_delay_no_others() -> None:
     async def work(batching: BatchingThread) -> None:
         one, two = Echo(), Echo()
         one.held.clear()
@@ -95,7 +95,7 @@ def test_weights_that_are_given_up_answer_who_waits_for_them_and_hold_up_nobody_
     within(work)
 
 
-def test_a_scheduler_that_breaks_takes_nobody_elses_answer_along() -> None:
+def test_failing_scheduler_does_not_affect_other_schedulers() -> None:
     async def work(batching: BatchingThread) -> None:
         good, bad = Echo(), Echo()
         asked = [batching.sample(bad, Sampling(), request(-1)), batching.sample(bad, Sampling(), request(1))]
@@ -106,7 +106,7 @@ def test_a_scheduler_that_breaks_takes_nobody_elses_answer_along() -> None:
     within(work)
 
 
-def test_stopping_answers_everybody() -> None:
+def test_stopping_answers_all_requests() -> None:
     async def work(batching: BatchingThread) -> None:
         echo = Echo()
         echo.held.clear()
@@ -127,7 +127,7 @@ def test_stopping_answers_everybody() -> None:
 
 
 @pytest.mark.slow
-def test_stopping_does_not_wait_for_a_pass_without_end() -> None:
+def test_stopping_does_not_wait_for_a_hanging_batch() -> None:
     async def work(batching: BatchingThread) -> None:
         echo = Echo()
         echo.held.clear()
@@ -143,8 +143,8 @@ def test_stopping_does_not_wait_for_a_pass_without_end() -> None:
     within(work)
 
 
-def test_what_is_no_exception_ends_no_thread_either() -> None:
-    """A regular expression of a tokenizer that backtracks for too long panics, which `except Exception` lets through."""
+def test_panics_and_system_exit_do_not_end_the_thread() -> None:
+    """A tokenizer regex that backtracks for too long panics, which `except Exception` does not catch."""
     split = {"type": "Split", "pattern": {"Regex": "a?" * 30 + "a" * 30}, "behavior": "Isolated", "invert": False}
     model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
     tokenizer = Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model}))
@@ -165,7 +165,7 @@ def test_what_is_no_exception_ends_no_thread_either() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_dies_is_known_and_leaves_nobody_waiting() -> None:
+def test_dead_batching_thread_is_reported_and_fails_waiting_requests() -> None:
     async def work(batching: BatchingThread) -> None:
         echo = Echo()
         echo.held.clear()
@@ -187,14 +187,14 @@ def test_a_thread_that_dies_is_known_and_leaves_nobody_waiting() -> None:
     within(work)
 
 
-def test_health_says_that_nobody_asks_the_model() -> None:
+def test_health_fails_without_a_batching_thread() -> None:
     service = Service([], ServingSettings())
     service.ready = True
     answer = TestClient(make_app(service, None), base_url="http://127.0.0.1").get("/health")
     assert (answer.status_code, answer.json()["status"]) == (503, "the batching thread has ended")
 
 
-def test_too_many_and_too_slow_are_refused() -> None:
+def test_too_many_or_too_slow_requests_are_refused() -> None:
     async def work(batching: BatchingThread) -> None:
         echo, settings = Echo(), ServingSettings(waiting=1, answer_s=0.2)
         echo.held.clear()
@@ -216,7 +216,7 @@ def test_too_many_and_too_slow_are_refused() -> None:
     within(work)
 
 
-def test_ways_of_sampling_do_not_pile_up() -> None:
+def test_idle_schedulers_are_bounded() -> None:
     async def work(batching: BatchingThread) -> None:
         echo = Echo()
         for i in range(30):

@@ -1,4 +1,4 @@
-"""Modules are added, replaced and refused while the server runs; sessions keep what they began with."""
+"""Modules are added, replaced and refused while the server runs; sessions keep the module they started with."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ GOAL, SEEN = "put a hot mug in cabinet.", "You are in the middle of a room. Look
 
 @pytest.fixture
 def shelf(modules: Path, tmp_path: Path) -> Path:
-    """A directory of one's own with one module in it."""
+    """A private directory with one module."""
     shutil.copytree(modules / "heat", tmp_path / "shelf" / "heat")
     return tmp_path / "shelf"
 
 
 def put(source: Path, place: Path) -> None:
-    """As an export does: in one move."""
+    """Copies a module into place with one rename, like an export."""
     new = place.with_name(f".{place.name}.tmp")
     shutil.copytree(source, new)
     if place.exists():
@@ -34,7 +34,7 @@ def put(source: Path, place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_added_replaced_and_removed_without_a_restart(modules: Path, shelf: Path) -> None:
+def test_modules_are_added_replaced_and_removed_without_a_restart(modules: Path, shelf: Path) -> None:
     task = WORLD.tasks_of("seen", 1, 3, ("heat",))[0]
     with served(shelf) as server:
         assert server.refusal("/sessions", {"goal": GOAL, "family": "pick"})[0] == 404
@@ -43,7 +43,7 @@ def test_added_replaced_and_removed_without_a_restart(modules: Path, shelf: Path
         server.begin(GOAL, "pick")
         before = played(server, task, 3, 7)
         old = server.begin(task.goal, "heat", seed=7)
-        # The other adapter, under heat's name: whoever began before keeps what they began with.
+        # The other adapter under heat's name. A session that started before keeps its adapter.
         put(modules / "pick", shelf / "heat")
         change_manifest(shelf / "heat", skill="heat", families=["heat"])
         assert server.post("/modules/refresh")["replaced"] == ["alfworld/heat"]
@@ -63,7 +63,7 @@ def test_added_replaced_and_removed_without_a_restart(modules: Path, shelf: Path
 
 
 @pytest.mark.slow
-def test_a_changed_file_is_refused_and_the_module_served_as_before(modules: Path, shelf: Path) -> None:
+def test_damaged_module_is_refused_and_served_as_before(modules: Path, shelf: Path) -> None:
     with served(shelf) as server:
         path = server.begin(GOAL, "heat")
         weights = shelf / "heat" / "adapter_model.safetensors"
@@ -84,7 +84,7 @@ def stranger(cache, tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_module_for_another_base_is_refused(shelf: Path, stranger: Path, capsys) -> None:
+def test_module_for_another_base_is_refused(shelf: Path, stranger: Path, capsys) -> None:
     with served(shelf) as server:
         put(stranger, shelf / "pick")
         refused = server.post("/modules/refresh")["refused"]
@@ -95,7 +95,7 @@ def test_a_module_for_another_base_is_refused(shelf: Path, stranger: Path, capsy
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_serve_says_why_and_ends(modules: Path, shelf: Path, capsys) -> None:
+def test_server_that_cannot_start_reports_why_and_exits(modules: Path, shelf: Path, capsys) -> None:
     (shelf / "heat" / "adapter_config.json").write_text("{}")
     assert main(["serve", str(shelf), "--port", "0"]) == 2
     assert "adapter_config.json is damaged" in capsys.readouterr().err
@@ -109,7 +109,7 @@ def test_a_server_that_cannot_serve_says_why_and_ends(modules: Path, shelf: Path
     assert "--sessions 0 must be at least 1" in capsys.readouterr().err
 
 
-def test_a_taken_port_is_said(modules: Path, server: Served, capsys) -> None:
+def test_port_in_use_is_reported(modules: Path, server: Served, capsys) -> None:
     assert main(["serve", str(modules), "--port", str(server.port)]) == 2
     assert f"cannot listen on 127.0.0.1 port {server.port}" in capsys.readouterr().err
 
@@ -138,7 +138,7 @@ NONSENSE = (
 
 
 @pytest.mark.slow
-def test_a_manifest_that_makes_no_sense_is_named_and_the_rest_is_served(modules: Path, shelf: Path) -> None:
+def test_invalid_manifest_is_named_and_other_modules_are_served(modules: Path, shelf: Path) -> None:
     sound = json.loads((modules / "pick" / "module.json").read_text())
     with served(shelf) as server:
         put(modules / "pick", shelf / "pick")
@@ -148,7 +148,7 @@ def test_a_manifest_that_makes_no_sense_is_named_and_the_rest_is_served(modules:
                 manifest.write_text(wrong)
             else:
                 manifest.write_text(json.dumps(sound))
-                change_manifest(shelf / "pick", **wrong)  # with its hash: it is the value that is refused
+                change_manifest(shelf / "pick", **wrong)  # with a valid hash, so that the value is refused
             changes = server.post("/modules/refresh")
             assert len(changes["refused"]) == 1 and str(shelf / "pick") in str(changes["refused"]), (wrong, changes)
             assert [module["name"] for module in server.get("/modules")["modules"]] == ["alfworld/heat"]
@@ -160,7 +160,7 @@ def test_a_manifest_that_makes_no_sense_is_named_and_the_rest_is_served(modules:
 
 
 @pytest.mark.slow
-def test_a_manifest_commands_no_terminal(modules: Path, shelf: Path) -> None:
+def test_manifest_control_characters_are_escaped_in_the_log(modules: Path, shelf: Path) -> None:
     with served(shelf) as server:
         put(modules / "pick", shelf / "pick")
         manifest = shelf / "pick" / "module.json"
@@ -171,7 +171,7 @@ def test_a_manifest_commands_no_terminal(modules: Path, shelf: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_module_whose_world_cannot_be_opened_any_more_is_served_as_before(modules: Path, shelf: Path) -> None:
+def test_module_whose_world_became_unknown_is_served_as_before(modules: Path, shelf: Path) -> None:
     manifest = shelf / "heat" / "module.json"
     with served(shelf) as server:
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"world": "nowhere"}))

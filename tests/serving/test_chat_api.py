@@ -17,7 +17,7 @@ def client(server: Served) -> openai.OpenAI:
 
 
 def prompt_of(modules: Path) -> tuple[str, str]:
-    """What the heat module reads first in a house, and what it then does, greedily."""
+    """The first prompt of the heat module in an episode, and its greedy action."""
     agent, task = Agent.load(modules, temperature=0.0), WORLD.tasks_of("seen", 1, 0, ("heat",))[0]
     agent.begin(task)
     action = agent.act(WORLD.make().reset(task))
@@ -25,12 +25,12 @@ def prompt_of(modules: Path) -> tuple[str, str]:
     return agent.prompt.text, action
 
 
-def test_the_models_are_the_modules_and_their_base(client: openai.OpenAI) -> None:
+def test_models_list_contains_modules_and_base(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["alfworld/heat", "alfworld/pick", "tiny"]
     assert client.models.retrieve("alfworld/heat").id == "alfworld/heat"
 
 
-def test_a_modules_prompt_is_answered_with_its_action(client: openai.OpenAI, modules: Path) -> None:
+def test_module_prompt_is_answered_with_its_action(client: openai.OpenAI, modules: Path) -> None:
     prompt, action = prompt_of(modules)
     ask = {"model": "heat", "messages": [{"role": "user", "content": prompt}], "temperature": 0}
     answer = client.chat.completions.create(**ask, logprobs=True)
@@ -48,7 +48,7 @@ def test_a_modules_prompt_is_answered_with_its_action(client: openai.OpenAI, mod
     assert base.usage.completion_tokens <= 8 and base.choices[0].message.content != choice.message.content
 
 
-def test_null_is_as_if_it_had_not_been_said(client: openai.OpenAI, server: Served) -> None:
+def test_null_fields_equal_omitted_fields(client: openai.OpenAI, server: Served) -> None:
     said = [{"role": "user", "content": "room:", "name": None, "tool_calls": None}]
     ask = {"model": "tiny", "messages": said, "max_tokens": 12, "seed": 3}
     unsaid = ("temperature", "top_p", "top_k", "n", "logprobs", "stream", "stop", "tools", "response_format", "top_logprobs")
@@ -60,13 +60,13 @@ def test_null_is_as_if_it_had_not_been_said(client: openai.OpenAI, server: Serve
     assert "messages.0.tool_calls: Extra" in server.refusal("/v1/chat/completions", {**ask, "messages": [called]})[1]
 
 
-def test_choices_differ_and_a_seed_repeats_them(client: openai.OpenAI) -> None:
+def test_choices_differ_and_repeat_with_the_same_seed(client: openai.OpenAI) -> None:
     ask = {"model": "tiny", "messages": [{"role": "user", "content": "room:"}], "max_tokens": 12, "n": 4, "seed": 3}
     texts = [[c.message.content for c in client.chat.completions.create(**ask).choices] for _ in range(2)]
     assert texts[0] == texts[1] and len(set(texts[0])) > 1
 
 
-def test_a_stop_string_is_not_part_of_the_answer(client: openai.OpenAI) -> None:
+def test_stop_string_is_not_part_of_the_answer(client: openai.OpenAI) -> None:
     ask = {"model": "tiny", "messages": [{"role": "user", "content": "room:"}], "max_tokens": 40, "seed": 3}
     whole = client.chat.completions.create(**ask).choices[0].message.content
     stop = whole[3:5]
@@ -74,7 +74,7 @@ def test_a_stop_string_is_not_part_of_the_answer(client: openai.OpenAI) -> None:
     assert whole.startswith(cut) and stop not in cut
 
 
-def test_mistakes_come_as_the_clients_own_errors(client: openai.OpenAI, server: Served) -> None:
+def test_errors_map_to_the_openai_clients_exceptions(client: openai.OpenAI, server: Served) -> None:
     say = [{"role": "user", "content": "x"}]
     with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-9'; available are alfworld/heat"):
         client.chat.completions.create(model="gpt-9", messages=say)

@@ -1,4 +1,4 @@
-"""What anybody can do before a token is asked for: heads without end, heads that do not come, connections without number."""
+"""Attacks before authentication: endless heads, missing heads, and too many connections."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asks(made: socket.socket) -> bytes:
     return told
 
 
-def test_a_head_without_end_is_cut_off(server: Served) -> None:
+def test_endless_request_head_is_cut_off(server: Served) -> None:
     made, sent = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: "), 0
     with pytest.raises(OSError):
         while sent < 16 << 20:
@@ -56,7 +56,7 @@ def test_several_connections_are_accepted_per_turn_of_the_event_loop(server: Ser
     assert links.count(f"socket:[{inode}]") == ACCEPTED
 
 
-def test_what_is_no_request_at_all_is_told_so_in_the_shape_of_every_refusal(server: Served) -> None:
+def test_non_http_input_gets_a_json_error(server: Served) -> None:
     head, _, body = read_to_end(connect(server, b"HELO there\r\n\r\n")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ") and json.loads(body)["error"]["code"] == 400
 
@@ -65,7 +65,7 @@ LONG = [b"x: " + b"a" * 70_000 + b"\r\n", (b"x: " + b"a" * 400 + b"\r\n") * 200]
 
 
 @pytest.mark.parametrize("head", LONG, ids=["one line", "many"])
-def test_a_head_that_is_too_long_is_refused_also_where_its_end_comes_with_it(server: Served, head: bytes) -> None:
+def test_complete_but_too_long_head_is_refused(server: Served, head: bytes) -> None:
     made = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n")
     told = read_to_end(made)
     assert told.startswith(b"HTTP/1.1 431 ") and b"the limit is 65536 bytes" in told
@@ -74,7 +74,7 @@ def test_a_head_that_is_too_long_is_refused_also_where_its_end_comes_with_it(ser
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [b"", b"\r\n", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
-def test_a_head_that_does_not_come_is_not_waited_for(impatient: Served, words: bytes) -> None:
+def test_missing_request_head_times_out(impatient: Served, words: bytes) -> None:
     began = time.monotonic()
     told = read_to_end(connect(impatient, words))
     assert told.startswith(b"HTTP/1.1 408 ") and b"did not arrive within 1.5 s" in told
@@ -82,7 +82,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(impatient: Served, words: b
 
 
 @pytest.mark.slow
-def test_nor_is_the_next_one_or_a_body(impatient: Served) -> None:
+def test_incomplete_second_request_or_body_times_out(impatient: Served) -> None:
     made = connect(impatient, b"")
     assert asks(made).startswith(b"HTTP/1.1 200 ")
     made.sendall(b"GET /health HT")
@@ -92,7 +92,7 @@ def test_nor_is_the_next_one_or_a_body(impatient: Served) -> None:
 
 
 @pytest.mark.slow
-def test_a_connection_that_asks_now_and_then_is_kept(impatient: Served) -> None:
+def test_connection_with_regular_requests_is_kept(impatient: Served) -> None:
     made = connect(impatient, b"")
     for _ in range(4):
         assert asks(made).startswith(b"HTTP/1.1 200 ")
@@ -100,7 +100,7 @@ def test_a_connection_that_asks_now_and_then_is_kept(impatient: Served) -> None:
     made.close()
 
 
-def test_there_are_fewer_connections_than_files() -> None:
+def test_connection_limit_respects_the_file_limit() -> None:
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (guard.OTHER_FILES + 8, hard))
@@ -114,7 +114,7 @@ class Few(guard.BoundedConnection):
     limit = 2
 
 
-def test_one_connection_too_many_takes_the_place_of_the_one_that_waits_longest() -> None:
+def test_connection_over_the_limit_replaces_the_longest_idle_one() -> None:
     async def run() -> None:
         config, state = uvicorn.Config(lambda scope, receive, send: None, lifespan="off", log_level="error"), ServerState()
         server = await asyncio.get_running_loop().create_server(lambda: Few(config, state, {}), "127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""Whatever is sent: a clear status and message, and other sessions go on as if nothing had been."""
+"""Hostile requests get a clear status and message and do not affect other sessions."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url"
 
 
 def half(name: str) -> dict:
-    """A message, or a part of one, with half a character in it."""
+    """A message, or a part of one, with a lone surrogate."""
     return {"role": "user", "type": "text", name: "x \ud800"}
 
 
 @pytest.mark.parametrize(("token", "says"), [(None, "a token is needed"), ("wrong", "the token is wrong"), ("", "is needed")])
 @pytest.mark.parametrize("path", ["/sessions", "/v1/models", "/metrics", "/modules", "/nowhere", "/openapi.json"])
-def test_without_the_token_nothing_is_told(server: Served, token: str | None, says: str, path: str) -> None:
+def test_requests_without_a_valid_token_are_refused(server: Served, token: str | None, says: str, path: str) -> None:
     status, text = server.send("GET", path, token=token)
     assert status == 401 and says in json.loads(text)["error"]["message"]
 
 
-def test_health_and_the_page_are_open_to_all(server: Served) -> None:
+def test_health_and_the_page_need_no_token(server: Served) -> None:
     assert server.send("GET", "/health", token=None) == (200, '{"status":"ok","version":"0.1.0"}')
     assert server.send("GET", "/", token=None)[0] == 200
 
@@ -81,13 +81,13 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
         ("/v1/chat/completions", json.dumps({**CHAT, "\ud800": 1}), 422, "valid string"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said(server: Served, path: str, body: str, status: int, says: str) -> None:
+def test_invalid_requests_are_refused_with_a_message(server: Served, path: str, body: str, status: int, says: str) -> None:
     found, text = server.send("POST", path, body)
     assert (found if status > 10 else found // 100) == status, text
     assert says in json.loads(text)["error"]["message"]
 
 
-def test_an_observation_that_no_module_can_read_leaves_its_session_open(server: Served) -> None:
+def test_too_long_observation_leaves_the_session_open(server: Served) -> None:
     path = server.begin(BEGIN["goal"], "heat")
     server.post(f"{path}/observe", {"observation": SEEN})
     long = {"observation": "You see " + " ".join(f"x{i}" for i in range(1500))}
@@ -97,7 +97,7 @@ def test_an_observation_that_no_module_can_read_leaves_its_session_open(server: 
     assert server.post(f"{path}/observe", {"observation": "You see a fridge 1.", "turn": 2})["turn"] == 2
 
 
-def test_curl_can_play(server: Served) -> None:
+def test_curl_can_play_an_episode(server: Served) -> None:
     program = shutil.which("curl")
     if program is None:
         pytest.skip("no curl on this machine")
@@ -112,8 +112,8 @@ def test_curl_can_play(server: Served) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_malformed_requests_disturb_nobody(server: Served) -> None:
-    """Bytes at random, half of requests, wrong lengths and types, over many connections, while an episode goes on."""
+def test_malformed_requests_do_not_disturb_a_running_episode(server: Served) -> None:
+    """Random bytes, truncated JSON, wrong lengths and types, over many connections, during an episode."""
     task = WORLD.tasks_of("seen", 1, 9, ("heat",))[0]
     expected = played(server, task, 4, 3)
     path, world = server.begin(task.goal, "heat", seed=3), WORLD.make()
@@ -130,7 +130,7 @@ def test_ten_thousand_malformed_requests_disturb_nobody(server: Served) -> None:
 
 
 def flood(port: int, seed: int, count: int) -> list[int]:
-    """What each of so many malformed requests was answered with; 0 where it was not."""
+    """The status of the answer to each malformed request; 0 without an answer."""
     noise, statuses = random.Random(seed), []
     connection: socket.socket | None = None
     for _ in range(count):
@@ -182,7 +182,7 @@ def read_answer(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.slow
-def test_without_a_token_only_this_machine_is_answered(modules) -> None:
+def test_no_token_server_answers_only_local_requests(modules) -> None:
     with served(modules, "--no-token") as server:
         assert server.send("GET", "/modules", token=None)[0] == 200
         status, text = server.send("GET", "/modules", token=None, host="evil.example:80")

@@ -1,4 +1,4 @@
-"""The modules as tools, called by a real MCP client over standard input and output."""
+"""Modules as MCP tools, called by a real MCP client over standard input and output, or in process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tacit.serving.settings import ServingSettings
 
 
 @pytest.mark.slow
-def test_a_client_has_episodes_played_and_plays_its_own(modules: Path) -> None:
+def test_mcp_client_can_request_episodes_and_play_its_own(modules: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     words = ["-m", "tacit", "serve", str(modules), "--mcp", "--engine.device", "cpu"]
     asyncio.run(converse(StdioServerParameters(command=sys.executable, args=words, env=environment), modules))
@@ -75,7 +75,7 @@ async def converse(server: StdioServerParameters, modules: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_limits_and_the_refreshing_are_those_of_the_other_door(modules: Path, tmp_path: Path) -> None:
+def test_limits_and_refresh_match_the_http_api(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "heat")
 
     async def run() -> None:
@@ -101,7 +101,7 @@ def test_the_limits_and_the_refreshing_are_those_of_the_other_door(modules: Path
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("why", ["cancelled", "refused"])
-def test_a_call_that_comes_to_nothing_leaves_no_session_open(modules: Path, why: str, monkeypatch) -> None:
+def test_failed_or_cancelled_call_leaves_no_open_session(modules: Path, why: str, monkeypatch) -> None:
     began = asyncio.Event()
 
     async def run() -> None:
@@ -131,7 +131,7 @@ def test_a_call_that_comes_to_nothing_leaves_no_session_open(modules: Path, why:
 
 
 @pytest.mark.slow
-def test_who_is_promised_to_hear_of_new_tools_hears_of_them(modules: Path, tmp_path: Path) -> None:
+def test_subscribed_client_is_notified_of_new_tools(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "heat")
 
     async def run() -> None:
@@ -152,7 +152,7 @@ def test_who_is_promised_to_hear_of_new_tools_hears_of_them(modules: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_who_began_with_a_handshake_hears_of_them_too(modules: Path, tmp_path: Path) -> None:
+def test_legacy_client_is_notified_of_new_tools(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "heat")
     told: list[str] = []
 
@@ -164,7 +164,7 @@ def test_who_began_with_a_handshake_hears_of_them_too(modules: Path, tmp_path: P
         async with service.running(), asyncio.timeout(120):
             tools = Tools(service)
             async with Client(tools.server, mode="legacy"):
-                pass  # one that has gone is in nobody's way
+                pass  # a disconnected client must not block notifications
             async with Client(tools.server, mode="legacy", message_handler=hear) as client:
                 assert client.server_capabilities.tools.list_changed
                 await client.call_tool("refresh", {})

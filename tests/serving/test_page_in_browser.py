@@ -1,4 +1,4 @@
-"""The page at the root in a real browser: sessions, an episode turn by turn, played by the module and by hand."""
+"""The web page in a real browser: sessions, and episodes played by the module and by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def text(element: str) -> str:
 
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("dark", [False, True])
-def test_an_episode_is_played_by_the_module_and_by_hand(browser, server: Served, tmp_path, width: int, dark: bool) -> None:
+def test_episode_can_be_played_by_the_module_and_by_hand(browser, server: Served, tmp_path, width: int, dark: bool) -> None:
     browser.open(f"{server.address}/#token={TOKEN}", width, 800, dark)
     browser.until("document.querySelectorAll('#module option').length === 2")
     assert browser.evaluate("location.hash") == "", "the token does not stay in the address"
@@ -43,7 +43,7 @@ def test_an_episode_is_played_by_the_module_and_by_hand(browser, server: Served,
     assert browser.complaints_beyond(server.address) == []
 
 
-def test_somebody_elses_session_can_be_watched_and_its_words_are_only_words(browser, server: Served) -> None:
+def test_other_sessions_can_be_watched_and_their_text_is_escaped(browser, server: Served) -> None:
     server.begin(HOSTILE, "heat")
     path = server.begin("put a hot mug in cabinet.", "heat")
     browser.open(f"{server.address}/#token={TOKEN}")
@@ -61,7 +61,7 @@ def test_somebody_elses_session_can_be_watched_and_its_words_are_only_words(brow
     assert browser.complaints_beyond(server.address) == []
 
 
-def test_without_a_token_the_page_asks_for_it(browser, server: Served) -> None:
+def test_page_asks_for_a_missing_token(browser, server: Served) -> None:
     browser.open(f"{server.address}/health")
     browser.evaluate("sessionStorage.clear()")
     browser.open(f"{server.address}/")
@@ -74,7 +74,7 @@ def test_without_a_token_the_page_asks_for_it(browser, server: Served) -> None:
     browser.until("!document.getElementById('inside').hidden")
 
 
-def test_a_server_that_was_killed_and_started_again_is_met_again(browser, modules) -> None:
+def test_page_reconnects_after_a_server_restart(browser, modules) -> None:
     with served(modules) as first:
         browser.open(f"{first.address}/#token={TOKEN}")
         browser.until("document.querySelectorAll('#module option').length === 2")

@@ -1,4 +1,4 @@
-"""What the serving benchmark calls a fault, and ends with 1 for."""
+"""The faults for which the serving benchmark exits with status 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOOD = {
 }
 
 
-def test_only_a_lost_connection_tells_a_session_that_the_server_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_connection_errors_count_as_knowing_of_the_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(PLACE), *sys.path])
     knowing = runpy.run_path(str(PLACE / "serve.py"))["knowing"]
     lost = [ConnectionResetError(), asyncio.IncompleteReadError(b"", 1), ConnectionRefusedError()]
@@ -33,7 +33,7 @@ def test_only_a_lost_connection_tells_a_session_that_the_server_was_killed(monke
         ("killed", {"exit": -6}, "the server ended with -6"),
     ],
 )
-def test_what_must_not_be_is_said(part: str, wrong: dict, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_reports_each_fault(part: str, wrong: dict, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(PLACE), *sys.path])
     faults = runpy.run_path(str(PLACE / "serve.py"))["faults"]
     assert faults(GOOD, 64) == []

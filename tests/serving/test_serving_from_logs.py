@@ -1,4 +1,4 @@
-"""A module of work that nobody simulates: taught from logs with a drafted tracker, and played by whoever does the work."""
+"""Serving a module for work without a simulator: trained from logs with a drafted tracker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def taught(tmp_path_factory):
     return place / "modules"
 
 
-def test_it_is_served_with_the_drafts_block(taught) -> None:
+def test_module_is_served_with_the_drafted_state_block(taught) -> None:
     with served(taught, "--yes") as server:
         path = server.begin("put a bowl in desk.", "pick")
         turn = server.post(f"{path}/observe", {"observation": "You are in a room. You see a desk 1, and a shelf 1."})
@@ -54,7 +54,7 @@ def test_it_is_served_with_the_drafts_block(taught) -> None:
         assert turn["turn"] == 2 and "target_object: bowl" in turn["state"]
 
 
-def test_a_draft_that_nobody_agreed_to_is_shown_and_not_run(taught, tmp_path, capsys) -> None:
+def test_unapproved_draft_is_shown_and_not_run(taught, tmp_path, capsys) -> None:
     assert main(["serve", str(taught), "--port", "0"]) == 2
     told = capsys.readouterr()
     assert "contains a draft that was not approved to run" in told.err and "--yes" in told.err
@@ -64,7 +64,7 @@ def test_a_draft_that_nobody_agreed_to_is_shown_and_not_run(taught, tmp_path, ca
 
 
 @pytest.mark.slow
-def test_a_draft_that_does_not_come_back_holds_up_nobody_else(taught, tmp_path) -> None:
+def test_hanging_draft_breaks_only_its_own_session(taught, tmp_path) -> None:
     endless = drafts.GOOD.replace("    went = re.match", "    while 'shelf' in observation: pass\n    went = re.match")
     with served(with_draft(taught, tmp_path / "modules", endless), "--yes") as server, ThreadPoolExecutor(1) as pool:
         path = server.begin("put a bowl in desk.", "pick")
@@ -82,7 +82,7 @@ def test_a_draft_that_does_not_come_back_holds_up_nobody_else(taught, tmp_path) 
 
 
 def with_draft(taught: Path, place: Path, text: str) -> Path:
-    """The module with another draft, as if it had been trained with it."""
+    """A copy of the module with another draft, with a consistent manifest."""
     shutil.copytree(taught, place)
     manifest = next(place.glob("*/module.json"))
     told = json.loads(manifest.read_text())
@@ -96,6 +96,6 @@ def with_draft(taught: Path, place: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("command", [["eval"], ["play", "--policy"]])
-def test_where_there_is_no_world_nothing_is_measured_or_played(taught, command, capsys) -> None:
+def test_eval_and_play_are_refused_without_a_world(taught, command, capsys) -> None:
     assert main([*command, str(taught)]) == 2
     assert "work known from logs alone: nothing can be played or measured in it" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Sessions over HTTP against a real server: each is the episode it would be alone, in order, within limits, to a clear end."""
+"""Sessions over HTTP on a real server: isolated, ordered, limited, and with a clear end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def alone(modules: Path, task, steps: int, seed: int, temperature: float) -> lis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_many_at_once_are_each_what_they_are_alone(modules: Path, server: Served, temperature: float) -> None:
+def test_concurrent_episodes_match_those_played_alone(modules: Path, server: Served, temperature: float) -> None:
     tasks = [task for family in ("heat", "pick", "pick2") for task in WORLD.tasks_of("seen", 4, 3, (family,))]
     with ThreadPoolExecutor(len(tasks)) as pool:
         told = [pool.submit(played, server, task, 4, i, temperature=temperature) for i, task in enumerate(tasks)]
@@ -42,7 +42,7 @@ def test_many_at_once_are_each_what_they_are_alone(modules: Path, server: Served
     assert float(rows[1][1]) > float(rows[0][0]), "some of them shared a batch"
 
 
-def test_a_turn_says_what_was_read_and_how_likely_the_action_was(server: Served) -> None:
+def test_turn_reports_the_prompt_and_action_probabilities(server: Served) -> None:
     path = server.begin(GOAL, "heat")
     turn = server.post(f"{path}/observe", {"observation": SEEN, "actions": ["go to fridge 1", "look"], "alternatives": 2})
     assert turn["turn"] == 1 and turn["module"] == "alfworld/heat" and turn["open"]
@@ -56,7 +56,7 @@ def test_a_turn_says_what_was_read_and_how_likely_the_action_was(server: Served)
     assert kept["turns"][0]["action"] == turn["action"] and kept["turns"][0]["observation"] == SEEN
 
 
-def test_the_same_turn_asked_for_again_has_the_same_answer(server: Served) -> None:
+def test_repeated_request_for_a_turn_gets_the_same_answer(server: Served) -> None:
     path = server.begin(GOAL, "heat")
     first = server.post(f"{path}/observe", {"observation": SEEN, "turn": 1})
     assert server.post(f"{path}/observe", {"observation": SEEN, "turn": 1}) == first
@@ -72,7 +72,7 @@ def test_the_same_turn_asked_for_again_has_the_same_answer(server: Served) -> No
     assert server.post(f"{path}/observe", {"observation": SEEN, "turn": 3, "done": True})["outcome"] == "failure"
 
 
-def test_the_end_is_told_and_stays(server: Served) -> None:
+def test_ended_session_stays_ended(server: Served) -> None:
     path = server.begin(GOAL, "heat")
     server.post(f"{path}/observe", {"observation": SEEN})
     last = server.post(f"{path}/observe", {"observation": "Done.", "done": True, "success": True})
@@ -84,7 +84,7 @@ def test_the_end_is_told_and_stays(server: Served) -> None:
     assert told[path.rpartition("/")[2]]["outcome"] == "success"
 
 
-def test_an_episode_in_a_world_here_by_the_module_and_by_hand(server: Served) -> None:
+def test_hosted_episode_can_be_played_by_module_and_by_hand(server: Served) -> None:
     begun = server.post("/sessions", {"skill": "heat", "play": {"split": "seen", "number": 1}})
     path = f"/sessions/{begun['session']}"
     task = WORLD.tasks_of("seen", 2, 0, ("heat",))[1]
@@ -99,7 +99,7 @@ def test_an_episode_in_a_world_here_by_the_module_and_by_hand(server: Served) ->
     assert refused[0] == 422 and "unknown split 'nowhere'" in refused[1]
 
 
-def test_an_expert_by_hand_wins(server: Served) -> None:
+def test_expert_actions_by_hand_succeed(server: Served) -> None:
     begun = server.post("/sessions", {"skill": "pick", "family": "pick", "play": {"split": "seen", "number": 0}})
     task = WORLD.tasks_of("seen", 1, 0, ("pick",))[0]
     world, expert = WORLD.make(), WORLD.expert()(task)
@@ -114,7 +114,7 @@ def test_an_expert_by_hand_wins(server: Served) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_world_here_says_too_much_of_ends_the_episode_and_leaves_its_transcript(modules: Path, tmp_path: Path) -> None:
+def test_too_long_hosted_observation_ends_the_episode_and_keeps_its_transcript(modules: Path, tmp_path: Path) -> None:
     words = "return Transition(Observation(' '.join(f'x{i}' for i in range(1500))))"
     with served(heat_elsewhere(modules, tmp_path, words)) as server:
         path = f"/sessions/{server.post('/sessions', {'skill': 'heat', 'play': {'split': 'seen'}})['session']}"
@@ -128,7 +128,7 @@ def test_what_a_world_here_says_too_much_of_ends_the_episode_and_leaves_its_tran
 
 
 @pytest.mark.slow
-def test_limits_are_kept_and_said(modules: Path) -> None:
+def test_session_limits_are_enforced_and_reported(modules: Path) -> None:
     with served(modules, "--sessions", "2", "--turns", "2", "--idle-s", "1.5", "--kept", "2") as server:
         first, second = server.begin(GOAL, "heat"), server.begin(GOAL, "heat")
         assert server.refusal("/sessions", {"goal": GOAL, "family": "heat"})[0] == 429
@@ -149,7 +149,7 @@ def test_limits_are_kept_and_said(modules: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_and_started_again_old_sessions_say_so(modules: Path) -> None:
+def test_sessions_of_a_killed_server_are_reported_as_gone(modules: Path) -> None:
     server = Served(modules)
     path = server.begin(GOAL, "heat")
     server.post(f"{path}/observe", {"observation": SEEN})
@@ -163,7 +163,7 @@ def test_killed_and_started_again_old_sessions_say_so(modules: Path) -> None:
 
 
 @pytest.mark.slow
-def test_told_to_stop_it_answers_what_is_under_way_and_ends_in_order(modules: Path) -> None:
+def test_stopping_server_answers_running_requests_and_exits_cleanly(modules: Path) -> None:
     server = Served(modules)
     tasks = WORLD.tasks_of("seen", 8, 5, ("heat",))
     paths = [server.begin(task.goal, "heat") for task in tasks]
@@ -175,6 +175,6 @@ def test_told_to_stop_it_answers_what_is_under_way_and_ends_in_order(modules: Pa
         for answer in answers:
             try:
                 statuses.add(answer.result()[0])
-            except OSError:  # it came too late: nobody listens any more
+            except OSError:  # sent after the server had closed its socket
                 statuses.add(0)
     assert statuses <= {200, 0} and server.stop() == 0

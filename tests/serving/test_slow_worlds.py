@@ -1,4 +1,4 @@
-"""A session is known before its world has begun: what is asked of it meanwhile, and what if it never does."""
+"""Sessions exist before their world has started: requests meanwhile, and worlds that never start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAY = {"skill": "heat", "play": {"split": "seen"}}
 
 
 def meanwhile(modules: Path, place: Path, asks: Callable[[httpx.AsyncClient, asyncio.Task, str], Awaitable[None]]) -> None:
-    """`asks` is given the request that begins a session, under way, and the session's path. The world waits for a file."""
+    """Runs `asks` while a session starts, with the pending request and the session's path. The world waits for a file."""
     wait = f"import pathlib, time\n        while not pathlib.Path({str(place / 'go')!r}).exists(): time.sleep(0.01)"
 
     async def run() -> None:
@@ -44,7 +44,7 @@ def meanwhile(modules: Path, place: Path, asks: Callable[[httpx.AsyncClient, asy
 
 
 @pytest.mark.slow
-def test_a_session_whose_world_has_not_begun_is_busy(modules: Path, tmp_path: Path) -> None:
+def test_session_is_busy_while_its_world_starts(modules: Path, tmp_path: Path) -> None:
     async def asks(client: httpx.AsyncClient, begin: asyncio.Task, path: str) -> None:
         for body in ({}, {"action": "look"}, {"alternatives": 3}):
             refused = await client.post(f"{path}/step", json=body)
@@ -57,7 +57,7 @@ def test_a_session_whose_world_has_not_begun_is_busy(modules: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_one_that_is_ended_meanwhile_is_not_begun(modules: Path, tmp_path: Path) -> None:
+def test_session_ended_while_its_world_starts_is_abandoned(modules: Path, tmp_path: Path) -> None:
     async def asks(client: httpx.AsyncClient, begin: asyncio.Task, path: str) -> None:
         assert (await client.post(f"{path}/end")).status_code == 200
         (tmp_path / "go").touch()
@@ -69,7 +69,7 @@ def test_one_that_is_ended_meanwhile_is_not_begun(modules: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_world_that_never_begins_is_said_to_hang(modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_world_that_never_starts_is_reported_as_hanging(modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "WORLD_S", 0.3)
 
     async def asks(client: httpx.AsyncClient, begin: asyncio.Task, path: str) -> None:

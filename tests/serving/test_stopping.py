@@ -1,4 +1,4 @@
-"""Told to stop, a server is gone within the time it was given, and whoever still waits is told so."""
+"""A stopping server exits within its time limit and answers waiting requests with 503."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from served import Served, heat_elsewhere
 
 @pytest.fixture
 def slow(modules: Path, tmp_path: Path) -> Path:
-    """A module whose own world takes a minute to answer."""
+    """A module whose world takes a minute to answer."""
     return heat_elsewhere(modules, tmp_path, "import time; time.sleep(60)")
 
 
 @pytest.mark.slow
-def test_a_world_that_does_not_answer_holds_up_nobody(slow: Path) -> None:
+def test_hanging_world_does_not_delay_the_stop(slow: Path) -> None:
     server = Served(slow, "--stop-s", "1")
     session = server.post("/sessions", {"skill": "heat", "play": {"split": "seen"}})["session"]
     with ThreadPoolExecutor(1) as pool:
@@ -31,10 +31,10 @@ def test_a_world_that_does_not_answer_holds_up_nobody(slow: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_is_still_writing_holds_up_nobody(modules: Path) -> None:
+def test_running_generation_does_not_delay_the_stop(modules: Path) -> None:
     server = Served(modules, "--stop-s", "1", "--max-tokens", "400", "--engine.threads", "1")
     ask = {"model": "tiny", "messages": [{"role": "user", "content": "room:"}], "max_tokens": 400, "n": 16, "temperature": 5}
-    asks = [json.dumps({**ask, "top_p": 1 - i / 100}) for i in range(16)]  # each at a scheduler of its own
+    asks = [json.dumps({**ask, "top_p": 1 - i / 100}) for i in range(16)]  # each with its own scheduler
     with ThreadPoolExecutor(len(asks)) as pool:
         waiting = [pool.submit(server.send, "POST", "/v1/chat/completions", body) for body in asks]
         time.sleep(0.5)
