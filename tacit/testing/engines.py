@@ -136,7 +136,7 @@ class EngineConformance:
 
     # What it says it can do
 
-    def test_it_has_what_it_says(self, checkpoint: Path) -> None:
+    def test_implements_the_protocols_it_declares(self, checkpoint: Path) -> None:
         says = {SAMPLING: Sampler, SCORING: Scorer, HIDDEN_STATES: Encoder, VALUES: Critic, LEARNING: Learner}
         says[GRADIENTS] = GradientScorer
         with self.policy(checkpoint) as policy:
@@ -144,7 +144,7 @@ class EngineConformance:
             for capability in says.keys() & self.engine.capabilities:
                 assert isinstance(policy, says[capability]), capability
 
-    def test_text_comes_back(self, checkpoint: Path, plain: PlainModel) -> None:
+    def test_tokenizer_round_trips_text(self, checkpoint: Path, plain: PlainModel) -> None:
         with self.policy(checkpoint) as policy:
             text = "go to drawer 4"
             completion = policy.encode_completion(text)
@@ -154,13 +154,13 @@ class EngineConformance:
     # Scoring
 
     @pytest.mark.parametrize("temperature", [1.0, 0.5])
-    def test_log_probabilities_are_the_models(self, checkpoint, plain, rows, temperature: float) -> None:
+    def test_log_probabilities_equal_transformers(self, checkpoint, plain, rows, temperature: float) -> None:
         self.need(SCORING)
         with self.policy(checkpoint) as policy:
             found = policy.logprobs(rows[0], rows[1], temperature)
         self.near(found, plain.logprobs(rows[0], rows[1], temperature))
 
-    def test_distributions_are_the_models(self, checkpoint, plain, rows) -> None:
+    def test_distributions_equal_transformers(self, checkpoint, plain, rows) -> None:
         self.need(DISTRIBUTIONS)
         with self.policy(checkpoint) as policy:
             whole, few = policy.distributions(*rows), policy.distributions(rows[0], rows[1], 3)
@@ -171,7 +171,7 @@ class EngineConformance:
                 np.testing.assert_allclose(best_logps[t], np.sort(truth[t])[::-1][:3], atol=self.tolerance)
 
     @pytest.mark.parametrize("pooling", ["last", "mean"])
-    def test_hidden_states_are_the_models(self, checkpoint, plain, rows, pooling: str) -> None:
+    def test_hidden_states_equal_transformers(self, checkpoint, plain, rows, pooling: str) -> None:
         self.need(HIDDEN_STATES)
         with self.policy(checkpoint) as policy:
             for layer in (1, -1):
@@ -182,7 +182,7 @@ class EngineConformance:
 
     # Sampling
 
-    def test_what_it_says_of_its_samples_is_true(self, checkpoint, plain, rows) -> None:
+    def test_sampled_log_probabilities_equal_scoring(self, checkpoint, plain, rows) -> None:
         self.need(SAMPLING)
         with self.policy(checkpoint) as policy:
             done = policy.sample([Request(p, seed=i) for i, p in enumerate(rows[0])], Sampling(0.8, max_tokens=9))
@@ -190,7 +190,7 @@ class EngineConformance:
             assert len(completion.tokens) == len(completion.logprobs) <= 9
         self.near([c.logprobs for c in done], plain.logprobs(rows[0], [c.tokens for c in done], temperature=0.8))
 
-    def test_without_temperature_it_takes_the_likeliest(self, checkpoint, plain, rows) -> None:
+    def test_temperature_zero_is_greedy(self, checkpoint, plain, rows) -> None:
         self.need(SAMPLING)
         with self.policy(checkpoint) as policy:
             done = policy.sample([Request(p) for p in rows[0]], Sampling(temperature=0.0, max_tokens=6))
@@ -199,7 +199,7 @@ class EngineConformance:
             chosen = truth[np.arange(len(completion.tokens)), completion.tokens]
             np.testing.assert_allclose(chosen, truth.max(-1), atol=self.tolerance)
 
-    def test_a_sample_depends_on_its_seed_alone(self, checkpoint, rows) -> None:
+    def test_sample_depends_only_on_its_seed(self, checkpoint, rows) -> None:
         self.need(SAMPLING)
         sampling = Sampling(max_tokens=12)
         with self.policy(checkpoint) as policy:
@@ -211,7 +211,7 @@ class EngineConformance:
             assert a.tokens.tolist() == b.tokens.tolist() == c.tokens.tolist()
         assert any(a.tokens.tolist() != b.tokens.tolist() for a, b in zip(together, other, strict=True))
 
-    def test_first_tokens_are_drawn_as_often_as_they_should(self, checkpoint, plain, rows) -> None:
+    def test_first_token_frequencies_match_probabilities(self, checkpoint, plain, rows) -> None:
         """χ² over the ten likeliest tokens and the rest, 1,500 draws; wrong in one of a million runs."""
         self.need(SAMPLING)
         from scipy.stats import chi2
@@ -226,7 +226,7 @@ class EngineConformance:
         due = draws * np.append(shares[likeliest], 1 - shares[likeliest].sum())
         assert ((seen - due) ** 2 / due).sum() < chi2.isf(1e-6, len(due) - 1)
 
-    def test_completions_end_where_they_should(self, checkpoint, plain, rows) -> None:
+    def test_completions_stop_at_stop_conditions(self, checkpoint, plain, rows) -> None:
         self.need(SAMPLING)
         with self.policy(checkpoint) as policy:
             requests = [Request(rows[0][0], seed=1, max_tokens=2), Request(rows[0][0], seed=1)]
@@ -239,7 +239,7 @@ class EngineConformance:
                 cut = policy.sample([Request(rows[0][0], seed=4)], Sampling(max_tokens=24, stop=(stop,)))[0]
                 assert cut.finish == "stop" and stop in cut.text and text.startswith(cut.text)
 
-    def test_a_scheduler_writes_what_is_sampled(self, checkpoint, rows) -> None:
+    def test_scheduler_equals_sample(self, checkpoint, rows) -> None:
         """Requests that come while others are under way, and one that is given up."""
         self.need(SAMPLING)
         requests, sampling = [Request(p, seed=i) for i, p in enumerate(rows[0])], Sampling(max_tokens=12)
@@ -261,7 +261,7 @@ class EngineConformance:
         for request_id, expected in zip(request_ids, truth, strict=True):
             assert found[request_id].tokens.tolist() == expected.tokens.tolist()
 
-    def test_samples_are_of_the_newest_weights_and_say_so(self, checkpoint, batch, rows) -> None:
+    def test_samples_use_and_report_the_newest_weights(self, checkpoint, batch, rows) -> None:
         self.need(SAMPLING, SCORING, LEARNING)
         with self.policy(checkpoint) as policy:
             before = policy.sample([Request(p, seed=i) for i, p in enumerate(rows[0])], Sampling(max_tokens=6))
@@ -274,7 +274,7 @@ class EngineConformance:
         versions = [{c.version for c in done} for done in (before, after)]
         assert versions == [{0}, {0}] or max(versions[0]) < min(versions[1]), "kept, and then they grow, or left at 0"
 
-    def test_hidden_states_come_with_samples(self, checkpoint, plain, rows) -> None:
+    def test_samples_include_hidden_states(self, checkpoint, plain, rows) -> None:
         self.need(SAMPLING, HIDDEN_STATES)
         with self.policy(checkpoint) as policy:
             for pooling in ("last", "mean"):
@@ -282,7 +282,7 @@ class EngineConformance:
                 found = np.stack([c.hidden for c in done if c.hidden is not None])
                 np.testing.assert_allclose(found, plain.hidden_states(rows[0], 1, pooling), atol=10 * self.tolerance)
 
-    def test_what_cannot_be_sampled_is_refused(self, checkpoint) -> None:
+    def test_invalid_requests_are_refused(self, checkpoint) -> None:
         self.need(SAMPLING)
         with self.policy(checkpoint) as policy:
             too_long = np.full(policy.context_limit + 1, 5)
@@ -292,7 +292,7 @@ class EngineConformance:
 
     # Learning
 
-    def test_steps_are_those_of_adamw(self, checkpoint, plain, batch, rows) -> None:
+    def test_updates_equal_adamw(self, checkpoint, plain, batch, rows) -> None:
         self.need(LEARNING, SCORING)
         truth = plain.copy()
         adamw = truth.adamw(self.betas, self.weight_decay)
@@ -304,7 +304,7 @@ class EngineConformance:
             self.near(policy.logprobs(*rows), truth.logprobs(*rows), 10)
             assert policy.digest() != ""
 
-    def test_ten_times_the_loss_is_ten_times_the_gradient(self, checkpoint, batch) -> None:
+    def test_gradient_scales_with_the_loss(self, checkpoint, batch) -> None:
         self.need(LEARNING)
         norms = []
         for scale in (1.0, 10.0):
@@ -312,7 +312,7 @@ class EngineConformance:
                 norms.append(policy.update(batch, [Weighted(scale=scale)], LR)["grad_norm"])
         assert norms[1] == pytest.approx(10 * norms[0], rel=1e-4)
 
-    def test_a_gradient_can_be_measured_without_a_step(self, checkpoint, batch) -> None:
+    def test_gradient_is_measured_without_a_step(self, checkpoint, batch) -> None:
         self.need(LEARNING, GRADIENTS)
         with self.policy(checkpoint) as policy:
             assert isinstance(policy, GradientScorer)
@@ -321,7 +321,7 @@ class EngineConformance:
             assert policy.digest() == before
             assert policy.update(batch, [Weighted()], LR)["grad_norm"] == pytest.approx(norm, rel=1e-4)
 
-    def test_the_gradient_does_not_depend_on_the_cut(self, checkpoint, batch, rows) -> None:
+    def test_gradient_is_independent_of_micro_batches(self, checkpoint, batch, rows) -> None:
         self.need(LEARNING, SCORING, ENTROPY)
         found = []
         for budget in (1, 100_000):
@@ -332,7 +332,7 @@ class EngineConformance:
         assert one == pytest.approx(other, rel=1e-4)
         self.near(ours, theirs)
 
-    def test_a_value_is_learned(self, checkpoint, batch, rows) -> None:
+    def test_value_head_learns(self, checkpoint, batch, rows) -> None:
         self.need(LEARNING, VALUES)
         with self.policy(checkpoint, value_head=True) as policy:
             before = policy.values(rows[0])
@@ -341,7 +341,7 @@ class EngineConformance:
             after = policy.values(rows[0])
         assert before.shape == (len(rows[0]),) and np.abs(after - 1).mean() < np.abs(before - 1).mean()
 
-    def test_a_loss_that_is_no_number_moves_nothing(self, checkpoint, batch) -> None:
+    def test_non_finite_loss_changes_no_weights(self, checkpoint, batch) -> None:
         self.need(LEARNING)
         with self.policy(checkpoint) as policy:
             before = policy.digest()
@@ -349,14 +349,14 @@ class EngineConformance:
                 policy.update(batch, [Weighted(scale=float("nan"))], LR)
             assert policy.digest() == before
 
-    def test_a_loss_that_asks_for_what_is_not_there_is_refused(self, checkpoint, batch) -> None:
+    def test_loss_with_unavailable_inputs_is_refused(self, checkpoint, batch) -> None:
         self.need(LEARNING)
         with self.policy(checkpoint) as policy, pytest.raises(TacitError, match="value"):
             policy.update(batch, [Weighted(frozenset({VALUES}))], LR)
 
     # What it comes back to
 
-    def test_the_reference_stays(self, checkpoint, batch, rows) -> None:
+    def test_reference_is_unchanged_by_updates(self, checkpoint, batch, rows) -> None:
         self.need(LEARNING, SCORING, REFERENCE)
         with self.policy(checkpoint) as policy:
             policy.freeze_reference()
@@ -365,7 +365,7 @@ class EngineConformance:
             self.near(policy.reference().logprobs(*rows), frozen)
             assert max(np.abs(a - b).max(initial=0) for a, b in zip(policy.logprobs(*rows), frozen, strict=True)) > 1e-4
 
-    def test_what_is_saved_goes_on_bit_for_bit(self, checkpoint, batch, tmp_path: Path) -> None:
+    def test_restored_checkpoint_continues_bit_for_bit(self, checkpoint, batch, tmp_path: Path) -> None:
         self.need(LEARNING)
         with self.policy(checkpoint) as policy:
             policy.update(batch, [Weighted()], LR)
@@ -380,7 +380,7 @@ class EngineConformance:
             again.update(batch, [Weighted()], LR)
             assert again.digest() == two
 
-    def test_adapters_share_a_base_and_nothing_else(self, checkpoint, batch, rows) -> None:
+    def test_adapters_share_only_the_base(self, checkpoint, batch, rows) -> None:
         self.need(LEARNING, SCORING, ADAPTERS)
         with self.policy(checkpoint, lora_rank=4) as policy:
             start, other = policy.logprobs(*rows), policy.adapter("other")
@@ -391,7 +391,7 @@ class EngineConformance:
             self.near(policy.logprobs(*rows), mine)
             assert other.digest() != policy.digest()
 
-    def test_a_checkpoint_without_an_adapter_is_refused(self, checkpoint, batch, tmp_path: Path) -> None:
+    def test_checkpoint_without_adapter_is_refused(self, checkpoint, batch, tmp_path: Path) -> None:
         """It would stay as it has been learned since; and what is there is not half overwritten."""
         self.need(LEARNING, ADAPTERS)
         with self.policy(checkpoint, lora_rank=4) as policy:

@@ -37,9 +37,9 @@ class TestTinker(EngineConformance):
         return TinkerSettings(lora_rank=lora_rank, timeout_s=30.0, probe=False)
 
     @pytest.mark.parametrize("temperature", [1.0, 0.5])
-    def test_log_probabilities_are_the_models(self, checkpoint, plain, rows, temperature):
+    def test_log_probabilities_equal_transformers(self, checkpoint, plain, rows, temperature):
         if temperature == 1.0:
-            super().test_log_probabilities_are_the_models(checkpoint, plain, rows, temperature)
+            super().test_log_probabilities_equal_transformers(checkpoint, plain, rows, temperature)
             return
         with (
             self.policy(checkpoint) as policy,
@@ -47,7 +47,7 @@ class TestTinker(EngineConformance):
         ):
             policy.logprobs(*rows, temperature)
 
-    def test_steps_are_those_of_adamw(self, checkpoint, plain, batch, rows):
+    def test_updates_equal_adamw(self, checkpoint, plain, batch, rows):
         """The conformance test trains all weights, the API only adapters. So this compares with the same losses in peft."""
         import torch
         from peft import LoraConfig, get_peft_model
@@ -76,8 +76,8 @@ class TestTinker(EngineConformance):
             for ours, theirs in zip(begun.parameters(), truth.parameters(), strict=True):
                 torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
-    def test_what_is_saved_goes_on_bit_for_bit(self, checkpoint, batch, tmp_path, rows):
-        super().test_what_is_saved_goes_on_bit_for_bit(checkpoint, batch, tmp_path)
+    def test_restored_checkpoint_continues_bit_for_bit(self, checkpoint, batch, tmp_path, rows):
+        super().test_restored_checkpoint_continues_bit_for_bit(checkpoint, batch, tmp_path)
         scores = []
         for again in (False, True):  # this engine's digest covers the operations, so compare scores too
             with self.policy(checkpoint) as policy:
