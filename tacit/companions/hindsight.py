@@ -147,14 +147,14 @@ def _has_skills(one: object) -> bool:
 
 
 def _text(value: object) -> str:
-    """A field as text, cut to MAX_SKILL_CHARS; empty if it says nothing or has half a character (a lone surrogate) in it."""
+    """A field as text, cut to MAX_SKILL_CHARS; empty if it is blank or contains a lone surrogate."""
     text = str(value) if value and not isinstance(value, bool) else ""
     return text.strip()[:MAX_SKILL_CHARS] if is_unicode(text) else ""
 
 
 ATTEMPTS = 2  # questions per episode; after that the episode has no skill
 CHARACTERS_PER_TOKEN = 3  # first estimate for a question; one that does not fit loses more turns
-MIN_ANSWER_TOKENS = 64  # below this, no usable answer fits
+MIN_ANSWER_TOKENS = 64  # fewer have no room for a usable answer
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Analysis:
 
 class Analyzer(ABC):
     def check(self, policy: Policy) -> None:  # noqa: B027
-        """Raise a TacitError if it cannot work with this policy. Called before anything is played."""
+        """Raise a TacitError if it cannot work with this policy. Called before the first rollout."""
 
     @abstractmethod
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
@@ -195,7 +195,7 @@ class RuleAnalyzer(Analyzer):
             try:
                 skills = self.rule(trajectory)
                 found.append(Analysis(replace(skills, steps=dict(sorted(skills.steps.items())[: self.most]))))
-            except Exception as error:  # a user's rule: costs one episode its skill
+            except Exception as error:  # a user's rule: only this episode has no skill
                 found.append(Analysis(problem=f"{type(error).__name__}: {error}"))
         return lambda: found
 
@@ -204,7 +204,7 @@ class RuleAnalyzer(Analyzer):
 class ModelAnalyzer(Analyzer):
     """Asks a model about each episode, and once more if the answer is unusable.
 
-    A remote model (an endpoint) works in the background; a local one is waited for, since it needs the same device.
+    A remote model (an endpoint) works in the background. A local one blocks, because it uses the same device.
     """
 
     model: Callable[[], Policy] | None  # None: the trained policy
@@ -425,13 +425,13 @@ class RoutedSkills:
 
 
 def advise(expert: Callable[[Task], Expert], trajectory: Trajectory) -> list[str]:
-    """What the expert would have done at each step, had it seen these observations. Empty from where it gives up."""
+    """The expert's action at each recorded observation; empty texts from the first step at which the expert fails."""
     told: list[str] = []
     adviser = expert(trajectory.task)
     for step in trajectory.steps:
         try:
             told.append(adviser.act(step.observation))
-        except Exception:  # an expert may not know a state that only a policy gets into
+        except Exception:  # the policy may reach states that the expert does not handle
             return told + [""] * (len(trajectory) - len(told))
     return told
 
@@ -440,11 +440,11 @@ def advise(expert: Callable[[Task], Expert], trajectory: Trajectory) -> list[str
 class Handbook:
     """A fixed skill per task family, the same at every step."""
 
-    pages: Mapping[str, str]  # family -> its text; under the empty name, what holds for all
-    keywords: Mapping[str, Sequence[str]] = field(default_factory=dict)  # page -> words; it is also for goals with one of these
+    pages: Mapping[str, str]  # family -> its text; the empty key has the general text
+    keywords: Mapping[str, Sequence[str]] = field(default_factory=dict)  # page -> keywords that a goal may contain
 
     def page(self, task: Task) -> str:
-        """The general text, the family's own, and those whose keywords are in the goal, as far as they fit into a prompt."""
+        """The general text, the family's page, and pages with a keyword in the goal, as far as they fit into a prompt."""
         goal, found = task.goal.lower(), ""
         named = [name for name, words in self.keywords.items() if any(word in goal for word in words)]
         for name in dict.fromkeys(("", task.family, *named)):

@@ -138,7 +138,7 @@ def step_scores(reward: Rewards) -> np.ndarray:
 
 
 def within_conditions(term: CreditTerm) -> CreditTerm:
-    """The term, applied within each condition. A term that compares no episodes is returned as it is."""
+    """The term, applied within each condition. A term that compares no episodes is returned unchanged."""
     if term.compares_groups:
         raise TacitError(
             f"advantage = split: {type(term).__name__} compares episodes across the whole batch, guided or not; "
@@ -153,8 +153,8 @@ class WithinConditions(CreditTerm):
 
     Â_c = (r − mean_c r) / (std_c r + δ)          c: with an entry, without
 
-    Guided and unguided episodes earn rewards on different scales. Compared with each other, every guided one looks good, every
-    unguided one bad, and training collapses (Figure 3c). The same holds for steps, so step-level credit is split too.
+    Guided and unguided episodes earn rewards on different scales. A joint baseline gives guided episodes positive and unguided
+    ones negative advantages, and training collapses (Figure 3c). This holds for steps too, so step-level credit is also split.
     """
 
     term: CreditTerm

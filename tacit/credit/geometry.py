@@ -85,8 +85,8 @@ def median_cluster_size(clusters: Sequence[np.ndarray]) -> float:
 
 
 def search_radius(features: Sequence[Features]) -> tuple[float, float]:
-    """(ε, median cluster size). Bisects the published range until the median is within the target; if all of it is too wide,
-    bisects the range below geometrically. If no probe hits the target, the nearest wins (the earliest of equals)."""
+    """(ε, median cluster size). Bisects the published range until the median is within the target. If clusters are still too
+    large, bisects the range below it geometrically. If no probe hits the target, takes the nearest (first) one."""
     found = _bisect(features, LOW, HIGH, lambda low, high: (low + high) / 2)
     if found[2] > TARGET[1]:
         below = _bisect(features, LEAST, LOW, lambda low, high: float(np.sqrt(low * high)))
@@ -133,7 +133,7 @@ class AdaptiveRadius(Companion):
     def observe(self, groups: Sequence[Group], policy: Encoder, info: IterationInfo | None = None) -> dict[str, float]:
         if self._value is None:
             features = self.embedder([group for group in groups if group.steps], policy)
-            if not features:  # every episode crashed; try again next iteration
+            if not features:  # every episode crashed; retry in the next iteration
                 return {}
             self._value, median = search_radius(features)
             return {"radius": self._value, "radius_median_size": median}

@@ -45,9 +45,9 @@ def parse_weight(said: float | str) -> tuple[float, float | None]:
 
 @dataclass(frozen=True)
 class GradientShare:
-    """How long the gradient of the shift is beside that of the other credit: ‖∇ E[λ A_skill log π]‖ / ‖∇ E[A log π]‖
+    """Norm of the shift's gradient relative to that of the other credit: ‖∇ E[λ A_skill log π]‖ / ‖∇ E[A log π]‖
 
-    The mean sizes of the credits do not say: outcome credit has one sign over an episode, so much of its gradient cancels.
+    Mean magnitudes of the credits do not show it: outcome credit has one sign per episode, so much of its gradient cancels.
     """
 
     loss: LossTerm
@@ -58,7 +58,7 @@ class GradientShare:
     def measure(
         self, own: Sequence[Credit], others: Sequence[Credit], policy: Policy, info: IterationInfo
     ) -> tuple[float, float] | None:
-        """Both lengths; None in other iterations, without other credit, and from an engine that cannot measure them."""
+        """(norm of the shift's gradient, norm of the others'). None if not due, or if it cannot be measured."""
         due = self.target is not None or (self.every and (info.iteration - 1) % self.every == 0)
         if not due or not others or not isinstance(policy, GradientScorer):
             return None

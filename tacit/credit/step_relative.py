@@ -134,9 +134,9 @@ class HistoryHierarchy(CreditTerm):
 
     Aᵢ = Σ_k w_k aᵢ^(k) / Σ_k w_k,   w_k = (k + 1)^α,   aᵢ^(k) = (Rᵢ − mean R) / (std R + δ)   over the cluster of depth k
 
-    k = 1 … history + 1. The sums run over the depths at which step i has peers with other returns; a step with none gets 0.
+    k = 1 … history + 1. The sums run over the depths at which the peers of step i differ in return; without any, it gets 0.
     `base` adds the episode advantage as depth 0, with weight 1; without it there is no episode-level term. `depth`: longest
-    history compared, with the current observation; None is all of it. `key`: what the history is of.
+    history compared, including the current observation; None is all of it. `key`: the text that is compared.
     """
 
     depth: int | None = 3
@@ -172,7 +172,7 @@ class HistoryHierarchy(CreditTerm):
 
 
 def _compared(returns_N: np.ndarray, cluster_N: np.ndarray) -> np.ndarray:
-    """[N] 1 if a step has peers with other returns, else 0."""
+    """[N] 1 if the returns in the step's cluster differ, else 0."""
     compared_N = np.zeros(len(cluster_N))
     inside = np.flatnonzero(cluster_N >= 0)
     if len(inside):

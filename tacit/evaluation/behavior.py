@@ -90,8 +90,8 @@ def behavior(
 
 
 def describe_episode(trajectory: Trajectory, world: Environment) -> dict[str, Any]:
-    """What the world says of an episode, to be recorded with it, so that whoever reads the record needs no world: its name, the
-    label of a failure; of a success the kinds of its skills, all kinds there are, and its returns to places."""
+    """The world's labels of an episode, recorded with it so that reports need no world: its name and, for a failure, its label;
+    for a success, the kinds of its skills, all kinds of the alphabet, and the number of returns to places."""
     found: dict[str, Any] = {"world": world.name}
     try:
         if not trajectory.success and not trajectory.stop.crashed:
@@ -107,7 +107,7 @@ def describe_episode(trajectory: Trajectory, world: Environment) -> dict[str, An
 
 
 def behavior_from_labels(played: Sequence[Trajectory], labels: Sequence[Mapping[str, Any]]) -> Behavior | None:
-    """`behavior` of episodes with what `describe_episode` said of each; None where it said nothing of one."""
+    """`behavior` from the labels of `describe_episode`; None if any episode has no labels."""
     known = {id(t): own for t, own in zip(played, labels, strict=True)}
     sound = [t for t in played if not t.stop.crashed]
     for own, success in ((known[id(t)], t.success) for t in sound):

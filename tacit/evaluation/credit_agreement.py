@@ -219,7 +219,7 @@ def stages_of(group: Group) -> np.ndarray:
 # Agreement: correlation and cosine over steps, corrected for the Monte Carlo noise of the truth.
 #
 # The truth is measured twice, by each half of the continuations: Â₁ and Â₂, with mean Â = A + noise. Credit c is independent of
-# that noise, and so are the halves of each other, so over many steps
+# that noise, and the noise of the two halves is independent, so over many steps
 #
 #     cov(c, Â) = cov(c, A)        cov(Â₁, Â₂) = var A        and likewise for the plain second moments
 #

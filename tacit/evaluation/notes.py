@@ -35,7 +35,7 @@ from tacit.prompts.conversation import insert_lesson
 KINDS: tuple[Notes, ...] = get_args(Notes)
 NONE, HANDBOOK = "none", "handbook"
 MIN_AUC_GAIN, MIN_HANDBOOK_GAIN = 0.1, 0.05
-"""a policy that gains less cannot use its notes: AUC of true over empty, success with the handbook over none"""
+"""smallest gains of a policy that can use its notes: AUC of true over empty, success with the handbook over none"""
 RESAMPLES = 1000
 Told = Callable[[Observation], Lesson]
 

@@ -31,8 +31,8 @@ def wilson(successes: float, trials: float, z: float = 1.959963984540054) -> tup
 def t_interval(values_S: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """mean ± t · s / √S with S − 1 degrees of freedom. One value says nothing about its spread: (−∞, ∞).
 
-    Values that are all alike give a width of 0, which no small sample deserves; a share is better shown together with the
-    Wilson interval of its episodes (`share_interval`).
+    Equal values give a width of 0, which understates the uncertainty of a small sample. For a share, prefer `share_interval`,
+    which includes the Wilson interval of its episodes.
     """
     _check(values_S, confidence)
     n, mean = len(values_S), float(np.mean(values_S))
@@ -43,11 +43,11 @@ def t_interval(values_S: Sequence[float], confidence: float = 0.95) -> tuple[flo
 
 
 def bounded_interval(values_S: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Of the mean of S values that lie in [0, 1], such as graded scores; itself within [0, 1]. One value: (0, 1).
+    """Interval within [0, 1] of the mean of S values in [0, 1], such as graded scores. One value: (0, 1).
 
-    The means μ that are no further from the measured one, p, than t standard errors of their own, where a value's variance is
-    taken to be proportional to μ(1−μ): |p − μ| ≤ t √(μ(1−μ) / N), N = p(1−p) · S / s². That is Wilson's interval of N trials
-    with Student's t of S − 1 degrees of freedom for z. Far from both ends, and with many values, it is `t_interval`.
+    All means μ within t standard errors of the measured mean p. The standard error is that of μ, with variance proportional to
+    μ(1−μ): |p − μ| ≤ t √(μ(1−μ) / N), N = p(1−p) · S / s². This is Wilson's interval of N trials with Student's t (S − 1
+    degrees of freedom) in place of z. Far from 0 and 1, and with many values, it is `t_interval`.
     """
     _check(values_S, confidence)
     if min(values_S) < 0 or max(values_S) > 1:
@@ -63,11 +63,11 @@ def bounded_interval(values_S: Sequence[float], confidence: float = 0.95) -> tup
 
 
 def effective_episodes(shares_T: Sequence[float], variance: float, most: float) -> float:
-    """How many independent episodes the tries at T tasks amount to, from each task's own mean over its tries.
+    """The number of independent episodes that the tries at T tasks are worth, from each task's mean over its tries.
 
-    Tries at one task are alike, whoever makes them: seven at an easy task tell little more than one. The variance of the mean
-    is that of the tasks' own means, s²/T; with N independent episodes, each of this `variance`, it would be variance/N; so
-    N = variance · T / s², at least T (one try each) and at most `most` (all tries). Without any variance they are worth T.
+    Tries at one task are correlated: seven at an easy task say little more than one. The variance of the mean is s²/T, with s²
+    the variance of the task means. N independent episodes, each of this `variance`, would give variance/N. So
+    N = variance · T / s², at least T (one try each) and at most `most` (all tries). Without any variance, N = T.
     """
     tasks = len(shares_T)
     if not tasks or variance <= 0:
@@ -77,9 +77,10 @@ def effective_episodes(shares_T: Sequence[float], variance: float, most: float) 
 
 
 def share_interval(shares_S: Sequence[float], episodes: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Of a share measured once per seed, on the same tasks: the smallest interval that holds both the t interval over seeds
-    (how much training varies) and the Wilson interval over what the episodes of all seeds are `worth` (how much the tasks
-    and their sampling vary), within [0, 1].
+    """Interval in [0, 1] of a share measured once per seed on the same tasks: the smallest one that contains two intervals.
+
+    The t interval over seeds covers the variation of training. The Wilson interval over `episodes`, the effective number of
+    independent episodes of all seeds, covers the variation of tasks and sampling.
 
     One seed has the Wilson interval alone.
     """
@@ -92,7 +93,7 @@ def share_interval(shares_S: Sequence[float], episodes: float, confidence: float
 
 
 def paired_interval(won: float, lost: float, trials: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Of the difference of two success shares on the same episodes, `won` by the one alone and `lost` by it alone.
+    """Interval of the difference of two success rates on the same episodes: `won` only by the first, `lost` only by the first.
 
     Agresti and Min (2005): half an episode is added to each of the four outcomes of a pair, n* = n + 2, and then
     (won − lost)/n* ± z √(won + lost + 1 − (won − lost)²/n*) / n*. No trials: (−1, 1), nothing is known.
@@ -105,7 +106,7 @@ def paired_interval(won: float, lost: float, trials: float, confidence: float = 
 
 
 def mean_interval(shares_F: Sequence[float], intervals_F: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Of the mean of F independent shares, from the interval of each (Zou and Donner's recovery of variances):
+    """Interval of the mean of F independent shares, from the interval of each (Zou and Donner's recovery of variances):
 
     low = mean − √Σ(pᵢ − lᵢ)² / F,  high = mean + √Σ(uᵢ − pᵢ)² / F. No share: (0, 1), nothing is known.
     """
@@ -119,7 +120,7 @@ def mean_interval(shares_F: Sequence[float], intervals_F: Sequence[tuple[float, 
 
 def paired_interval_over_tasks(gaps_TN: Sequence[Sequence[int]], confidence: float = 0.95) -> tuple[float, float]:
     """`paired_interval` where each of T tasks was played in several pairs: +1 won, −1 lost, 0 neither. Pairs at one task are
-    alike, so they count for what they are worth."""
+    correlated, so their effective number is used."""
     gaps = [gap for own in gaps_TN for gap in own]
     if not gaps:
         return paired_interval(0, 0, 0, confidence)
@@ -145,12 +146,12 @@ def crossed_bootstrap(
 
 
 def _normal_quantile(confidence: float) -> float:
-    """z: the standard normal distribution has this share of itself between −z and z."""
+    """z such that a standard normal variable lies between −z and z with this probability."""
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
 def _t_quantile(confidence: float, freedom: int) -> float:
-    """The same of Student's t."""
+    """The same for Student's t."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + confidence) / 2))
@@ -169,7 +170,7 @@ def _check(values_S: Sequence[float], confidence: float) -> None:
 def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> tuple[int, int, float]:
     """Exact McNemar test of two agents on the same episodes: (only first succeeded, only second succeeded, two-sided p).
 
-    Episodes both won or both lost say nothing. Under the null hypothesis each of the n others is a fair coin:
+    Episodes that both won or both lost carry no information. Under the null hypothesis, each of the n others is a fair coin:
     p = min(1, 2 · P(Binomial(n, ½) ≤ min(b, c))). No such episode: p = 1.
     """
     from scipy.special import bdtr
@@ -182,12 +183,12 @@ def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> tuple[int, int, fl
 
 
 def sign_flip(differences_U: Sequence[float], resamples: int = 100_000, seed: int = 0) -> float:
-    """Two-sided p of a paired permutation test of mean difference 0: were the two agents alike, each unit's difference could
-    as well have had the other sign. The share of sign patterns whose mean is at least as far from 0.
+    """Two-sided p of a paired sign-flip test: the share of sign patterns whose mean is at least as far from 0 as the observed.
 
-    A unit is what was drawn independently: a seed, or a task. All patterns are tried where there are no more than `resamples`,
-    so up to 16 units; else that many random ones, of which the observed one counts as one: p is never 0. So few units cannot be
-    significant: the smallest p of n exact ones is 2 / 2ⁿ, which is 0.0625 for five seeds.
+    If the two agents are equal, each unit's difference is as likely to have the other sign. A unit is what was drawn
+    independently: a seed or a task. If there are at most `resamples` patterns (up to 16 units), all are tried; otherwise
+    that many random ones, and the observed one counts too, so p is never 0. With few units nothing is significant: the
+    smallest exact p of n units is 2 / 2ⁿ, which is 0.0625 for five seeds.
     """
     from scipy.stats import permutation_test
 
@@ -198,7 +199,7 @@ def sign_flip(differences_U: Sequence[float], resamples: int = 100_000, seed: in
         return 1.0
     found = permutation_test(
         (values,),
-        lambda flipped, axis: np.abs(flipped.sum(axis)).round(12),  # sums of the same numbers in another order are as far
+        lambda flipped, axis: np.abs(flipped.sum(axis)).round(12),  # summation order changes the last digits
         permutation_type="samples",
         alternative="greater",
         n_resamples=resamples,
@@ -212,7 +213,7 @@ def sign_flip(differences_U: Sequence[float], resamples: int = 100_000, seed: in
 def holm(ps: Sequence[float]) -> list[float]:
     """Holm's step-down correction: the k-th smallest of m is multiplied by m − k + 1, and none falls below a smaller one's.
 
-    Calling those at most α different is then wrong about any of them with probability at most α, however they depend.
+    If those at most α are called different, the probability of any error is at most α, under any dependence.
     """
     order = sorted(range(len(ps)), key=lambda i: ps[i])
     corrected, worst = [0.0] * len(ps), 0.0
@@ -228,16 +229,16 @@ Curve = Sequence[tuple[int, float]]
 
 
 def steps_to(curve: Curve, threshold: float) -> int | None:
-    """The first *measured* step at or above the threshold; None where no measurement was.
+    """The first *measured* step at or above the threshold; None if there is none.
 
-    Nothing is interpolated: between two evaluations nobody looked, so the answer is late by up to one interval.
+    Nothing is interpolated, so the answer is late by up to one evaluation interval.
     """
     return next((step for step, value in curve if value >= threshold), None)
 
 
 def median_steps_to(steps: Sequence[int | None]) -> float | None:
-    """The median over seeds, in which one that never got there counts as later than all others; None where the median seed
-    never did. A mean over those that did would reward a method for failing on its slow seeds."""
+    """The median over seeds. A seed that never reached it counts as later than all others; None if the median seed never did.
+    A mean over the seeds that did would reward a method for failing on its slow seeds."""
     if not steps:
         return None
     middle = float(median(math.inf if s is None else s for s in steps))

@@ -1,7 +1,7 @@
 """Token cost of prompts, counted on the same episodes for every context (constant context, Table 2).
 
-Each context renders the prompts of recorded episodes turn by turn. So only what the agent would have read differs, not how well
-it played. Nothing is truncated or sampled.
+Each context renders the prompts of recorded episodes turn by turn. So contexts differ only in what the agent reads, not in how
+well it plays. Nothing is truncated or sampled.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
                  Âₛ = Rₜ − mean_{C≠} R                     (4)    C≠: those that took another; the difference form
     A = A_ep + w · Âₛ                                      (8)
 
-A step alone in its cluster gets Âₛ = 0. Where C= holds only the step itself (5–7), or C≠ is empty (4), Âₛ is the leave-one-out
+A step alone in its cluster gets Âₛ = 0. If C= has only the step itself (5–7), or C≠ is empty (4), Âₛ is the leave-one-out
 advantage Rₜ − mean_{C∖t} R.
 
 What differs from GRPO: the second term of (8), and a smaller learning rate. With the identity embedder and ε = 0, BiGPO is

@@ -1,5 +1,5 @@
-"""Questions about the prompts of random play, with their answers. They teach a small model to read, and no skill: every answer
-stands in the prompt.
+"""Questions about the prompts of random play, with their answers. They teach a small model to read, not to act: every answer
+is in the prompt.
 
     put a cool plate in countertop.
     …

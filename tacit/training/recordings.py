@@ -394,7 +394,7 @@ class Known:
             self._by_goal.setdefault(normalize_goal(task.goal), []).append(task)
 
     def family_of(self, recording: Recording) -> str:
-        """The recording's own family, else that of all known tasks with its goal, else what the goal's words tell."""
+        """The recording's own family, else that of all known tasks with its goal, else the one predicted from the goal."""
         families = {task.family for task in self._by_goal.get(normalize_goal(recording.goal), [])}
         if recording.family or len(families) == 1:
             return recording.family or families.pop()

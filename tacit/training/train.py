@@ -322,7 +322,7 @@ class Trainer:
     def _write_trajectories(
         self, name: str, step: int, played: Sequence[Trajectory], known: Sequence[dict[str, Any]] | None = None
     ) -> None:
-        """With what a page needs, so that it need not import the world."""
+        """Also writes the labels that report pages need, so that they need not import the world."""
         if not self.settings.trajectories:
             return
         records = [trajectory_record(trajectory) for trajectory in played] if known is None else known
@@ -333,7 +333,7 @@ class Trainer:
         write_records(self.run.trajectories(name, step), records)
 
     def _show_status(self, what: str, episodes: int, max_steps: int) -> RolloutStatus:
-        """Report rollouts while they run. Once per run, in its first silence, show the first completion instead."""
+        """Report rollouts while they run. The first status line of a run shows the first completion instead."""
         status = RolloutStatus(what, episodes, max_steps, self.policy)
 
         def line(silence: float) -> str:

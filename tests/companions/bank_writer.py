@@ -1,4 +1,4 @@
-"""Somebody who writes into a bank without end, in an order that is known, and says when each write is acknowledged."""
+"""A process that writes into a bank in a fixed order until it is killed, and reports each acknowledged write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def opened(path: Path | None) -> Bank:
 
 
 def apply(bank: Bank, number: int) -> None:
-    """Write number `number`: it depends on that and on what is in the bank, and on nothing else."""
+    """Apply write `number`. It depends only on the number and the contents of the bank."""
     living = list(bank.entries)
     call = Call(np.arange(number % 50), np.array([number]), np.zeros(1, np.float32), number % 7)
     fresh = (f"entry {number}", EMBED([f"entry {number}"])[0], Origin(step=number), call)

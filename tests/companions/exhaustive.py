@@ -1,14 +1,14 @@
-"""The best dictionary there is, by a search that leaves none out (ReuseRL §F.1). Exponential: for small corpora only.
+"""The optimal dictionary by exact branch and bound (ReuseRL §F.1). Exponential: for small corpora only.
 
-    all_singletons   every single skill stays, as in greedy merging: the minimum of Eq. 4 over the class it searches
-    original         single skills may go where longer phrases cover each of their occurrences: the true minimum of L_BDL
+    all_singletons   keeps every single skill, as greedy merging does: the minimum of Eq. 4 over that class
+    original         may drop single skills that longer phrases cover everywhere: the true minimum of L_BDL
 
-Each phrase is in or out. A branch is left only where nothing in it can beat the best dictionary known. That is seen from a
-relaxation: of all dictionaries with k phrases more than the chosen ones C, each fresh phrase p is hired by the use, at the
-fee bits(p) / (most uses of p), so that no dictionary pays more for it than it would have to. With a rent of μ bits on each of
-the k, given back at the end, the cheapest way to spell each sequence bounds them all from below, whatever μ is:
+Each phrase is in or out. A branch is pruned if a lower bound shows that it cannot beat the best known dictionary. The bound
+comes from a relaxation over all dictionaries with k phrases more than the chosen ones C. Each open phrase p pays its bits per
+use: fee = (bits(p) + μ) / (most uses of p). It never pays more in total than its bits + μ. The multiplier μ is subtracted k
+times. The cheapest segmentations then give a lower bound for any μ:
 
-    |B| L_BDL ≥ bits(C) − μ k + Σ_s min over spellings of Σ_phrases (log₂(|C| + k) + fee)
+    |B| L_BDL ≥ bits(C) − μ k + Σ_s min over segmentations of Σ_phrases (log₂(|C| + k) + fee)
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tacit.companions.dictionary import MIN_GAIN_BITS, Phrase, Sequences, phrase
 from tacit.core.errors import TacitError
 
 RENTS = (8.0, 14.0, 4.0, 20.0, 0.0, 30.0, 50.0)
-"""μ to try, those that are most often enough first"""
+"""values of μ to try, the most often sufficient first"""
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The phrases of a best dictionary, single skills included where they stayed, and its L_BDL."""
+    """The phrases of an optimal dictionary, with the single skills it keeps, and its L_BDL."""
 
     phrases: tuple[Phrase, ...]
     description_length: float
@@ -68,8 +68,8 @@ class Search:
             ]
             for s in weights
         ]
-        """by sequence and end: where the last phrase can begin, and which it is"""
-        # The single skills that occur spell everything: something to beat from the start.
+        """per sequence and end position: (start, phrase number) of each phrase that can end there"""
+        # The initial upper bound: all single skills that occur.
         self._best = tuple(sorted({*self._kept, *(number[skill,] for skill in seen)}))
         self._best_bits = self._total(self._best)
 
@@ -87,16 +87,16 @@ class Search:
         for more in range(1, len(open_) + 1):
             index = log2(len(chosen) + more)
             if bits + more * cheapest + sum(self._weights) * index >= self._best_bits - MIN_GAIN_BITS:
-                return  # dearer than the best even if every sequence were one phrase, and more so with more phrases
+                return  # above the best even with one phrase per sequence; more phrases cost more
             hired = self._relax(chosen, open_, bits, more, index)
             if hired is not None:
-                # With it, then without: between them, every dictionary of this branch.
+                # Branch: with the phrase, then without it.
                 self._descend((*chosen, hired), open_ - {hired})
                 self._descend(chosen, open_ - {hired})
                 return
 
     def _relax(self, chosen: tuple[int, ...], open_: frozenset[int], bits: float, more: int, index: float) -> int | None:
-        """The open phrase that saves most in the relaxation, or None where that rules all dictionaries of this size out."""
+        """The open phrase that saves most in the relaxation, or None if the bound prunes all dictionaries of this size."""
         highest, hired = -inf, None
         for rent in RENTS:
             cost = [inf] * len(self._phrases)
@@ -114,14 +114,14 @@ class Search:
         return min(open_) if hired is None else hired
 
     def _total(self, phrases: tuple[int, ...]) -> float:
-        """|B| L_BDL of a dictionary; infinite where it cannot spell the corpus."""
+        """|B| L_BDL of a dictionary; infinite if it cannot segment the corpus."""
         cost = [inf] * len(self._phrases)
         for i in phrases:
             cost[i] = 1.0
         return sum(self._bits[i] for i in phrases) + self._spell(cost)[0] * log2(len(phrases))
 
     def _spell(self, cost: Sequence[float]) -> tuple[float, Counter[int]]:
-        """The cheapest spelling of the corpus, and which phrases it uses how often."""
+        """Cost of the cheapest segmentation of the corpus, and how often it uses each phrase."""
         total, uses = 0.0, Counter[int]()
         for weight, ends in zip(self._weights, self._spellings, strict=True):
             best, last = [0.0], [(0, 0)]
@@ -140,7 +140,7 @@ class Search:
 
 
 def disjoint(sequence: Phrase, phrase: Phrase) -> int:
-    """How many occurrences of the phrase fit into the sequence beside each other."""
+    """Number of non-overlapping occurrences of the phrase in the sequence."""
     found, start = 0, 0
     while start + len(phrase) <= len(sequence):
         if sequence[start : start + len(phrase)] == phrase:

@@ -1,4 +1,4 @@
-"""ReuseRL's definitions written down as they stand, without a thought for speed: what the real code is held against."""
+"""ReuseRL's definitions written literally and slowly; references for the fast code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STRICTLY = 1e-9
 
 
 def segmentations(sequence, phrases):
-    """Every way to spell the sequence."""
+    """All segmentations of the sequence."""
     if not sequence:
         yield ()
     for length in range(1, len(sequence) + 1):
@@ -23,7 +23,7 @@ def seg(sequence, phrases):
 
 
 def segment(sequence, phrases):
-    """Of the shortest, the one whose last phrase is longest, then the one before it, …"""
+    """The shortest segmentation. Ties: the longest last phrase, then the longest one before it, and so on."""
     ways = [way for way in segmentations(sequence, phrases) if len(way) == seg(sequence, phrases)]
     return max(ways, key=lambda way: [len(phrase) for phrase in reversed(way)])
 
@@ -36,7 +36,7 @@ def description_length(corpus, phrases, alphabet, max_phrase):
 
 
 def merge(corpus, skills, max_phrase):
-    """The merge rounds of docs/methods/reuserl.md, each candidate judged by Eq. 3 alone. Returns the phrases in merge order."""
+    """The merge rounds of docs/methods/reuserl.md; Eq. 3 alone decides on each candidate. Phrases in merge order."""
     phrases = [(skill,) for skill in skills]
     while True:
         now = description_length(corpus, phrases, len(skills), max_phrase)
@@ -53,7 +53,7 @@ def merge(corpus, skills, max_phrase):
 
 
 def best(corpus, skills, max_phrase, keep):
-    """The lowest description length of all sets of phrases; with `keep`, of those that hold every single skill."""
+    """The lowest description length over all sets of phrases; with `keep`, only sets with every single skill."""
     single = [(skill,) for skill in skills]
     longer = sorted({s[i:j] for s in corpus for i in range(len(s)) for j in range(i + 2, min(len(s), i + max_phrase) + 1)})
     fixed, free = (single, longer) if keep else ([], single + longer)

@@ -1,4 +1,4 @@
-"""Greedy merging sequence by sequence, without words or letters: slow, and what `merge` is held against on long sequences."""
+"""Greedy merging one sequence at a time: the slow reference for `merge` on long sequences."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def total(weights: Mapping[Phrase, int], code: Dictionary) -> int:
 
 
 def count_subsequences(weights: Mapping[Phrase, int], max_phrase: int) -> Counter[Phrase]:
-    """Every run of two to L skills, with how often it occurs, overlapping ones included."""
+    """How often each run of two to L skills occurs, including overlaps."""
     found: Counter[Phrase] = Counter()
     for sequence, weight in weights.items():
         for length in range(2, min(max_phrase, len(sequence)) + 1):

@@ -1,4 +1,4 @@
-"""Theorem 3 and Proposition 4: the loss stays in [0, 1], the prior is one, numbers by hand, and the bounds hold."""
+"""Theorem 3 and Proposition 4: range of the loss, normalization of the prior, hand-computed values, and simulation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ABC = ("A", "B", "C")
 
 
 def log_normaliser(alphabet: int, max_phrase: int) -> float:
-    """ln Z of the prior P(C) = 2^−L_dict(C) / Z over all dictionaries that hold every single skill. Never above zero:
+    """ln Z ≤ 0 of the prior P(C) = 2^−L_dict(C) / Z over all dictionaries with every single skill:
 
     Z = (1 / LK)^K ∏_{l = 2 … L} (1 + 1 / (L K^l))^(K^l)
     """
@@ -42,7 +42,7 @@ def mean_loss(corpus, code: Dictionary, horizon: int) -> float:
     st.sets(st.lists(st.sampled_from(ABC), min_size=2, max_size=4).map(tuple), max_size=5),
     st.integers(12, 60),
 )
-def test_the_loss_is_in_the_unit_interval(corpus, merged, horizon):
+def test_normalized_loss_is_in_the_unit_interval(corpus, merged, horizon):
     code = Dictionary(ABC, tuple(sorted(merged)))
     losses = [normalized_loss(code.seg(s), code, len(corpus), horizon) for s in corpus]
     assert all(0 < loss <= 1 for loss in losses)
@@ -51,7 +51,7 @@ def test_the_loss_is_in_the_unit_interval(corpus, merged, horizon):
     assert mean_loss(corpus, code, horizon) == pytest.approx(normalized_loss(segments, code, len(corpus), horizon)), "affine"
 
 
-def test_the_loss_at_its_ends():
+def test_normalized_loss_at_its_limits():
     code = Dictionary(ABC)
     assert normalized_loss(20, code, 5, 20) == 1.0, "T segments of the dearest kind"
     shared = code.bits / 5
@@ -60,8 +60,8 @@ def test_the_loss_at_its_ends():
 
 
 @pytest.mark.parametrize(("alphabet", "longest"), [(1, 1), (1, 2), (1, 4), (2, 2), (2, 3), (3, 2)])
-def test_the_prior_sums_to_at_most_one_by_enumeration(alphabet, longest):
-    """Every dictionary over the alphabet is written down; Z is the sum of 2^−L_dict(C)."""
+def test_prior_normalizer_matches_enumeration(alphabet, longest):
+    """Z is the sum of 2^−L_dict(C) over all dictionaries of the alphabet."""
     skills = tuple("ABC"[:alphabet])
     longer = [p for length in range(2, longest + 1) for p in product(skills, repeat=length)]
     sets = chain.from_iterable(combinations(longer, size) for size in range(len(longer) + 1))
@@ -71,18 +71,18 @@ def test_the_prior_sums_to_at_most_one_by_enumeration(alphabet, longest):
 
 
 @given(st.integers(1, 40), st.integers(1, 6))
-def test_the_prior_is_one_for_any_size(alphabet, longest):
+def test_prior_normalizer_is_at_most_one_for_any_size(alphabet, longest):
     assert log_normaliser(alphabet, longest) <= -alphabet * log(longest * alphabet) + (longest - 1) / longest + 1e-9 <= 1e-9
 
 
-def test_theorem_3_by_hand():
+def test_theorem_3_matches_hand_computed_value():
     code, m, T, delta = Dictionary(ABC, (("A", "B"),)), 50, 10, 0.1
     bits = 3 * (log2(3) + 2) + 2 * log2(3) + 2
     loss = (bits / m + 4 * 2) / (bits / m + T * 2)
     assert theorem_3(4, code, m, T, delta) == pytest.approx(loss + sqrt((bits * log(2) + log(m / delta)) / (2 * m)))
 
 
-def test_more_successes_and_smaller_dictionaries_tighten():
+def test_bound_tightens_with_more_successes_and_smaller_dictionaries():
     small, large = Dictionary(ABC), Dictionary(ABC, (("A", "B"), ("B", "C")))
     assert complexity(small.bits, 100, 0.05) < complexity(large.bits, 100, 0.05)
     slack = [complexity(small.bits, m, 0.05) for m in (1, 10, 100, 1000, 100_000)]
@@ -90,7 +90,7 @@ def test_more_successes_and_smaller_dictionaries_tighten():
     assert complexity(small.bits, 100, 0.01) > complexity(small.bits, 100, 0.1)
 
 
-def test_proposition_4_by_hand():
+def test_proposition_4_matches_hand_computed_value():
     code, corpus = Dictionary(ABC, (("A", "B"),)), [("A", "B"), ("A", "B", "C")]
     B, U = code.bits, code.bits / 2 + 2 * log2(4)
     expected = code.description_length(corpus) + U * sqrt((B * log(2) + log(2 / 0.05)) / 4)
@@ -100,7 +100,7 @@ def test_proposition_4_by_hand():
 
 
 def a_distribution(seed: int) -> tuple[list[tuple[str, ...]], np.ndarray]:
-    """Forty sequences made of two phrases and noise, with uneven weights: expectations over it are sums."""
+    """A distribution over at most forty sequences with known phrases, so expectations are exact sums."""
     rng = random.Random(seed)
     support = list({tuple("".join(rng.choices(["AB", "ABC", "C", "A"], k=rng.randint(1, 6)))) for _ in range(40)})
     weights = np.array([rng.random() ** 3 for _ in support])
@@ -108,9 +108,11 @@ def a_distribution(seed: int) -> tuple[list[tuple[str, ...]], np.ndarray]:
 
 
 @pytest.mark.slow
-def test_the_bounds_hold_in_simulation():
-    """Eq. 7 for the dictionary extracted from the very sample, Eq. 8 for one fixed before; δ = 0.1. That the sample alone is
-    too hopeful about half of the time shows that there was something to bound."""
+def test_bounds_hold_in_simulation():
+    """Eq. 7 for the dictionary extracted from the sample, Eq. 8 for a fixed one; δ = 0.1.
+
+    The sample loss alone is below the expected loss in more than a quarter of the trials, so the bound is needed.
+    """
     delta, horizon, trials, failed, failed_fixed, hopeful = 0.1, 18, 200, 0, 0, 0
     support, probability = a_distribution(0)
     fixed = Dictionary(ABC, (("A", "B"),))

@@ -1,4 +1,4 @@
-"""Codes of skills: minimum segmentation, costs by hand, Proposition 1 and its counterexample."""
+"""Dictionary: minimum segmentation, hand-computed costs, Proposition 1 and its counterexample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def phrases_of(text: str) -> tuple[tuple[str, ...], ...]:
     st.lists(st.sampled_from(ABC), max_size=9).map(tuple),
     st.sets(st.lists(st.sampled_from(ABC), min_size=2, max_size=4).map(tuple), max_size=6),
 )
-def test_segmentation_is_the_shortest_of_all(sequence, merged):
+def test_segmentation_matches_exhaustive_minimum(sequence, merged):
     code = Dictionary(ABC, tuple(sorted(merged)))
     found = code.segment(sequence)
     assert sum(found, ()) == sequence and all(phrase in code for phrase in found)
@@ -31,8 +31,8 @@ def test_segmentation_is_the_shortest_of_all(sequence, merged):
     assert found == literal.segment(sequence, code.phrases), "ties: the longest last phrase"
 
 
-def test_the_greedy_walk_would_be_longer():
-    """Longest match from the left takes AB, then C and D alone; the minimum takes A and BCD."""
+def test_segmentation_is_shorter_than_greedy_longest_match():
+    """Greedy longest match gives AB, C, D; the minimum is A, BCD."""
     code = Dictionary(tuple("ABCD"), phrases_of("AB BCD"))
     assert code.segment(tuple("ABCD")) == phrases_of("A BCD")
 
@@ -41,15 +41,15 @@ def test_ties_go_to_the_longest_last_phrase():
     assert Dictionary(ABC, phrases_of("AB BC")).segment(tuple("ABC")) == phrases_of("A BC")
 
 
-def test_dictionary_cost_by_hand():
+def test_dictionary_cost_matches_hand_computed_value():
     """Eq. 2: three single skills and AB, ABC; K = 3, L = 4."""
     code = Dictionary(ABC, phrases_of("AB ABC"))
     assert len(code) == 5
     assert code.bits == pytest.approx(3 * (log2(3) + 2) + (2 * log2(3) + 2) + (3 * log2(3) + 2))
 
 
-def test_description_length_by_hand():
-    """Eq. 3: ABAB is two phrases, C one; |C| = 4 takes two bits a phrase."""
+def test_description_length_matches_hand_computed_value():
+    """Eq. 3: ABAB is two phrases, C one; with |C| = 4 each phrase takes two bits."""
     code = Dictionary(ABC, phrases_of("AB"))
     assert code.description_length([tuple("ABAB"), ("C",)]) == pytest.approx((3 * (log2(3) + 2) + 2 * log2(3) + 2) / 2 + 3)
     assert code.segment(tuple("ABAB")) == (("A", "B"), ("A", "B")) and code.segment(("C",)) == (("C",),)
@@ -61,7 +61,7 @@ def test_proposition_1_single_skills_count_steps(sequence):
 
 
 @pytest.mark.parametrize("T", [4, 12, 48])
-def test_proposition_1_equal_lengths_may_cost_differently(T):
+def test_proposition_1_equal_lengths_can_have_different_costs(T):
     """§A.1: s_A = (σ₁σ₂)^{T/2}, s_B = (σ₁σ₃σ₂σ₃)^{T/4}, C = Σ ∪ {σ₁σ₂}."""
     code = Dictionary(("1", "2", "3"), phrases_of("12"))
     reusing, idiosyncratic = tuple("12") * (T // 2), tuple("1323") * (T // 4)
@@ -70,11 +70,11 @@ def test_proposition_1_equal_lengths_may_cost_differently(T):
     assert Dictionary(code.skills).seg(reusing) == Dictionary(code.skills).seg(idiosyncratic) == T
 
 
-def test_the_empty_sequence_takes_no_phrase():
+def test_empty_sequence_has_no_segments():
     assert Dictionary(ABC).seg(()) == 0 and Dictionary(ABC).segment(()) == ()
 
 
-def test_long_sequences():
+def test_segmentation_of_a_12000_skill_sequence():
     code = Dictionary(ABC, phrases_of("AB ABC CABC"))
     assert code.seg(tuple("ABC") * 4000) == 4000
 
@@ -92,12 +92,12 @@ def test_long_sequences():
         (ABC, phrases_of("AB AB"), 4, "twice"),
     ],
 )
-def test_what_is_no_dictionary_is_refused(skills, merged, max_phrase, reason):
+def test_invalid_dictionary_is_refused(skills, merged, max_phrase, reason):
     with pytest.raises(TacitError, match=reason):
         Dictionary(skills, merged, max_phrase)
 
 
-def test_a_skill_outside_the_alphabet_is_refused():
+def test_unknown_skill_or_empty_corpus_is_refused():
     with pytest.raises(TacitError, match="unknown skill 'D'"):
         Dictionary(ABC).seg(("A", "D"))
     with pytest.raises(TacitError, match="there are none"):

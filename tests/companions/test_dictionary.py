@@ -1,4 +1,4 @@
-"""The companion: what it remembers, when it learns, what it says, and that it survives being saved."""
+"""SkillDictionary companion: success buffer, E-step, metrics, save and load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def make(**settings) -> SkillDictionary:
     return SkillDictionary(ABC, **{"horizon": 20, **settings})
 
 
-def test_it_knows_nothing_until_something_succeeds():
+def test_dictionary_has_only_single_skills_before_first_success():
     companion = make()
     assert companion.dictionary == Dictionary(("A", "B", "C")) and companion.seg(("A", "B", "A")) == 3
     metrics = companion.observe([group(episode("ABAB", success=False))])
@@ -25,7 +25,7 @@ def test_it_knows_nothing_until_something_succeeds():
     assert metrics["dictionary_size"] == 3 and "description_length" not in metrics
 
 
-def test_the_e_step_reads_successes_only():
+def test_e_step_uses_only_successes():
     companion = make()
     metrics = companion.observe([won(*REUSING * 4), group(episode("CCCCCCCCCC", success=False))])
     assert AB in companion.dictionary.merged and companion.seg(("A", "B", "C")) == 2
@@ -40,7 +40,7 @@ def test_the_e_step_reads_successes_only():
     assert companion.learn([won("A")], None, None) == {}
 
 
-def test_without_a_success_the_dictionary_stays():
+def test_dictionary_is_unchanged_without_success():
     companion = make(buffer=0)
     companion.observe([won(*REUSING * 8)])
     before = companion.dictionary
@@ -49,15 +49,15 @@ def test_without_a_success_the_dictionary_stays():
     assert [step for step, _ in companion.history.steps] == [1] and companion.history.iteration == 2
 
 
-def test_the_buffer_is_first_in_first_out():
+def test_success_buffer_is_first_in_first_out():
     companion = make(buffer=4)
     companion.observe([won("A", "B", "C")])
     companion.observe([won("AA", "BB")])
     assert companion.successes == [("B",), ("C",), ("A", "A"), ("B", "B")]
 
 
-def test_a_batch_is_counted_once_and_never_cut_short():
-    """More successes than the buffer holds: all of them make the dictionary, the newest are remembered."""
+def test_batch_larger_than_buffer_is_used_completely_once():
+    """All successes of the batch enter the E-step; the buffer keeps the newest."""
     companion = make(buffer=2)
     companion.observe([won("CC")])
     metrics = companion.observe([won(*REUSING * 8)])
@@ -67,7 +67,7 @@ def test_a_batch_is_counted_once_and_never_cut_short():
     assert companion.successes == [tuple("ABAB"), tuple("ABCAB")]
 
 
-def test_without_a_buffer_only_the_batch_counts():
+def test_without_buffer_only_the_current_batch_counts():
     companion = make(buffer=0)
     companion.observe([won(*REUSING * 8)])
     assert companion.dictionary.merged
@@ -79,14 +79,14 @@ def test_without_a_buffer_only_the_batch_counts():
     assert remembering.dictionary.merged, "with one, the reusable phrases survive a thin batch"
 
 
-def test_history_keeps_phrases_and_their_uses():
+def test_history_records_phrase_uses_per_iteration():
     companion = make(buffer=0)
     companion.observe([won(*["AB"] * 40)])
     companion.observe([won(*["BC"] * 30)])
     assert companion.history.uses() == [(1, {AB: 40}), (2, {("B", "C"): 30})]
 
 
-def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_loaded_dictionary_continues_like_the_original(tmp_path):
     whole, broken = make(buffer=20), make(buffer=20)
     batches = [won(*REUSING * 4), group(episode("C", success=False)), won("CBCB", "CBCB", "ABC"), won(*["CBCB"] * 12)]
     for batch in batches[:2]:
@@ -102,25 +102,25 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(tmp_path):
     assert resumed.dictionary == whole.dictionary
 
 
-def test_the_state_of_another_alphabet_is_refused(tmp_path):
+def test_loading_state_of_another_alphabet_is_refused(tmp_path):
     other = SkillDictionary(Alphabet(("X", "Y"), ABC.project), 20)
     other.save(tmp_path)
     with pytest.raises(TacitError, match="another alphabet"):
         make().load(tmp_path)
 
 
-def test_equal_by_settings():
+def test_companions_are_equal_by_settings():
     seen = make()
     seen.observe([won(*REUSING * 4)])
     assert seen == make() and make() != make(buffer=0) and make() != make(horizon=10)
 
 
-def test_no_bound_where_successes_outlast_the_horizon():
+def test_no_bound_if_a_success_exceeds_the_horizon():
     metrics = make(horizon=3).observe([won("ABAB")])
     assert "mdl_bound" not in metrics and metrics["description_length"] > 0
 
 
-def test_a_skill_outside_the_alphabet_is_refused_and_nothing_changes():
+def test_unknown_skill_is_refused_without_changing_state():
     companion = make()
     companion.observe([won(*REUSING * 4)])
     before = companion.state()
@@ -137,6 +137,6 @@ def test_a_projection_may_return_any_iterable(made):
     assert other.dictionary == plain.dictionary and other.state() == plain.state()
 
 
-def test_an_empty_success_is_refused():
+def test_success_without_skills_is_refused():
     with pytest.raises(TacitError, match=r"'toy/0' \(2 steps\) projects to no skill"):
         make().observe([won("--")])

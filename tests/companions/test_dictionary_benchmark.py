@@ -17,7 +17,7 @@ def run(*arguments: str | Path) -> Forked:
 
 
 @pytest.mark.slow
-def test_figures_as_json(tmp_path):
+def test_benchmark_prints_json_figures(tmp_path):
     record = {"stage": "rl", "step": 1, "dictionary_seconds": 0.002, "seconds": 1.0}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     done = run("--groups", "3", "--original", "1", "--no-growth", "--run", str(tmp_path), "--json")
@@ -30,7 +30,7 @@ def test_figures_as_json(tmp_path):
     assert told["share"]["share_percent"] == 0.2
 
 
-def test_planted_phrases_are_found_where_there_are_many_sequences():
+def test_planted_phrases_are_found_with_many_sequences():
     spec = importlib.util.spec_from_file_location("dictionary_benchmark", ROOT / "benchmarks" / "dictionary.py")
     benchmark = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(benchmark)
@@ -40,6 +40,6 @@ def test_planted_phrases_are_found_where_there_are_many_sequences():
 
 
 @pytest.mark.slow
-def test_a_run_without_a_dictionary(tmp_path):
+def test_run_without_dictionary_metrics_is_refused(tmp_path):
     done = run("--groups", "1", "--original", "0", "--no-growth", "--run", str(tmp_path))
     assert done.code == 2 and "no iteration with a dictionary" in done.err

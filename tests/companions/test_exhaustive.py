@@ -1,4 +1,4 @@
-"""Both brute forces of §F.1, against trying every set of phrases, and greedy merging against them on its protocol."""
+"""The two exact searches of §F.1 against full enumeration, and greedy merging against them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def synthetic_groups(count: int, seed: int, weights=(1, 1, 1, 1, 1)) -> list[lis
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_search_leaves_nothing_out(seed):
+def test_branch_and_bound_matches_full_enumeration(seed):
     rng = random.Random(seed)
     skills = ("A", "B", "C")[: rng.choice([2, 3])]
     corpus = [tuple(rng.choices(skills, k=rng.randint(1, 3))) for _ in range(rng.randint(1, 4))] * rng.choice([1, 5, 20])
@@ -33,8 +33,8 @@ def test_the_search_leaves_nothing_out(seed):
 
 
 @pytest.mark.slow
-def test_the_order_of_the_three():
-    """The true minimum is never above the one with all single skills, and that never above the greedy dictionary."""
+def test_true_minimum_is_below_all_singletons_below_greedy():
+    """L_BDL: original ≤ all_singletons ≤ greedy."""
     for corpus in synthetic_groups(6, seed=5, weights=(9, 4, 2, 1, 1)):
         greedy, matched, true = extract_dictionary(corpus, SKILLS), all_singletons(corpus, SKILLS), original(corpus, SKILLS)
         assert true.description_length <= matched.description_length + 1e-9
@@ -44,7 +44,7 @@ def test_the_order_of_the_three():
         assert code.description_length(corpus) == pytest.approx(matched.description_length)
 
 
-def test_a_single_skill_goes_where_a_phrase_covers_it():
+def test_original_search_drops_single_skills_covered_by_phrases():
     corpus = [("A", "B")] * 30 + [("A",)]
     found = original(corpus, ("A", "B", "C"))
     assert set(found.phrases) == {("A",), ("A", "B")}, "B is only ever said after A; C never"
@@ -53,9 +53,11 @@ def test_a_single_skill_goes_where_a_phrase_covers_it():
 
 @pytest.mark.slow
 def test_section_f1_on_uniform_sequences():
-    """The published protocol (0.14% above the matched brute force, 99.02% of its phrases). On uniform sequences a phrase pays
-    in 6 of 1,640 groups by the brute force; greedy finds three of them, misses three (a longer phrase pays where no pair of its
-    parts does) and takes none that does not pay. The seeds of the protocol's eight in which one pays:"""
+    """The published protocol: greedy is 0.14% above the exact search and finds 99.02% of its phrases.
+
+    On uniform sequences the exact search finds a phrase in 6 of 1,640 groups. Greedy finds three of them and no others. It
+    misses three because the longer phrase pays off, but no pair of its parts does. Only seeds with such a group are run.
+    """
     paid, taken = [], []
     for seed in (1, 3, 5, 6):
         for number, corpus in enumerate(synthetic_groups(205, seed=seed)):
@@ -66,9 +68,11 @@ def test_section_f1_on_uniform_sequences():
     assert len(paid) == 6 and len(taken) == 3 and set(taken) <= set(paid)
 
 
-def test_section_f1_where_some_skills_are_common():
-    """Zipf weights leave something to merge, and greedy loses something: a longer phrase may pay where no pair of its parts
-    does. How much is in docs/methods/reuserl.md; this keeps it from getting worse."""
+def test_section_f1_on_zipf_sequences():
+    """With Zipf weights there are phrases to merge. Greedy misses a longer phrase if no pair of its parts pays off.
+
+    docs/methods/reuserl.md has the numbers; this test guards against regressions.
+    """
     gaps = recovered = there = 0.0
     groups = synthetic_groups(100, seed=0, weights=(60, 30, 20, 15, 12))
     for corpus in groups:
@@ -81,13 +85,13 @@ def test_section_f1_where_some_skills_are_common():
     assert recovered / there >= 0.6
 
 
-def test_occurrences_beside_each_other():
+def test_disjoint_counts_non_overlapping_occurrences():
     assert disjoint(tuple("AAAAA"), ("A", "A")) == 2
     assert disjoint(tuple("ABABA"), tuple("ABA")) == 1
     assert disjoint(("A",), ("A", "B")) == 0
 
 
 @pytest.mark.parametrize("corpus", [[], [("A",), ()]])
-def test_nothing_to_search(corpus):
+def test_search_refuses_an_empty_corpus_or_sequence(corpus):
     with pytest.raises(TacitError, match="at least one success"):
         original(corpus, SKILLS)

@@ -1,4 +1,4 @@
-"""The experience bank: exact search, durable writes, whole reads, and nothing lost to a kill at any moment."""
+"""The experience bank: exact search, durable writes, consistent reads, and recovery after a kill."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bank_of(path=None, texts=(), capacity=100) -> Bank:
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
-def test_search_is_exact(count, wanted, seed):
+def test_nearest_matches_exact_cosine_search(count, wanted, seed):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(count, 6)).astype(np.float32)
     bank = Bank(None, "numbers", 6)
@@ -53,8 +53,8 @@ def test_search_is_exact(count, wanted, seed):
     assert bank.nearest(query[None], wanted) == [[i + 1 for i in by_hand]]
 
 
-def test_a_query_is_answered_the_same_alone_and_among_others():
-    """A hundred entries in ten places, equally near to whoever stands between: older ones first, however many ask."""
+def test_batched_queries_match_single_queries():
+    """A hundred entries at ten distinct vectors, so there are ties. Ties go to older entries for any number of queries."""
     rng = np.random.default_rng(0)
     places = rng.normal(size=(10, 64)).astype(np.float32)
     bank = Bank(None, "numbers", 64)
@@ -65,7 +65,7 @@ def test_a_query_is_answered_the_same_alone_and_among_others():
     assert bank.nearest(places[:1], 12)[0][:10] == list(range(1, 101, 10)), "all of the nearest place, by age"
 
 
-def test_what_was_written_is_there_again(tmp_path):
+def test_reopened_bank_has_entries_calls_and_events(tmp_path):
     call = Call(np.array([1, 2, 3]), np.array([4, 5]), np.array([-0.5, -0.25], np.float32), version=7)
     bank = bank_of(tmp_path / "bank.sqlite", ["red lever", "blue door"])
     made = bank.add("green key", EMBED(["green key"])[0], Origin("w", "f", "t", 3, True, 2), call)
@@ -85,7 +85,7 @@ def test_what_was_written_is_there_again(tmp_path):
     assert again.explain(2)["retired"] == "removed by hand"
 
 
-def test_the_oldest_go_when_it_is_full(tmp_path):
+def test_bank_evicts_oldest_entries_at_capacity(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", [f"entry {i}" for i in range(7)], capacity=3)
     assert [e.text for e in bank.entries.values()] == ["entry 4", "entry 5", "entry 6"]
     assert bank.explain(1)["retired"] == "the bank was full"
@@ -97,8 +97,8 @@ def test_the_oldest_go_when_it_is_full(tmp_path):
 
 @given(st.lists(st.tuples(st.sampled_from("arub"), st.integers(0, 9)), max_size=60), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_written_the_matrix_is_that_of_the_living(writes, capacity):
-    """Adding one or many, removing and replacing in any order: rows are those of the entries, and a snapshot stays."""
+def test_vector_matrix_matches_entries_after_any_writes(writes, capacity):
+    """Add, remove and replace in any order: rows match the entries, and snapshots never change."""
     rng, bank, vectors = np.random.default_rng(0), Bank(None, "numbers", 3, capacity), {}
     taken = []
     for kind, which in writes:
@@ -115,7 +115,7 @@ def test_whatever_is_written_the_matrix_is_that_of_the_living(writes, capacity):
         np.testing.assert_array_equal(seen.vectors_ND, before)
 
 
-def test_entries_take_the_place_of_others_all_at_once():
+def test_replace_is_atomic():
     bank = bank_of(None, ["a b", "b c", "c d"])
     bank.replace([1, 2], [("a b c", EMBED(["a b c"])[0], Origin(operation="merge", made_from=(1, 2)), None)], "merged")
     assert [e.text for e in bank.entries.values()] == ["c d", "a b c"]
@@ -126,7 +126,7 @@ def test_entries_take_the_place_of_others_all_at_once():
 
 
 @pytest.mark.parametrize("text", ["", "   ", "x" * (MAX_ENTRY_CHARS + 1), "x" * 100_000, "half a \ud83d"])
-def test_texts_that_are_none_are_refused(text):
+def test_invalid_entry_texts_are_refused(text):
     bank = bank_of(None, ["one"])
     with pytest.raises(TacitError):
         bank.add(text, EMBED(["x"])[0], Origin())
@@ -134,7 +134,7 @@ def test_texts_that_are_none_are_refused(text):
 
 
 def churned(path, rounds=40) -> Bank:
-    """Ten entries at a time, each written by a call of 50,000 tokens; the bank holds ten."""
+    """A bank of capacity ten after many rounds of ten new entries, each with a call of 50,000 tokens."""
     bank, long = bank_of(path, capacity=10), np.arange(50_000)
     for i in range(rounds):
         for k in range(10):
@@ -147,7 +147,7 @@ def churned(path, rounds=40) -> Bank:
 
 
 @pytest.mark.slow
-def test_of_those_that_went_what_happened_stays_and_prompts_go(tmp_path):
+def test_retired_entries_keep_history_but_not_calls(tmp_path):
     bank = churned(tmp_path / "bank.sqlite")
     assert (tmp_path / "bank.sqlite").stat().st_size < 40 * 10 * 50_000 * 8 / 10, "room is used again"
     told = bank.explain(17)
@@ -161,11 +161,11 @@ def test_of_those_that_went_what_happened_stays_and_prompts_go(tmp_path):
     assert again.training_steps(17) == [1] and len(again) == 10 and again.add("more", EMBED(["more"])[0], Origin()).id == 401
 
 
-def test_a_call_stays_as_long_as_one_of_its_entries(tmp_path):
+def test_call_is_kept_until_all_its_entries_are_dropped(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite")
     call = Call(np.array([1]), np.array([2, 3]), np.zeros(2, np.float32))
     first, second = (bank.add(text, EMBED([text])[0], Origin(), call) for text in ("one", "two"))
-    with sqlite3.connect(tmp_path / "bank.sqlite") as base:  # as one call that wrote both
+    with sqlite3.connect(tmp_path / "bank.sqlite") as base:  # make both entries share one call
         base.execute("UPDATE entries SET call = (SELECT min(id) FROM calls)")
         base.execute("DELETE FROM calls WHERE id > (SELECT min(id) FROM calls)")
     bank.replace([first.id], (), BY_HAND)
@@ -180,7 +180,7 @@ def test_a_call_stays_as_long_as_one_of_its_entries(tmp_path):
     assert again.call(second.id) is None and not again._base.execute("SELECT * FROM calls").fetchall()
 
 
-def test_other_vectors_and_other_models_are_refused(tmp_path):
+def test_wrong_vectors_embedders_and_files_are_refused(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", ["one"])
     with pytest.raises(TacitError, match=r"shape \(3,\)"):
         bank.add("two", np.ones(3), Origin())
@@ -194,7 +194,7 @@ def test_other_vectors_and_other_models_are_refused(tmp_path):
         bank_of(tmp_path / "other.sqlite")
 
 
-def test_it_goes_back_to_a_copy(tmp_path):
+def test_bank_is_restored_from_a_copy(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", ["one", "two"])
     bank.record("retrieved", [1], 3)
     bank.save_to(tmp_path / "copy.sqlite")
@@ -207,8 +207,8 @@ def test_it_goes_back_to_a_copy(tmp_path):
     assert len(bank_of(tmp_path / "bank.sqlite")) == 3
 
 
-def test_a_copy_that_is_refused_leaves_the_bank_as_it_was(tmp_path):
-    """One of another embedding, and one that is a bank until it is read."""
+def test_failed_restore_leaves_the_bank_unchanged(tmp_path):
+    """One copy has another embedder, the other a corrupt row."""
     bank = bank_of(tmp_path / "bank.sqlite", ["one", "two"])
     Bank(tmp_path / "theirs.sqlite", "another", EMBED.dimensions).close()
     bank.save_to(tmp_path / "damaged.sqlite")
@@ -227,8 +227,8 @@ def test_a_copy_that_is_refused_leaves_the_bank_as_it_was(tmp_path):
 
 
 @pytest.mark.slow
-def test_readers_never_see_half_a_change():
-    """While pairs of entries are exchanged for other pairs, every read sees whole pairs."""
+def test_concurrent_readers_see_only_complete_replacements():
+    """While pairs of entries are replaced by other pairs, every read sees a complete pair."""
     bank = Bank(None, "numbers", 4, capacity=10_000)
     vector = np.ones(4, np.float32)
     made = bank.replace((), [(f"{side} 0", vector, Origin(), None) for side in ("left", "right")], "")
@@ -251,8 +251,8 @@ def test_readers_never_see_half_a_change():
     assert seen and all(seen)
 
 
-def test_an_entry_that_takes_the_place_of_another_is_never_neither(tmp_path):
-    """The only entry is replaced by another at every line that writing it takes, and there is always one to find."""
+def test_search_during_replacement_always_finds_an_entry(tmp_path):
+    """Searches run between any two lines of a replacement and always find an entry."""
     turns = Turns(0, FILES)
     bank = bank_of(None, ["only"])
     bank._writing = TurnLock(turns)
@@ -275,14 +275,16 @@ def test_an_entry_that_takes_the_place_of_another_is_never_neither(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_acknowledged_write_outlives_a_kill_at_a_hundred_moments(tmp_path):
-    """Killed while it is opened, written into or at rest, the bank comes back as it was after the last write that was
-    acknowledged, or after the one that was under way: nothing between, nothing lost."""
+def test_acknowledged_writes_survive_a_hundred_kills(tmp_path):
+    """A kill may come while the bank is opened, written or idle.
+
+    Afterwards the bank is as after the last acknowledged write, or after the write that was in progress.
+    """
     assert kill_writers(tmp_path / "bank.sqlite", 100, random.Random(0)) > 100
 
 
 def kill_writers(path: Path, kills: int, rng: random.Random) -> int:
-    """How many writes there were."""
+    """Kill writers `kills` times; return the number of writes."""
     model, written = bank_writer.opened(None), 0
     with Nursery() as nursery:
         for _ in range(kills):
@@ -293,7 +295,7 @@ def kill_writers(path: Path, kills: int, rng: random.Random) -> int:
                 bank_writer.apply(model, written)
                 written += 1
             bank = bank_writer.opened(path)
-            if bank_writer.contents(bank) != bank_writer.contents(model):  # committed, and killed before it could say so
+            if bank_writer.contents(bank) != bank_writer.contents(model):  # committed, but killed before the acknowledgement
                 bank_writer.apply(model, written)
                 written += 1
             assert bank_writer.contents(bank) == bank_writer.contents(model)
@@ -302,7 +304,7 @@ def kill_writers(path: Path, kills: int, rng: random.Random) -> int:
     return written
 
 
-def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_path):
+def test_bank_opens_after_kill_during_creation(tmp_path):
     class Deadly:
         def __conform__(self, protocol):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -317,7 +319,7 @@ def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_p
     assert len(bank_of(tmp_path / "bank.sqlite", ["one"])) == 1
 
 
-def test_two_who_write_at_once_are_told_what_to_do(tmp_path):
+def test_locked_database_error_says_what_to_do(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", ["one"])
     bank._base.execute("PRAGMA busy_timeout=20")
     other = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
@@ -330,12 +332,12 @@ def test_two_who_write_at_once_are_told_what_to_do(tmp_path):
     assert [e.text for e in read_bank(tmp_path / "bank.sqlite").entries.values()] == ["one", "three"]
 
 
-def test_a_full_disk_is_told_and_the_bank_stays(tmp_path):
+def test_full_disk_is_reported_and_the_bank_stays_usable(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", ["one", "two"])
     with pytest.raises(TacitError, match=r"cannot write the experience bank to .*Check free space"):
         bank.save_to(tmp_path / "no such directory" / "copy.sqlite")
     bank.save_to(tmp_path / "copy.sqlite")
-    bank._base.execute("PRAGMA max_page_count=1")  # no room for a page more
+    bank._base.execute("PRAGMA max_page_count=1")  # no free pages
     long = Call(np.arange(100_000), np.array([1]), np.zeros(1, np.float32))
     with pytest.raises(TacitError, match=r"database or disk is full.*free space"):
         bank.add("three", EMBED(["three"])[0], Origin(), long)
@@ -345,7 +347,7 @@ def test_a_full_disk_is_told_and_the_bank_stays(tmp_path):
 
 
 class Nursery:
-    """A process that has imported everything, and has a child for each kill: to begin anew would take seconds each time."""
+    """A process with everything imported that forks a writer for each kill; a fresh interpreter would take seconds."""
 
     SCRIPT = """
 import os, signal, sys, time
@@ -375,7 +377,7 @@ for line in sys.stdin:
         return self
 
     def killed_after(self, lines: int, seconds: float, path: str, first: int) -> bytes:
-        """What the child had said when it was killed, so many seconds after it had said so many lines."""
+        """The output of a child that is killed `seconds` after its first `lines` lines."""
         self._process.stdin.write(f"{lines}\t{seconds}\t{path}\t{first}\n")
         self._process.stdin.flush()
         return bytes.fromhex(self._process.stdout.readline())
@@ -385,7 +387,7 @@ for line in sys.stdin:
         self._process.wait(timeout=30)
 
 
-def test_retrieval_by_hand():
+def test_retrieval_score_matches_hand_computed_values():
     bank = bank_of(None, ["open the red box", "open the red chest", "paint a wall"])
     fresh = Diversity(candidates=3, penalty=0.4, recency=2)
     assert score(bank, 1, rank=0, step=5, diversity=fresh) == 0.0
@@ -394,7 +396,7 @@ def test_retrieval_by_hand():
     assert score(bank, 1, rank=2, step=6, diversity=fresh) == pytest.approx(-2 - 0.4 * np.log(4))
 
 
-def test_those_who_ask_the_same_do_not_all_get_the_same():
+def test_equal_queries_get_diverse_entries():
     bank = bank_of(None, ["open the red box", "open the red chest", "open the red bag", "paint a wall"])
     asked: list[str] = []
     embed = CachedEmbedding(lambda texts: asked.extend(texts) or EMBED(texts))

@@ -1,4 +1,4 @@
-"""Faults that reviews found in Complementary RL's experience, each with a test that failed before it was fixed."""
+"""Regression tests for faults that reviews found in the experience of Complementary RL."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bank_of(path: Path | None, texts=(), capacity=100, world="") -> Bank:
 # Eq. 7
 
 
-def test_an_entry_that_guides_every_iteration_is_trained_after_every_cooldown():
+def test_entry_used_every_iteration_is_trained_after_each_cooldown():
     extractor = Extractor(lambda: ScriptedPolicy(lambda prompt, seed: ""), ExtractorSettings(batch=2, cooldown=3))
     usage, at = {1: Usage(), 2: Usage()}, list[int]()
     for step in range(1, 8):
@@ -56,7 +56,7 @@ def test_an_entry_that_guides_every_iteration_is_trained_after_every_cooldown():
     assert at == [1, 4, 7], "before, it was trained once and starved"
 
 
-def test_the_default_cooldown_applies():
+def test_default_cooldown_gives_zero_weight_to_recent_entries():
     policy = ScriptedPolicy(lambda prompt, seed: "")
     extractor = Extractor(lambda: policy, replace(ExtractorSettings(), batch=2))
     for entry, reward in ((1, 1.0), (2, -1.0)):
@@ -69,14 +69,14 @@ def test_the_default_cooldown_applies():
 
 
 class Cut(ScriptedPolicy):
-    """Its answers end at the longest completion."""
+    """Every answer is cut at the token limit."""
 
     def _complete(self, prompt, seed):
         return replace(super()._complete(prompt, seed), finish="length")
 
 
 class Thinking(ScriptedPolicy):
-    """Its chat template opens the thought."""
+    """The chat template opens the thought."""
 
     def encode_prompt(self, text):
         return super().encode_prompt(f"{text}\n<think>\n")
@@ -108,10 +108,10 @@ def test_only_finished_answers_become_entries(policy, style, answer, refused):
         assert "cut off after" in manager.last_refusal or "never ended" in manager.last_refusal
 
 
-# Lengths: what is stored is read, and what happened is read
+# Lengths: entries and episodes are not cut
 
 
-def test_readers_see_an_entry_of_the_papers_length_whole():
+def test_prompts_contain_entries_of_maximum_length_uncut():
     world = get_environment("countdown")
     entry = "x" * (MAX_ENTRY_CHARS - 4) + " END"
     context, task = get_method("grpo")().context(world), world.tasks("train", 1, 0)[0]
@@ -132,7 +132,7 @@ def test_readers_see_an_entry_of_the_papers_length_whole():
 
 
 @pytest.mark.parametrize("style", ["json", "terse"])
-def test_the_extractor_reads_the_whole_episode(style):
+def test_distill_prompt_contains_the_whole_episode(style):
     (episode,) = make_group([[1, 1, 1]]).trajectories
     long, first, asking, last = "o" * 900 + " end", *episode.steps
     first = replace(first, observation=Observation(long), thought="I wonder")
@@ -148,7 +148,7 @@ def test_the_extractor_reads_the_whole_episode(style):
     assert "o" * 300 in short and "end" not in short and "behind" not in short, "as before, for old runs"
 
 
-def test_an_episode_that_does_not_fit_loses_turns_and_is_not_refused():
+def test_too_long_episode_is_shortened_instead_of_refused():
     (episode,) = make_group([[1] * 60]).trajectories
     steps = tuple(replace(step, observation=Observation("a b c d e f g h i j")) for step in episode.steps)
     policy = ScriptedPolicy(lambda prompt, seed: "return", context_limit=400)
@@ -161,7 +161,7 @@ def test_an_episode_that_does_not_fit_loses_turns_and_is_not_refused():
 
 
 @pytest.mark.parametrize(("size", "before", "now"), [(1, 0.85, 0.5), (4, 0.6, 0.5)])
-def test_with_default_settings_no_entry_gets_most_retrievals(size, before, now):
+def test_default_diversity_limits_retrievals_of_one_entry(size, before, now):
     def share(diversity: Diversity) -> float:
         texts = [f"open the red box number {i} and look" for i in range(32)]
         bank, found, embed = bank_of(None, texts), Counter[int](), CachedEmbedding(EMBED)
@@ -175,7 +175,7 @@ def test_with_default_settings_no_entry_gets_most_retrievals(size, before, now):
     assert share(Diversity(settings.candidates, settings.diversity, settings.recency, settings.demotion)) <= now
 
 
-def test_a_search_stays_in_its_world_unless_told_otherwise():
+def test_search_is_limited_to_its_world_by_default():
     bank = bank_of(None, ["open the red box"], world="there")
     bank.add("paint a wall", EMBED(["paint a wall"])[0], Origin(world="here", family="easy"))
     bank.add("quux", EMBED(["quux"])[0], Origin())
@@ -188,14 +188,14 @@ def test_a_search_stays_in_its_world_unless_told_otherwise():
     assert retrieve(bank_of(None, ["x"], world="there"), EMBED, [query], 1, Diversity()) == [None]
 
 
-def test_a_shuffled_bank_finds_entries_of_any_task_and_the_same_again():
+def test_shuffled_retrieval_is_random_but_deterministic():
     bank = bank_of(None, [f"entry {i}" for i in range(20)])
     queries = [Query("entry 3", seed=i) for i in range(40)]
     found, again = (retrieve(bank, EMBED, queries, 1, Diversity(shuffled=True), count=False) for _ in range(2))
     assert found == again and len({entry.id for entry in found}) > 10
 
 
-def test_merges_stay_in_their_world_unless_told_otherwise():
+def test_merging_is_limited_to_each_world_by_default():
     def merged(scope) -> list[list[str]]:
         policy = ScriptedPolicy(lambda prompt, seed: "entry: one")
         bank = bank_of(None, ["a1", "a2"], world="a")
@@ -212,7 +212,7 @@ def test_merges_stay_in_their_world_unless_told_otherwise():
 
 
 class Gated(ScriptedPolicy):
-    """Samples and updates wait until they are let."""
+    """Samples and updates wait for their events."""
 
     def __init__(self, answer) -> None:
         super().__init__(answer)
@@ -232,7 +232,7 @@ class Gated(ScriptedPolicy):
 
 
 class Pinned(Gated):
-    """One that can sample from a copy of its weights."""
+    """A gated policy that can sample from pinned weights."""
 
     pinned = 0
 
@@ -254,8 +254,8 @@ def until(holds) -> None:
         time.sleep(0.001)
 
 
-def test_questions_of_several_workers_are_one_batch():
-    """64 questions with B = 16 and W = 4 were four calls, one after the other."""
+def test_questions_of_several_workers_are_answered_in_one_batch():
+    """Before, 64 questions with B = 16 and W = 4 took four sequential calls."""
     policy = Gated(lambda prompt, seed: "advice")
     manager = in_background(policy)
     answerer = QueryAnswerer(manager, QuerySettings(wait_s=5.0))
@@ -269,7 +269,7 @@ def test_questions_of_several_workers_are_one_batch():
     manager.abandon()
 
 
-def test_training_delays_neither_the_loop_nor_questions_nor_merges_nor_distilling():
+def test_background_training_does_not_block_other_extractor_work():
     policy = Pinned(lambda prompt, seed: "entry: merged" if prompt.endswith("merged:") else "add: something")
     policy.sampling.set()
     manager = in_background(policy)
@@ -277,7 +277,7 @@ def test_training_delays_neither_the_loop_nor_questions_nor_merges_nor_distillin
     assert answerer.ask("before", TASK).result(20).text
     for entry, reward in ((1, 1.0), (2, -1.0)):
         manager.extractor.add_sample(Sample(entry, reward, CALL))
-    manager.learn(lambda entry: Usage(), 1)  # returns, though the update has not ended
+    manager.learn(lambda entry: Usage(), 1)  # returns before the update ends
     assert policy.begun.wait(20)
     assert answerer.ask("meanwhile", TASK).result(20).text
     manager.start("merge", lambda: manager.merge(IterationInfo(0, 1)))
@@ -295,7 +295,7 @@ def test_training_delays_neither_the_loop_nor_questions_nor_merges_nor_distillin
     manager.abandon()
 
 
-def test_with_an_engine_that_cannot_pin_sampling_and_updates_take_turns():
+def test_sampling_and_updates_alternate_without_pinned_weights():
     policy = Gated(lambda prompt, seed: "advice")
     policy.sampling.set()
     manager = in_background(policy)
@@ -313,7 +313,7 @@ def test_with_an_engine_that_cannot_pin_sampling_and_updates_take_turns():
     manager.abandon()
 
 
-def test_a_failure_in_training_is_heard_of():
+def test_background_training_error_is_raised_on_finish():
     policy = Gated(lambda prompt, seed: "advice")
     policy.update = lambda *_: 1 / 0
     manager = in_background(policy)
@@ -325,7 +325,7 @@ def test_a_failure_in_training_is_heard_of():
     manager.abandon()
 
 
-def test_a_checkpoint_has_the_extractor_that_background_training_ended_with(tmp_path):
+def test_checkpoint_saves_extractor_after_background_training(tmp_path):
     extractor = ScriptedPolicy(lambda prompt, seed: "")
 
     class Training(Companion):
@@ -343,8 +343,8 @@ def test_a_checkpoint_has_the_extractor_that_background_training_ended_with(tmp_
 # One writer
 
 
-def test_a_second_writer_is_refused_in_this_process_and_in_another(tmp_path):
-    """Two left 100 entries at capacity 50."""
+def test_second_writer_is_refused_in_same_or_other_process(tmp_path):
+    """Before, two writers left 100 entries at capacity 50."""
     bank = bank_of(tmp_path / "bank.sqlite", ["one"])
     with pytest.raises(TacitError, match=r"bank.sqlite is in use: process \d+ writes to it. Wait until that ends"):
         open_bank(tmp_path / "bank.sqlite")
@@ -358,7 +358,7 @@ def test_a_second_writer_is_refused_in_this_process_and_in_another(tmp_path):
     open_bank(tmp_path / "bank.sqlite").close()
 
 
-def test_capacity_holds_whoever_opens_the_bank(tmp_path):
+def test_capacity_applies_after_reopen_and_restore(tmp_path):
     texts = [f"entry {i}" for i in range(9)]
     bank_of(tmp_path / "bank.sqlite", texts, capacity=6).close()
     bank = open_bank(tmp_path / "bank.sqlite")
@@ -372,7 +372,7 @@ def test_capacity_holds_whoever_opens_the_bank(tmp_path):
     assert len(smaller) == 4
 
 
-def test_what_is_removed_by_hand_leaves_a_running_run_and_stays_away(tmp_path):
+def test_manual_removal_applies_to_running_and_resumed_runs(tmp_path):
     path = tmp_path / "bank.sqlite"
     manager = ExperienceManager(
         bank_of(path, ["open the box", "open the chest"]), EMBED, Extractor(lambda: None), Diversity(demotion=0.0)

@@ -1,7 +1,7 @@
-"""Queries, writes, merges and crashes, interleaved line by line: every read is of a whole bank, and so is what a crash leaves.
+"""Queries, writes, merges and crashes interleaved line by line: reads and crash states are always consistent.
 
-Entries come in pairs (`left 7`, `right 7`), and every change is of whole pairs; a pair's vectors are made from its number. So
-any half of anything shows.
+Entries come in pairs (`left 7`, `right 7`), every change replaces whole pairs, and a pair's number determines its vectors. So
+any partial change is visible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DIMENSIONS = 8
 
 
 class Numbered:
-    """The vector of a text is that of the number in it."""
+    """The vector of a text depends only on the number in it."""
 
     name, dimensions = "numbered", DIMENSIONS
 
@@ -45,14 +45,14 @@ def vector_of(text: str) -> np.ndarray:
 
 
 def newest_pairs(prompt: str, seed: int) -> str:
-    """A merge that keeps the newer half of the pairs it is shown, whole."""
+    """A merge that keeps the newer half of the pairs."""
     numbers = sorted({int(line.split()[-1]) for line in prompt.splitlines()[:-1]})
     kept = numbers[len(numbers) // 2 :]
     return "\n".join(f"entry: {side} {number}" for number in kept for side in ("left", "right"))
 
 
 def whole(texts) -> bool:
-    """Pairs, and nothing but pairs."""
+    """Whether the texts consist of complete pairs."""
     sides: dict[str, set[str]] = {}
     for text in texts:
         side, number = text.split()
@@ -68,13 +68,13 @@ def play(place: Path, seed: int) -> dict[str, int]:
     manager = ExperienceManager(bank, Numbered(), extractor)
     manager.embedding._keeping = TurnLock(turns)
     texts: dict[int, str] = {}
-    """id -> text of every entry that ever was acknowledged or found"""
+    """id -> text of every entry that was ever acknowledged or found"""
     acknowledged: list[tuple[set[int], set[int]]] = []
-    """ids that each acknowledged change made, and those it took away"""
+    """(added ids, removed ids) of each acknowledged change"""
     handed: list[int] = []
-    """ids that were handed out, once that was acknowledged"""
+    """ids of acknowledged retrievals"""
     over: list[bool] = []
-    """when everything is written"""
+    """non-empty when all writes are done"""
     seen = dict.fromkeys(("reads", "searches", "crashes", "left"), 0)
 
     def pair(number: int, old: list[int]):
@@ -115,7 +115,7 @@ def play(place: Path, seed: int) -> dict[str, int]:
                 seen["searches"] += 1
 
     def crash() -> None:
-        """What lies on disk between two lines of the others is what a kill would leave there."""
+        """The files between two lines of the other threads are what a kill would leave."""
         for number in takewhile(lambda _: not over, count()):
             for _ in range(3):
                 turns.pause()
@@ -142,13 +142,13 @@ def play(place: Path, seed: int) -> dict[str, int]:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(8))
-def test_every_interleaving_reads_and_leaves_whole_banks(seed, tmp_path):
+def test_interleaved_reads_and_crashes_see_only_whole_pairs(seed, tmp_path):
     seen = play(tmp_path, seed)
     assert seen["reads"] > 4 and seen["searches"] > 4 and seen["crashes"] > 4 and seen["left"]
 
 
 @pytest.mark.slow
-def test_the_same_seed_is_the_same_interleaving(tmp_path):
+def test_same_seed_gives_the_same_interleaving(tmp_path):
     first, again, other = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     for place in (first, again, other):
         place.mkdir()

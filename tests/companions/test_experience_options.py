@@ -1,4 +1,4 @@
-"""Complementary RL's options: an offline bank, the actor as critic (Eq. 8), self-distillation of guided winners."""
+"""Options of Complementary RL: offline bank, the actor as critic (Eq. 8), self-distillation of guided winners."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ SMALL = {"prompt": PromptSettings(wording="terse", style="bare", admissible=Fals
 
 
 TASKS = [t for t in WORLD.tasks("train", 432, 0) if t.data["thing"] in THINGS[:2]]
-"""so few things that what is written down is wanted again"""
+"""only two things, so entries are useful for later tasks"""
 
 
 def acting(prompt: str, seed: int) -> str:
-    """Follows a note, takes what is wanted when it is there, and opens any door; accepts every second entry, refines some."""
+    """As agent: takes the wanted thing if visible, follows a note, or opens a random door. As critic: a verdict by seed."""
     lines = prompt.splitlines()
     if lines[-1] == "accept, refine or reject:":
         return ("accept", "reject", "refine: mug behind red", "hm")[seed % 4]
@@ -46,14 +46,14 @@ def acting(prompt: str, seed: int) -> str:
 
 
 def noting(prompt: str, seed: int) -> str:
-    """An extractor that writes down where the wanted thing was seen, or something idle."""
+    """An extractor that adds where the wanted thing was seen, or a useless entry."""
     thing = prompt.splitlines()[0].rpartition(": ")[2]
     seen = [line.partition(" > behind ")[2].partition(": ") for line in prompt.splitlines() if " > behind " in line]
     return next((f"add: {thing} behind {door}" for door, _, things in seen if thing in things.split(", ")), "add: doors open")
 
 
 def play(tmp_path, iterations=3, actor=None, **settings):
-    """(the method, what its iterations were, actor, extractor)"""
+    """(method, results of the iterations, actor, extractor)"""
     actor, extractor = actor or ScriptedPolicy(acting), ScriptedPolicy(noting)
     told = {"extractor_style": "terse", "extractor_tokens": 32, "merge_every": 0, "extractor_batch": 4, **settings}
     chosen = replace(
@@ -64,7 +64,7 @@ def play(tmp_path, iterations=3, actor=None, **settings):
     return method, [loop.iterate(n + 1) for n in range(iterations)], actor, extractor
 
 
-def test_an_offline_bank_is_there_from_the_first_and_stays_as_it_is(tmp_path):
+def test_offline_bank_is_filled_at_start_and_never_changes(tmp_path):
     method, done, actor, extractor = play(tmp_path, extraction="offline", beforehand=200)
     bank = method.companions[0].manager.bank
     texts = [entry.text for entry in bank.entries.values()]
@@ -77,7 +77,7 @@ def test_an_offline_bank_is_there_from_the_first_and_stays_as_it_is(tmp_path):
     assert method.conditions.evaluated[GUIDED](WORLD.tasks("test", 1, 0)[0]).note
 
 
-def test_an_offline_bank_from_a_file_or_another_run(tmp_path):
+def test_offline_bank_is_loaded_from_file_or_another_run(tmp_path):
     first, _, _, _ = play(tmp_path / "first")
     texts = {e.text for e in first.companions[0].manager.bank.entries.values()}
     again, _, _, _ = play(tmp_path / "second", extraction="offline", bank=str(tmp_path / "first"))
@@ -88,7 +88,7 @@ def test_an_offline_bank_from_a_file_or_another_run(tmp_path):
     assert [e.text for e in told.companions[0].manager.bank.entries.values()] == ["mug behind red"]
 
 
-def test_a_bank_that_cannot_be_had_is_refused(tmp_path):
+def test_invalid_bank_source_is_refused(tmp_path):
     ngrams = NgramEmbedding()
     bank = Bank(tmp_path / "b.sqlite", ngrams.name, ngrams.dimensions)
     broken = tmp_path / "broken.jsonl"
@@ -105,7 +105,7 @@ def test_a_bank_that_cannot_be_had_is_refused(tmp_path):
     assert list(bank.entries) == before, "one that is there already is not filled again"
 
 
-def test_what_would_not_learn_is_refused(tmp_path):
+def test_settings_that_train_nothing_are_refused(tmp_path):
     for wrong in ({"extraction": "static"}, {"extraction": "offline"}, {"extraction": "none"}):
         with pytest.raises(TacitError, match="nothing would be trained"):
             build(tmp_path, actor="fixed", **wrong)
@@ -117,7 +117,7 @@ def build(place, **settings):
     return get_method("complementary")(**SMALL, **settings).build(WORLD, Kit(ScriptedPolicy(noting), place))
 
 
-def test_verdicts_and_rewards_by_hand():
+def test_critic_verdicts_and_rewards_match_hand_computed_values():
     assert parse_verdict("accept", "m") == ("accept", "m") == parse_verdict(" Accept: yes\nmore", "m")
     assert parse_verdict("refine: mug behind red", "m") == ("refine", "mug behind red")
     assert parse_verdict("reject", "m") == ("reject", "")
@@ -135,7 +135,7 @@ def test_verdicts_and_rewards_by_hand():
     assert critic_verdict(Condition(GUIDED, "x", "17")) is None and guiding_entry(Condition(GUIDED, "x", "17")) == 17
 
 
-def test_the_critic_is_told_its_success_and_asked_once_for_each_entry():
+def test_critic_prompt_has_success_rate_and_one_entry():
     critic, task = Critic("terse"), WORLD.tasks("train", 1, 0)[0]
     group = make_group([[1]] * 4, success=[True, False, False, False], task=task)
     for trajectory in group.trajectories:
@@ -150,7 +150,7 @@ def test_the_critic_is_told_its_success_and_asked_once_for_each_entry():
     ]
 
 
-def test_the_extractor_is_paid_what_critic_and_outcome_come_to(tmp_path):
+def test_extractor_reward_combines_critic_and_outcome(tmp_path):
     method, done, _, _ = play(tmp_path, iterations=2, critic=True, extractor_batch=1000)
     earned: dict[int, list[float]] = {}
     words = set()
@@ -165,7 +165,7 @@ def test_the_extractor_is_paid_what_critic_and_outcome_come_to(tmp_path):
     assert kept == pytest.approx({entry: np.mean(own) for entry, own in earned.items()})
 
 
-def test_the_critic_remembers_how_episodes_ended_also_when_it_is_found_again(tmp_path):
+def test_critic_success_counts_survive_save_and_load(tmp_path):
     method, done, _, _ = play(tmp_path / "a", iterations=2, critic=True, extractor_batch=1000)
     experience = method.companions[0]
     ended = [t for d in done for g in d.groups for t in g.trajectories]
@@ -184,7 +184,7 @@ def test_the_critic_remembers_how_episodes_ended_also_when_it_is_found_again(tmp
     assert {entry: count for entry, _, count in waiting} == {entry: guided.count(entry) for entry in guided}
 
 
-def test_without_a_critic_the_actor_is_asked_nothing(tmp_path):
+def test_actor_gets_no_critic_prompts_without_critic(tmp_path):
     _, done, actor, _ = play(tmp_path)
     assert not any("accept, refine or reject:" in prompt for call in actor.asked for prompt, _ in call)
     assert all(critic_verdict(t.condition) is None for d in done for g in d.groups for t in g.trajectories)
@@ -197,7 +197,7 @@ def guided_group(scores, guided):
     return Group(group.task, tuple(members))
 
 
-def test_guided_winners_are_those_above_the_mean_of_the_free_by_hand():
+def test_guided_winners_score_above_the_mean_of_free_members():
     group = guided_group([1.0, 0.5, 0.25, 1.0, 0.0], [True, True, True, False, False])
     assert [t.score for t in select_guided_winners(group)] == [1.0], "0.5 is the free mean, and not above it"
     assert not select_guided_winners(guided_group([1.0, 1.0], [True, True])), "nobody was free"
@@ -205,7 +205,7 @@ def test_guided_winners_are_those_above_the_mean_of_the_free_by_hand():
     assert not select_guided_winners(guided_group([0.0, 1.0], [True, False]))
 
 
-def test_guided_winners_are_imitated_without_their_note(tmp_path):
+def test_guided_winners_are_imitated_without_the_note(tmp_path):
     _, done, actor, _ = play(tmp_path, internalise=3e-4)
     steps = [(batch, losses, lr) for batch, losses, lr in actor.updates if losses == (Imitation(),)]
     won = [t for g in done[-1].groups for t in select_guided_winners(g)]
@@ -218,7 +218,7 @@ def test_guided_winners_are_imitated_without_their_note(tmp_path):
     np.testing.assert_array_equal(batch.completions[0], won[0].steps[0].completion.tokens)
 
 
-def test_what_was_no_action_is_not_imitated(tmp_path):
+def test_invalid_steps_are_not_imitated(tmp_path):
     def sometimes_mute(prompt: str, seed: int) -> str:
         return "" if seed % 3 == 0 else acting(prompt, seed)
 
@@ -230,7 +230,7 @@ def test_what_was_no_action_is_not_imitated(tmp_path):
     assert sum(map(len, batches)) == sum(step.valid for step in steps)
 
 
-def test_now_and_then_or_never_it_is_complementary(tmp_path):
+def test_internalization_follows_its_interval_or_is_off(tmp_path):
     never, _, plain, _ = play(tmp_path / "never")
     assert [c.name for c in never.companions] == ["experience"] and len(plain.updates) == 3
     _, done, sometimes, _ = play(tmp_path / "sometimes", internalise=3e-4, internalise_every=3)
@@ -238,7 +238,7 @@ def test_now_and_then_or_never_it_is_complementary(tmp_path):
     assert sum(losses == (Imitation(),) for _, losses, _ in sometimes.updates) == 1
 
 
-def test_the_share_of_useful_entries_by_hand(tmp_path):
+def test_useful_metric_is_share_of_entries_with_positive_reward(tmp_path):
     _, done, _, _ = play(tmp_path)
     earned = {}
     for g in done[-1].groups:

@@ -1,4 +1,4 @@
-"""Greedy merging: by hand, against the definition written out, and against a plain loop where sequences are long."""
+"""Greedy merging: a hand-computed example, the literal definition, and a plain loop on long sequences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def corpus_of(text: str) -> list[tuple[str, ...]]:
 
 @st.composite
 def corpora(draw) -> tuple[list[tuple[str, ...]], tuple[str, ...], int]:
-    """Sequences that reuse a few phrases, so that there is something to merge."""
+    """Sequences that reuse a few phrases, so merging pays off."""
     skills = tuple("ABCD"[: draw(st.integers(1, 4))])
     skill = st.sampled_from(skills)
     motifs = draw(st.lists(st.lists(skill, min_size=1, max_size=4), min_size=1, max_size=3))
@@ -42,7 +42,7 @@ def corpora(draw) -> tuple[list[tuple[str, ...]], tuple[str, ...], int]:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(corpora())
-def test_merging_is_the_definition(drawn):
+def test_merging_matches_the_literal_definition(drawn):
     corpus, skills, max_phrase = drawn
     found = extract_dictionary(corpus, skills, max_phrase)
     assert found.dictionary.merged == literal.merge(corpus, skills, max_phrase)
@@ -50,8 +50,8 @@ def test_merging_is_the_definition(drawn):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_word_with_a_phrase_more_is_cut_as_its_sequence_is(seed):
-    """Phrases are added one after another; each time every word is cut as the dictionary of all of them cuts it."""
+def test_incremental_segmentation_matches_full_segmentation(seed):
+    """After each added phrase, the segmentation of every word equals that of the full dictionary."""
     rng = random.Random(seed)
     skills, merged = tuple("ABC"), []
     motifs = ["".join(rng.choices(skills, k=rng.randint(1, 4))) for _ in range(4)]
@@ -70,7 +70,7 @@ def test_a_word_with_a_phrase_more_is_cut_as_its_sequence_is(seed):
             assert tuple(map(tuple, cut.phrases)) == code.segment(cut.word)
 
 
-def test_long_sequences_go_the_same_way_as_the_plain_loop():
+def test_merging_long_sequences_matches_the_plain_loop():
     """Long sequences, many of them, repeated ones, several alphabets."""
     merged = 0
     for seed in range(12):
@@ -93,9 +93,12 @@ def test_long_sequences_go_the_same_way_as_the_plain_loop():
     assert merged > 40, "the comparison must have had something to compare"
 
 
-def test_by_hand():
-    """Twenty times ABAB over {A, B}: 80 single segments of one bit. AB costs 2·1 + 2 = 4 bits and leaves 40 segments of
-    log₂ 3 = 1.585 bits: 63.4 + 4 < 80. Then ABAB costs 6 and leaves 20 of two bits: 46 < 67.4. Nothing is left to pair."""
+def test_greedy_merging_matches_hand_computed_example():
+    """Twenty times ABAB over {A, B}: 80 single segments of one bit.
+
+    AB costs 2·1 + 2 = 4 bits and leaves 40 segments of log₂ 3 = 1.585 bits: 63.4 + 4 < 80. Then ABAB costs 6 and leaves 20 of
+    two bits: 46 < 67.4. No pairs remain.
+    """
     found = extract_dictionary(corpus_of("ABAB " * 20), ("A", "B"))
     assert found.dictionary.merged == (("A", "B"), ("A", "B", "A", "B"))
     assert (found.sequences, found.segments, found.skills) == (20, 20, 80)
@@ -103,33 +106,33 @@ def test_by_hand():
     assert found.description_length == pytest.approx((2 * 3 + 4 + 6 + 20 * 2) / 20)
 
 
-def test_a_merge_that_only_breaks_even_is_not_made():
-    """Of |C| = 1 nothing ever pays, since one phrase needs no bits."""
+def test_merge_must_save_bits():
+    """With |C| = 1 no merge pays off, because a single phrase needs no bits."""
     assert extract_dictionary(corpus_of("AAAA " * 50), ("A",)).dictionary.merged == ()
-    # |C| = 3 → 4 with 60 segments, saving so that (60 − x)·2 + 2·2 + 2 equals 60·log₂3: no whole x, so one below and one above
+    # |C| = 3 → 4 with 60 segments: (60 − x)·2 + 2·2 + 2 = 60·log₂3 has no integer solution; `least` is just above it
     bits = phrase_bits(2, alphabet=4, max_phrase=4)
     least = min_saved_segments(60, 3, bits)
     assert merge_gain(60, 3, least, bits) > 0 > merge_gain(60, 3, least - 1, bits)
-    # |C| = 1 → 2: x of 60 segments leaves 60 − x bits and those of the phrase, beside none: it never pays
+    # |C| = 1 → 2: 60 − x bits plus those of the phrase, compared with zero: never pays off
     assert min_saved_segments(60, 1, bits) > 60
 
 
-def test_ties_go_by_text_and_not_by_order_of_arrival():
+def test_ties_are_broken_by_text_not_by_order():
     forward, backward = corpus_of("CD " * 20 + "AB " * 20), corpus_of("AB " * 20 + "CD " * 20)
     first = extract_dictionary(forward, tuple("ABCD")).dictionary
     assert first == extract_dictionary(backward, tuple("ABCD")).dictionary
     assert first.merged == (("A", "B"), ("C", "D"))
 
 
-def test_names_with_spaces_are_not_taken_apart():
-    """`step right` then `up` reads like `step` then `right up`: still two pairs, and the same first one in any order."""
+def test_skill_names_with_spaces_stay_whole():
+    """(`A B`, `C`) and (`A`, `B`, `C`) have the same text but are different pairs, in any order of the corpus."""
     skills = ("A", "B", "A B", "C")
     corpus = [("A", "B", "C")] * 40 + [("A B", "C")] * 40
     for arrived in (corpus, corpus[::-1]):
         assert extract_dictionary(arrived, skills, 4).dictionary.merged == (("A", "B"), ("A", "B", "C"), ("A B", "C"))
 
 
-def test_what_is_no_corpus_is_refused():
+def test_unknown_skill_or_empty_corpus_is_refused():
     with pytest.raises(TacitError, match="unknown skill 'X'"):
         extract_dictionary([("A", "X")], ("A", "B"))
     with pytest.raises(TacitError, match="there are none"):
@@ -137,8 +140,8 @@ def test_what_is_no_corpus_is_refused():
 
 
 @pytest.mark.slow
-def test_thousands_of_long_sequences():
-    """1,000 sequences of 200 skills out of 40: what is cut anew with each phrase is every word there is."""
+def test_merging_a_thousand_long_sequences_is_fast():
+    """1,000 sequences of 200 skills out of 40: every word is segmented again after each new phrase."""
     rng = random.Random(0)
     skills = tuple(f"do thing {i}" for i in range(40))
     motifs = [tuple(rng.choices(skills, k=4)) for _ in range(10)]
@@ -149,14 +152,14 @@ def test_thousands_of_long_sequences():
     assert set(motifs) <= set(found.dictionary.merged) and found.segments == 1000 * 50
 
 
-def test_phrases_stop_at_the_longest_allowed():
+def test_phrases_are_at_most_max_phrase_long():
     corpus = corpus_of("ABCDABCD " * 40)
     for longest in (1, 2, 3, 4):
         merged = extract_dictionary(corpus, tuple("ABCD"), longest).dictionary.merged
         assert all(len(phrase) <= longest for phrase in merged) and bool(merged) == (longest > 1)
 
 
-def test_no_structure_no_phrase():
+def test_random_sequences_give_no_phrases():
     rng = random.Random(1)
     corpus = [tuple(rng.choices("ABCDEFGH", k=20)) for _ in range(100)]
     found = extract_dictionary(corpus, tuple("ABCDEFGH"))

@@ -1,4 +1,4 @@
-"""The benchmark of hindsight says what the scoring pass takes and what is saved while a slow analyzer works."""
+"""The hindsight benchmark reports the cost of scoring and the time saved by overlapping a slow analyzer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_an_iteration_of_each_and_the_wait_as_json():
+def test_benchmark_prints_iterations_and_endpoint_times_as_json():
     few = ("--groups", "1", "--steps", "2", "--pause", "0.05", "--json")
     done = run_script(ROOT / "benchmarks" / "hindsight.py", *few)
     assert done.code == 0, done.err

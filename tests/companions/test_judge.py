@@ -1,4 +1,4 @@
-"""A judge grades episodes by a rubric: its grade is reward, its answers are kept, its cost is counted."""
+"""EpisodeJudge: grades become rewards, answers are cached, costs are counted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = {
 
 
 def two_groups() -> list[Group]:
-    """Two episodes each, no two alike."""
+    """Two groups of two different episodes."""
     groups = []
     for name in "ab":
         group = make_group([[1], [1, 1]], success=[True, False], task=replace(TASK, id=name, goal=f"goal {name}"))
@@ -43,11 +43,11 @@ def by_success(prompt: str, seed: int) -> str:
     [("grade: 7", 7.0), ("Grade = 2.5.", 2.5), ("grade: 3\nno, grade: 4", 4.0), ("**grade:** **8**", 8.0), ("grade: 10", 10.0),
      ("grade: 11", None), ("seven", None), ("", None), ("upgrade the agent to 7", None)],
 )  # fmt: skip
-def test_grades_are_read(text, grade):
+def test_parse_grade_reads_the_last_valid_grade(text, grade):
     assert parse_grade(text) == grade
 
 
-def test_it_pays_the_grade_at_the_end(tmp_path):
+def test_grade_is_paid_at_the_last_step(tmp_path):
     judge = EpisodeJudge("Be quick.", lambda: ScriptedPolicy(by_success), tmp_path, weight=2.0, prices=Prices(1.0, 10.0))
     groups = two_groups()
     metrics = judge.observe(groups, None, IterationInfo())
@@ -57,13 +57,13 @@ def test_it_pays_the_grade_at_the_end(tmp_path):
     assert metrics["judge_cost"] == metrics["judge_cost_so_far"] == pytest.approx(spent) and spent > 0
 
 
-def test_it_reads_the_rubric_the_task_and_what_happened():
+def test_judge_prompt_has_rubric_task_and_turns():
     text = render_question("Be quick.", two_groups()[0].trajectories[1]).text
     assert all(part in text for part in ("Rubric: Be quick.", "goal a", "Turn 2. It saw: here\nIt did: act", "did not succeed"))
     assert text.endswith("grade: N")
 
 
-def test_an_answer_without_a_grade_favours_nobody(tmp_path):
+def test_missing_grade_becomes_the_group_mean(tmp_path):
     def mumbling(prompt, seed):
         return "hm" if "It succeeded." in prompt else "grade: 4"
 
@@ -76,7 +76,7 @@ def test_an_answer_without_a_grade_favours_nobody(tmp_path):
     assert [r.outcomes_G().tolist() for r in mute(groups)] == [[0.0, 0.0]] * 2
 
 
-def test_nothing_is_asked_twice_also_after_a_kill(tmp_path):
+def test_answers_are_cached_also_after_a_kill(tmp_path):
     first = ScriptedPolicy(by_success)
     EpisodeJudge("r", lambda: first, tmp_path).observe(two_groups(), None, IterationInfo())
     lines = (tmp_path / FILE).read_text().splitlines()
@@ -92,8 +92,8 @@ def test_nothing_is_asked_twice_also_after_a_kill(tmp_path):
     assert next(iter(AnswerCache(tmp_path).values())) == Answer(**{k: v for k, v in json.loads(lines[0]).items() if k != "key"})
 
 
-def test_a_run_with_a_judge_at_an_endpoint(tmp_path):
-    """Every grade by HTTP; the server's own count of tokens is what it costs. Resumed, it asks for nothing again."""
+def test_run_with_endpoint_judge_counts_cost_and_resumes(tmp_path):
+    """Grades come over HTTP, costs from the server's token counts; a resumed run asks only new questions."""
     with serving(lambda body: (200, says("fine.\ngrade: 5", prompt_tokens=100, completion_tokens=10))) as server:
         served = {"judge": {"model": "some-judge", "engine": {"name": "chat", "url": server.url}}}
         prices = {"judge_price_prompt": 1.0, "judge_price_completion": 2.0}
@@ -107,7 +107,7 @@ def test_a_run_with_a_judge_at_an_endpoint(tmp_path):
             callbacks=lambda e: (e.stage, e.step) == ("rl", 1),
             **told,
         )
-        asked = len(server.asked) - 1  # before the first episode it is asked whether it answers at all
+        asked = len(server.asked) - 1  # without the health check before the first episode
         run.resume(quiet=True)
     first, second = run.metrics("rl", rows=True)
     questions = [each for each in server.asked if "Be brief." in each["messages"][0]["content"]]
@@ -118,7 +118,7 @@ def test_a_run_with_a_judge_at_an_endpoint(tmp_path):
     assert not (run.path / "checkpoints" / "rl-000002" / "policies").exists(), "it is asked, not trained"
 
 
-def test_a_judge_held_here_and_another_method_beside_it(tmp_path):
+def test_local_judge_combines_with_rloo(tmp_path):
     run = tacit.train(
         SAME, ["rloo", "judge"], "tiny-0.5m", out=tmp_path / "run", quiet=True, judge_tokens=4,
         policies={"judge": {"model": "tiny-0.5m"}}, judge_cache=str(tmp_path / "answers"), **SMALL,
@@ -126,7 +126,7 @@ def test_a_judge_held_here_and_another_method_beside_it(tmp_path):
     assert run.metrics("rl", rows=True)[0]["judge_unread"] == 1.0 and (tmp_path / "answers" / FILE).is_file()
 
 
-def test_rubrics_from_files_and_those_that_are_none(tmp_path):
+def test_rubric_is_read_from_text_or_file(tmp_path):
     (tmp_path / "rubric.md").write_text("# Be kind")
     assert (
         Judge(rubric=str(tmp_path / "rubric.md"))._read_rubric() == "# Be kind"

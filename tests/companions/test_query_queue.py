@@ -1,4 +1,4 @@
-"""Many threads ask at once: each is answered as if it had asked alone."""
+"""QueryQueue and retrieval under concurrency: answers match single searches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def in_threads(count: int, work) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_every_query_is_answered_as_a_single_search_would(workers):
+def test_batched_answers_match_single_searches(workers):
     bank, remembered = bank_of(60), CachedEmbedding(EMBED, most=20)
     queries = [f"where is thing {i % 45}" for i in range(240)]
     alone = {q: retrieve(bank, EMBED, [Query(q)], 1, Diversity(), count=False)[0] for q in set(queries)}
@@ -61,7 +61,7 @@ def test_every_query_is_answered_as_a_single_search_would(workers):
     assert [answers[n] for n in range(len(queries))] == [alone[q] for q in queries]
 
 
-def test_a_batch_is_full_or_waits_no_longer_than_said():
+def test_batch_is_sent_when_full_or_after_wait_time():
     searched: list[int] = []
 
     def search(asked):
@@ -76,7 +76,7 @@ def test_a_batch_is_full_or_waits_no_longer_than_said():
         assert query_queue.ask("alone").result(timeout=30) == "alone" and time.monotonic() - began < 20
 
 
-def test_whoever_leaves_does_not_wait_for_one_who_never_answers():
+def test_abandon_does_not_wait_for_a_stuck_search():
     never, begun = threading.Event(), threading.Event()
     query_queue = QueryQueue(lambda asked: [begun.set() or never.wait(60) or q for q in asked], size=1, wait_s=0.0, workers=1)
     stuck, waiting = query_queue.ask("stuck"), query_queue.ask("waiting")
@@ -90,7 +90,7 @@ def test_whoever_leaves_does_not_wait_for_one_who_never_answers():
     assert stuck.result(timeout=30) is True
 
 
-def test_a_failure_is_told_to_those_who_asked_and_to_nobody_else():
+def test_search_error_reaches_only_its_own_callers():
     def search(asked):
         if "bad" in asked:
             raise ValueError("no such thing")
@@ -104,7 +104,7 @@ def test_a_failure_is_told_to_those_who_asked_and_to_nobody_else():
         assert query_queue.ask("later").result(timeout=30) == "later", "and the query_queue goes on"
 
 
-def test_of_what_is_remembered_only_the_oldest_goes():
+def test_embedding_cache_evicts_oldest_text():
     asked: list[str] = []
     embed = CachedEmbedding(lambda texts: asked.extend(texts) or EMBED(texts), most=3)
     for text in "abcd":
@@ -114,8 +114,8 @@ def test_of_what_is_remembered_only_the_oldest_goes():
 
 
 @pytest.mark.slow
-def test_readers_pass_over_what_goes_away_under_their_hands():
-    """Entries are replaced without end while others search: before, a search met an entry that had just gone and failed."""
+def test_retrieval_tolerates_concurrent_replacement():
+    """Entries are replaced while others search. Before, a search failed on an entry that had just been removed."""
     bank, stop, wrong = bank_of(40), threading.Event(), []
     embed = CachedEmbedding(EMBED, most=3)
 

@@ -1,4 +1,4 @@
-"""The penalty inside the reward: a number per step, from one scoring pass, that pulls towards the reference."""
+"""ReferencePenalty: a reward per step from one scoring pass that pulls towards the reference."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from scripted import ScriptedPolicy, make_group
 from tacit.rewards.outcome import ReferencePenalty
 
 
-def test_by_hand(tmp_path):
-    """Sampled at −1 a token, −0.75 under the reference: two tokens differ by −0.5, three by −0.75; β = 0.1."""
+def test_reference_penalty_matches_hand_computed_values(tmp_path):
+    """−1 per token when sampled, −0.75 under the reference: two tokens differ by −0.5, three by −0.75; β = 0.1."""
     group = make_group([[2, 3], [1]])
     policy, penalty = ScriptedPolicy(lambda prompt, seed: ""), ReferencePenalty(0.1)
     assert penalty.observe([group], policy) == {"reference_drift": pytest.approx(np.mean([-0.5, -0.75, -0.25]))}
@@ -20,7 +20,7 @@ def test_by_hand(tmp_path):
     assert rewards.returns_N(1.0)[0] == pytest.approx(0.125), "earlier steps answer for where they led"
 
 
-def test_a_policy_that_is_the_reference_pays_nothing():
+def test_policy_equal_to_reference_has_zero_penalty():
     class Same(ScriptedPolicy):
         def logprobs(self, prompts, completions, temperature=1.0):
             return [np.full(len(c), -1.0) for c in completions]

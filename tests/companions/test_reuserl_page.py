@@ -1,4 +1,4 @@
-"""The page of ReuseRL: its example of an alphabet is run."""
+"""docs/methods/reuserl.md: the example of a custom alphabet runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def code_in(page: str) -> str:
     return re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
 
 
-def test_the_alphabet_of_a_world_of_ones_own(monkeypatch):
-    """The page's example on the world of docs/tutorials/own_world.md: the expert's successes, projected, merged and priced."""
+def test_docs_example_of_a_custom_alphabet_runs(monkeypatch):
+    """The example on the world of docs/tutorials/own_world.md: a success is projected, merged and priced."""
     guess = ModuleType("guess")
     exec(code_in((ROOT / "docs" / "tutorials" / "own_world.md").read_text(encoding="utf-8")), guess.__dict__)
     monkeypatch.setitem(sys.modules, "guess", guess)

@@ -1,6 +1,6 @@
-"""Threads that take turns: one runs at a time, and who goes on is drawn after every line of the files that are watched.
+"""Deterministic thread interleaving: one thread runs at a time, and switches are drawn after each line of watched files.
 
-The same seed gives the same interleaving, down to the line, so whatever goes wrong in one goes wrong again.
+The same seed gives the same interleaving, so failures are reproducible.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from random import Random
 
 class Turns:
     def __init__(self, seed: int, files: Sequence[Path], often: float = 0.5) -> None:
-        """`often`: how likely a turn ends at a line."""
+        """`often`: probability of a thread switch at each line."""
         self._rng, self._files, self._often = Random(seed), {str(file) for file in files}, often
         self._mine = threading.local()
         self._back = threading.Semaphore(0)
         self.lines = 0
-        """at which somebody else could have gone on"""
+        """number of lines at which a switch was possible"""
 
     def play(self, actors: Sequence[Callable[[], None]]) -> None:
-        """All of them to their end; the first error is raised."""
+        """Run all actors to completion; raise the first error."""
         going, errors = [], []
         for actor in actors:
             turn = threading.Semaphore(0)
@@ -38,7 +38,7 @@ class Turns:
             raise errors[0]
 
     def pause(self) -> None:
-        """Somebody else's turn."""
+        """Let another thread run."""
         self._back.release()
         self._mine.turn.acquire()
 
@@ -67,7 +67,7 @@ class Turns:
 
 
 class TurnLock:
-    """A lock that lets others go on while it is waited for."""
+    """A reentrant lock that lets other threads run while one waits for it."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns, self._owner, self._depth = turns, None, 0

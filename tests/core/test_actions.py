@@ -1,4 +1,4 @@
-"""From what was written to what was meant."""
+"""Action formats: parse completions, write demonstrations."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tacit.core.world import Brief, format_of
         ("<think></think><action>x</action>", "x", True),
         ("<think>a</think><ACTION>x</ACTION>", "x", True),
         ("<think>a</think><action>x</action> and <action>y</action>", "x", True),
-        # without its thought an action is heard, but invalid
+        # an action without a thought is parsed but invalid
         ("<action>x</action>", "x", False),
         ("<think>a<action>x</action>", "x", False),
         ("a</think><action>x</action>", "x", False),
-        # nothing between the tags, or the tags the wrong way round
+        # empty tags, or tags in the wrong order
         ("<think>a</think><action></action>", "", False),
         ("<think>a</think><action>  </action>", "", False),
         ("<think>a</think></action>x<action>", "", False),
-        # one tag missing, or both: the end of the text is heard
+        # one or both tags missing: the end of the text is the action
         ("<think>a</think><action>go", "<think>a</think><action>go", False),
         ("<think>a</think>Go</action>", "<think>a</think>go</action>", False),
         ("I go east", "i go east", False),
         ("x" * 40 + "the last words", "x" * 16 + "the last words", False),
         ("", "", False),
-        # Chinese anywhere
+        # Chinese characters make it invalid
         ("<think>向东</think><action>go east</action>", "go east", False),
         ("<think>hm</think><action>向东</action>", "向东", False),
-        # other letters are no offence
+        # other non-ASCII characters are allowed
         ("<think>où ça? ☃</think><action>café</action>", "café", True),
     ],
 )
-def test_tags(text, action, valid):
+def test_tags_format_parses_action_and_validity(text, action, valid):
     assert TAGS.parse(text) == Parsed(action, valid)
 
 
@@ -54,7 +54,7 @@ def test_tags(text, action, valid):
         (" \n\t\n", "", False),
     ],
 )
-def test_bare(text, action, valid):
+def test_bare_format_parses_action_and_validity(text, action, valid):
     assert BARE.parse(text) == Parsed(action, valid)
 
 
@@ -62,17 +62,17 @@ words = st.text(st.characters(codec="ascii", categories=("Ll", "Nd"), include_ch
 
 
 @given(words, words, st.sampled_from([TAGS, BARE]))
-def test_what_a_demonstration_writes_is_what_it_meant(action, thought, form):
+def test_written_action_parses_back_unchanged(action, thought, form):
     assert form.parse(form.write(action, thought)) == Parsed(action.strip(), bool(action.strip()))
 
 
 @given(st.text(), st.sampled_from([TAGS, BARE, Tags(("search", "answer"), keep_case=True)]))
-def test_whatever_is_written_means_something_or_nothing(text, form):
+def test_valid_completion_always_has_an_action(text, form):
     parsed = form.parse(text)
     assert parsed.action or not parsed.valid
 
 
-def test_a_completion_is_over_where_its_action_is():
+def test_stop_strings_match_the_end_of_an_action():
     assert TAGS.stop == ("</action>",) and TAGS.write("go").endswith("</action>") and TAGS.thinks
     assert "\n" in BARE.stop and "\n" not in BARE.write("go") and not BARE.thinks
     assert Tags(("search", "answer")).stop == ("</search>", "</answer>")
@@ -86,39 +86,39 @@ SEARCH = Tags(("search", "answer"), keep_case=True)
     [
         ("<think>hm</think><search>Who wrote Emma?</search>", "search Who wrote Emma?", True),
         ("<think>hm</think><Answer> Jane Austen </ANSWER>", "answer Jane Austen", True),
-        # the one that is opened first counts, and only a complete one
+        # the first complete pair of tags counts
         ("<think>hm</think><answer>A</answer><search>b</search>", "answer A", True),
         ("<think>hm</think><search>b <answer>A</answer>", "answer A", True),
         ("<think>hm</think><search></search>", "", False),
         ("<search>Emma</search>", "search Emma", False),
         ("<think>hm</think><action>look</action>", "k>hm</think><action>look</action>"[-30:], False),
-        # a letter that becomes two in lower case moves nothing
+        # İ becomes two characters in lower case; the offsets stay correct
         ("<think>hm</think>İ<search>İstanbul</search>", "search İstanbul", True),
     ],
 )
-def test_other_tags_are_other_actions_and_keep_their_case(text, action, valid):
+def test_custom_tags_prefix_the_action_and_keep_its_case(text, action, valid):
     assert SEARCH.parse(text) == Parsed(action, valid)
 
 
 @given(words, st.sampled_from(["search", "answer"]))
-def test_the_first_word_of_an_action_is_its_tag(said, kind):
+def test_custom_tag_actions_parse_back_unchanged(said, kind):
     action = f"{kind} {said.strip()}"
     if said.strip():
         assert SEARCH.parse(SEARCH.write(action, "so")) == Parsed(action, True)
 
 
-def test_an_action_that_no_tag_can_hold_is_refused():
+def test_writing_an_action_without_a_known_tag_is_refused():
     with pytest.raises(TacitError, match="'look around' begins with none of search, answer"):
         SEARCH.write("look around")
 
 
-def test_what_a_format_may_leave_out():
+def test_format_can_omit_thoughts_and_allow_chinese():
     plain = Tags(thinks=False, cjk=True)
     assert plain.write("go") == "<action>go</action>" and plain.parse("<action>去</action>") == Parsed("去", True)
     assert plain.write("go", "hm") == "<think>hm</think><action>go</action>"
 
 
-def test_a_wording_has_the_formats_it_says_and_the_usual_ones_beside():
+def test_wording_formats_override_the_default_formats():
     class Words(Brief):
         formats = {"tags": SEARCH}
 

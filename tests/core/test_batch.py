@@ -15,11 +15,11 @@ def two_groups():
     return groups, credits, Batch.from_groups(groups, credits, temperature=0.7)
 
 
-def test_one_row_per_step_rollout_major():
+def test_batch_has_one_row_per_step_in_rollout_major_order():
     groups, _, batch = two_groups()
     assert len(batch) == 5 and batch.total_tokens == 8 and batch.temperature == 0.7
     assert batch.group.tolist() == [0, 0, 0, 1, 1]
-    # trajectory ids are unique over the batch; the member without steps (3) keeps its number and has no row
+    # trajectory ids are unique in the batch; id 3 has no steps and therefore no row
     assert batch.trajectory.tolist() == [0, 0, 1, 2, 4]
     assert batch.step.tolist() == [0, 1, 0, 0, 0]
     steps = [s for g in groups for s in g.steps]
@@ -29,7 +29,7 @@ def test_one_row_per_step_rollout_major():
     assert [a.tolist() for a in batch.advantages] == [[0, 0], [1], [2], [10], [11, 11, 11]]
 
 
-def test_select_takes_every_column_in_the_given_order():
+def test_select_reorders_every_column():
     _, _, batch = two_groups()
     batch = batch.with_column("reference", "token", batch.behavior)
     batch = batch.with_column("returns", "row", np.arange(5.0)).with_column("other", "row", np.arange(5) * 2)
@@ -42,18 +42,18 @@ def test_select_takes_every_column_in_the_given_order():
     assert batch.total_tokens == 8, "the whole batch is untouched"
 
 
-def test_rows_to_imitate_want_every_token_equally():
+def test_imitation_batch_weights_all_tokens_equally():
     batch = Batch.imitation([np.array([1, 2]), np.array([3])], [np.array([4]), np.array([5, 6])])
     assert [a.tolist() for a in batch.advantages] == [[1.0], [1.0, 1.0]]
     assert [b.tolist() for b in batch.behavior] == [[0.0], [0.0, 0.0]]
     assert batch.temperature == 1.0 and len(batch) == 2 and batch.total_tokens == 3
 
 
-def test_no_groups_make_an_empty_batch():
+def test_no_groups_give_an_empty_batch():
     batch = Batch.from_groups([], [], 1.0)
     assert len(batch) == 0 and batch.total_tokens == 0 and batch.group.dtype == np.int64
 
 
-def test_a_column_of_another_length_is_refused():
+def test_column_of_wrong_length_is_refused():
     with pytest.raises(ValueError, match="'returns' has 4 rows, the batch 5"):
         two_groups()[2].with_column("returns", "row", np.zeros(4))

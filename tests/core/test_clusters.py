@@ -1,4 +1,4 @@
-"""Joining a Ray cluster that is not there, with or without Ray on this machine."""
+"""join_cluster with a Ray cluster that is unreachable or requires a token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tacit.core.platform import join_cluster
 
 
 def _ray(knocked: list[str]) -> Any:
-    """A Ray that no cluster lets in."""
+    """A fake `ray` module whose `init` always fails."""
 
     def init(address: str, **_: Any) -> None:
         knocked.append(address)
@@ -31,8 +31,8 @@ def port() -> Any:
 
 @pytest.mark.parametrize("place", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
 @pytest.mark.usefixtures("trusted_code")
-def test_a_door_that_is_closed_is_not_left_to_ray(monkeypatch: pytest.MonkeyPatch, port: int, place: str) -> None:
-    """Which knocks at HOST:PORT for more than nine minutes."""
+def test_closed_port_is_reported_without_calling_ray(monkeypatch: pytest.MonkeyPatch, port: int, place: str) -> None:
+    """Ray itself would retry HOST:PORT for more than nine minutes."""
     knocked: list[str] = []
     monkeypatch.setitem(sys.modules, "ray", _ray(knocked))
     with socket.create_server(("127.0.0.1", 0)) as door:
@@ -45,8 +45,8 @@ def test_a_door_that_is_closed_is_not_left_to_ray(monkeypatch: pytest.MonkeyPatc
     assert knocked == [place.format(port)]
 
 
-def test_one_that_asks_for_a_token_is_not_said_to_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ray start --head` asks for one on a machine that has ever had a Ray of its own, and who joins it must say so."""
+def test_token_error_suggests_ray_auth_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray start --head` requires a token if Ray ever ran on that machine. Clients must then set RAY_AUTH_MODE."""
     monkeypatch.setitem(sys.modules, "ray", _ray([]))
     with pytest.raises(TacitError, match=r"Failed to connect to Ray cluster at auto\..*RAY_AUTH_MODE=token"):
         join_cluster("auto", "--workers-at", 2)

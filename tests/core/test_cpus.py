@@ -1,4 +1,4 @@
-"""How many CPUs there are for us."""
+"""usable_cpus: CPU affinity and container quotas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason
 
 
 @needs_affinity
-def test_a_process_that_is_pinned_to_one_has_one() -> None:
+def test_pinned_process_has_one_usable_cpu() -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
@@ -27,7 +27,7 @@ def test_a_process_that_is_pinned_to_one_has_one() -> None:
     ("quota", "usable"),
     [("max 100000", 8), ("300000 100000", 3), ("350000 100000", 3), ("50000 100000", 1), ("900000 100000", 8), ("", 8)],
 )
-def test_a_containers_quota_counts_where_it_is_smaller(quota: str, usable: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_quota_limits_usable_cpus(quota: str, usable: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setattr(Path, "read_text", lambda path: quota)
     assert usable_cpus() == usable

@@ -1,4 +1,4 @@
-"""Worlds and methods by name, by dotted path, and from a user's own file."""
+"""Find worlds and methods by name, by dotted path and in a user's file."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def write(path, text=OWN_WORLD):
     return path
 
 
-def test_a_world_by_name_and_by_path():
+def test_world_is_found_by_name_and_dotted_path():
     assert get_environment("countdown") is ENVIRONMENT
     assert get_environment("tacit.worlds.countdown:ENVIRONMENT") is ENVIRONMENT
 
 
-def test_a_misspelt_world_is_told_the_nearest():
+def test_misspelt_world_name_gets_a_suggestion():
     with pytest.raises(TacitError, match="Did you mean 'countdown'"):
         get_environment("countdwon")
 
 
-def test_a_world_from_a_users_file(tmp_path):
+def test_world_is_loaded_once_from_a_user_file(tmp_path):
     name = f"{write(tmp_path / 'my_door.py')}:DOOR"
     world = get_environment(name)
     assert world.name == "door" and world.make().reset(None).text == "a door"
     assert get_environment(name) is world, "asking twice gives the same world"
 
 
-def test_a_world_from_a_users_file_runs_in_workers(tmp_path):
+def test_world_from_a_user_file_runs_in_worker_processes(tmp_path):
     world = get_environment(f"{write(tmp_path / 'my_other_door.py')}:DOOR")
     pool = WorkerPool(world.make, processes=1, timeout_s=60)
     try:
@@ -63,7 +63,7 @@ def test_a_world_from_a_users_file_runs_in_workers(tmp_path):
         pool.close()
 
 
-def test_a_users_file_cannot_take_the_place_of_a_library(tmp_path):
+def test_user_file_cannot_shadow_an_imported_library(tmp_path):
     import json
 
     with pytest.raises(TacitError, match="another module"):
@@ -85,14 +85,14 @@ def test_a_users_file_cannot_take_the_place_of_a_library(tmp_path):
         (":DOOR", "cannot import"),
     ],
 )
-def test_what_is_no_world_says_so(tmp_path, name, message):
+def test_invalid_world_name_error_explains_the_problem(tmp_path, name, message):
     write(tmp_path / "door_with_fault.py")
     write(tmp_path / "door_with_none.py")
     with pytest.raises(TacitError, match=message):
         get_environment(name.format(folder=tmp_path))
 
 
-def test_a_file_that_fails_can_be_mended_and_read_again(tmp_path):
+def test_failed_world_file_can_be_fixed_and_reloaded(tmp_path):
     path = write(tmp_path / "mended_door.py", "import no_such_package\n")
     with pytest.raises(TacitError, match="no_such_package"):
         get_environment(f"{path}:DOOR")
@@ -108,12 +108,12 @@ def test_a_file_that_fails_can_be_mended_and_read_again(tmp_path):
         ("def broken(:", r"invalid syntax \(broken_door.py, line 1\)"),
     ],
 )
-def test_a_file_that_cannot_be_run_says_where(tmp_path, text, message):
+def test_broken_world_file_error_names_file_and_line(tmp_path, text, message):
     with pytest.raises(TacitError, match=message):
         get_environment(f"{write(tmp_path / 'broken_door.py', text)}:DOOR")
 
 
-def test_wordings_and_experts_by_name():
+def test_wordings_and_experts_are_found_by_name():
     assert ENVIRONMENT.expert() is ENVIRONMENT.expert("solver")
     with pytest.raises(TacitError, match="Did you mean 'terse'"):
         ENVIRONMENT.wording("ters")
@@ -121,12 +121,12 @@ def test_wordings_and_experts_by_name():
         ENVIRONMENT.expert("solvr")
 
 
-def test_a_world_without_an_expert_says_how_to_go_on(tmp_path):
+def test_missing_expert_error_suggests_alternatives(tmp_path):
     with pytest.raises(TacitError, match=r"has no expert: give its Environment `experts`, or set sft\.steps = 0"):
         get_environment(f"{write(tmp_path / 'lonely_door.py')}:DOOR").expert()
 
 
-def test_a_method_by_name_and_by_path():
+def test_method_is_found_by_name_and_dotted_path():
     assert get_method("grpo") is GRPO is get_method("tacit.methods.grpo:GRPO")
 
 
@@ -140,6 +140,6 @@ def test_a_method_by_name_and_by_path():
         ("tacit.core.types:Task", "is not a valid method"),
     ],
 )
-def test_what_is_no_method_says_so(name, message):
+def test_invalid_method_name_error_explains_the_problem(name, message):
     with pytest.raises(TacitError, match=message):
         get_method(name)

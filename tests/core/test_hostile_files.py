@@ -1,4 +1,4 @@
-"""Files of strangers that are too large, too deep or oddly named: each ends in one line."""
+"""Untrusted files that are too large, too deeply nested or oddly named give one-line errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ODD = ("plain", "rl-", "-1", "rl-²", "rl-1e9", "rl--1", "a-" + "9" * 200, "rl-\
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_recordings_of_odd_names_are_passed_over(run: Path, name: str | bytes, capsys) -> None:
+def test_recordings_with_odd_names_are_skipped(run: Path, name: str | bytes, capsys) -> None:
     text = os.fsdecode(name) if isinstance(name, bytes) else name
     with gzip.open(run / "trajectories" / f"{text}.jsonl.gz", "wt") as file:
         file.write("{}\n")
@@ -69,7 +69,7 @@ def test_recordings_of_odd_names_are_passed_over(run: Path, name: str | bytes, c
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_small_file_that_expands_without_end_is_refused(run: Path, monkeypatch) -> None:
+def test_gzip_bomb_is_refused(run: Path, monkeypatch) -> None:
     monkeypatch.setattr(files, "MAX_LINE", 1 << 15)
     monkeypatch.setattr(files, "MAX_EXPANDED", 1 << 17)
     one, many = (run / "trajectories" / f"rl-00000{n}.jsonl.gz" for n in (1, 2))
@@ -97,7 +97,7 @@ def test_a_small_file_that_expands_without_end_is_refused(run: Path, monkeypatch
         "checkpoints/rl-000001/policy/training/default.safetensors",
     ],
 )
-def test_a_pipe_or_a_device_in_a_run_is_not_waited_for(run: Path, name: str, capsys) -> None:
+def test_named_pipe_or_device_in_a_run_does_not_block(run: Path, name: str, capsys) -> None:
     file = run / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
@@ -129,7 +129,7 @@ CHECKS: tuple[tuple[Callable[[Path], object], str], ...] = (
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
 @pytest.mark.parametrize("number", range(len(CHECKS)))
-def test_a_pipe_a_device_or_deep_json_in_a_model_or_module_is_named(tmp_path: Path, number: int) -> None:
+def test_pipe_device_or_deep_json_error_names_the_file(tmp_path: Path, number: int) -> None:
     check, name = CHECKS[number]
     place = make_model(tmp_path / "m")
     shutil.copy(place / "model.safetensors", place / "adapter_model.safetensors")
@@ -146,7 +146,7 @@ def test_a_pipe_a_device_or_deep_json_in_a_model_or_module_is_named(tmp_path: Pa
 
 
 @pytest.mark.parametrize("line", ["1", "{}", "[]", "null", '{"task": []}', '{"task": "t"}', '{"task": "t", "turns": 3}'])
-def test_records_of_any_shape_end_in_one_line(run: Path, line: str) -> None:
+def test_malformed_records_are_refused_or_skipped(run: Path, line: str) -> None:
     file = run / "trajectories" / "rl-000001.jsonl.gz"
     file.write_bytes(gzip.compress(line.encode()))
     with pytest.raises(TacitError, match="cannot read the recorded episodes"):
@@ -166,7 +166,7 @@ WRITES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_nothing_is_written_through_a_link_in_a_run(run: Path, tmp_path: Path, name: str) -> None:
+def test_run_files_are_not_written_through_symlinks(run: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "own").write_text("precious\n")
     (run / name.replace("PID", str(os.getpid()))).symlink_to(tmp_path / "own")
     with pytest.raises(TacitError, match=r"cannot (write|keep)"):
@@ -176,7 +176,7 @@ def test_nothing_is_written_through_a_link_in_a_run(run: Path, tmp_path: Path, n
     assert (tmp_path / "own").read_text() == "precious\n"
 
 
-def test_nesting_ends_in_one_line(run: Path, tmp_path: Path, capsys) -> None:
+def test_deeply_nested_files_give_one_line_errors(run: Path, tmp_path: Path, capsys) -> None:
     deep = tmp_path / "deep.toml"
     deep.write_text(f"world = {'[' * 5000}{']' * 5000}\n")
     assert main(["train", "--config", str(deep)]) == 2
@@ -200,7 +200,7 @@ def make_model(path: Path, **config: object) -> Path:
     return path
 
 
-def test_a_model_that_claims_more_than_it_has_is_refused_before_it_is_made(tmp_path: Path, capsys) -> None:
+def test_model_config_larger_than_its_weights_is_refused(tmp_path: Path, capsys) -> None:
     check_sizes(make_model(tmp_path / "m"))
     for claim in (
         {"num_hidden_layers": 10**7},
@@ -235,7 +235,7 @@ KNOWN = (
 )
 
 
-def test_a_tokenizer_that_may_never_end_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_with_backtracking_regex_is_refused(tmp_path: Path) -> None:
     assert not any(map(_may_backtrack, KNOWN))
     assert _may_backtrack("[" * 300_000 + "]" * 300_000), "said at once, though it is nested"
     for pattern in (
@@ -254,8 +254,8 @@ def test_a_tokenizer_that_may_never_end_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_with_code_of_its_own_neither_asks_nor_runs(tmp_path: Path) -> None:
-    """In a terminal transformers would ask; here standard input is one that would say yes."""
+def test_model_with_custom_code_is_refused_without_prompting(tmp_path: Path) -> None:
+    """transformers would ask on a terminal. Standard input here answers yes."""
     model = make_model(
         tmp_path / "m", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
     )
@@ -272,7 +272,7 @@ def test_a_model_with_code_of_its_own_neither_asks_nor_runs(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "error", [MemoryError(), OSError(30, "Read-only file system", "/x"), RuntimeError("can't start new thread")]
 )
-def test_a_limit_of_the_machine_ends_in_one_line(monkeypatch, capsys, error: Exception) -> None:
+def test_system_limit_errors_are_one_line(monkeypatch, capsys, error: Exception) -> None:
     def fail(words: list[str]) -> int:
         raise error
 
@@ -296,17 +296,17 @@ def test_a_limit_of_the_machine_ends_in_one_line(monkeypatch, capsys, error: Exc
         '("{0." + "__globals__}").format(start)',
     ],
 )
-def test_a_draft_reads_no_attributes_through_format(line: str) -> None:
+def test_draft_accessing_attributes_through_format_is_rejected(line: str) -> None:
     assert any("format" in found for found in findings(f'TEXT = "x"\ndef start(goal, saw):\n    return {line}\n'))
 
 
-def test_a_draft_may_format_plainly() -> None:
+def test_draft_with_plain_format_calls_is_accepted() -> None:
     assert not findings('x = "{} {0!r:>3} {name:{width}}".format(1, name=2, width=3)\ny = format(3, ".1f")\nz = f"{x:>3}"\n')
 
 
 @pytest.mark.parametrize("sizes", [{"layers": 10**7}, {"hidden": 8 * 10**6}, {"intermediate": 10**9}])
-def test_a_tiny_model_is_not_large(sizes: dict[str, int]) -> None:
-    """module.json and settings.json name its sizes."""
+def test_tiny_model_over_one_billion_weights_is_refused(sizes: dict[str, int]) -> None:
+    """The sizes come from module.json or settings.json, which may be untrusted."""
     with pytest.raises(TacitError, match=r"weights, more than 1,000,000,000"):
         TinySettings(**sizes)
 
@@ -314,7 +314,7 @@ def test_a_tiny_model_is_not_large(sizes: dict[str, int]) -> None:
 TEMPLATES = Path(__file__).parents[1] / "chat_templates"
 
 
-def test_a_chat_template_that_nothing_could_interrupt_is_refused(tmp_path: Path) -> None:
+def test_chat_template_with_unbounded_computation_is_refused(tmp_path: Path) -> None:
     check_templates(TEMPLATES)
     config = tmp_path / "tokenizer_config.json"
     for text in ("{{ 9**9**9 }}", "{% set x = 'a' * n %}", "{{ 'a'.ljust(9999999999) }}", "{%- if a %}{{ n ** n }}{% endif %}"):

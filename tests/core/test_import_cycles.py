@@ -1,4 +1,4 @@
-"""No module of a package imports, directly or through others, a module that imports it."""
+"""The package has no import cycles."""
 
 from __future__ import annotations
 

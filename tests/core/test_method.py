@@ -1,4 +1,4 @@
-"""Method refuses what could not learn; composition puts methods together or says why not."""
+"""Method validates its pieces; compose combines methods or explains why it cannot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tacit.rewards.outcome import Outcome
 
 @dataclass(frozen=True)
 class Bonus(RewardTerm):
-    """a reward term that another method might bring"""
+    """A reward term of another method."""
 
     weight: float = 1.0
 
@@ -34,7 +34,7 @@ class Halves(Conditions):
 
 
 def method(**changes) -> Method:
-    """A method of the fewest pieces."""
+    """A minimal valid method."""
     pieces = {
         "name": "a",
         "context": "context",
@@ -46,12 +46,12 @@ def method(**changes) -> Method:
 
 
 @pytest.mark.parametrize("piece", ["rewards", "credits", "losses"])
-def test_a_method_without_a_piece_could_not_learn(piece):
+def test_method_missing_a_required_piece_is_refused(piece):
     with pytest.raises(TacitError, match=f"has no {piece}"):
         method(**{piece: ()})
 
 
-def test_losses_get_what_they_read_from_an_engine_or_a_column():
+def test_loss_inputs_must_come_from_the_engine_or_a_column():
     with pytest.raises(TacitError, match=r"\['reference'\]"):
         method(losses=(ClippedSurrogate(), ReferenceKL()))
     with pytest.raises(TacitError, match=r"\['returns'\]"):
@@ -62,7 +62,7 @@ def test_losses_get_what_they_read_from_an_engine_or_a_column():
     assert whole.needs == {"sampling", "learning", "scoring", "reference", "values", "entropy"}
 
 
-def test_a_method_asks_an_engine_for_what_its_pieces_ask():
+def test_method_needs_are_the_union_of_its_pieces():
     assert method().needs == {"sampling", "learning"}
     assert method(hidden_state=HiddenState(-2)).needs == {"sampling", "learning", "hidden_states"}
     assert method(columns=(ReferenceLogprobs(),)).needs == {"sampling", "learning", "scoring", "reference"}
@@ -76,19 +76,19 @@ def composed(**changes) -> Method:
     return compose("+".join(changes), "context", Schedule(), BASE, changes)
 
 
-def test_what_is_added_stands_beside_and_what_is_replaced_is_gone():
+def test_compose_adds_and_replaces_pieces():
     adding, replacing = [adds("rewards", "bonus", Bonus())], [replaces("credits", "episode credit", LeaveOneOut())]
     for both in (composed(a=adding, b=replacing), composed(b=replacing, a=adding)):
         assert both.rewards == (Outcome(), Bonus()) and both.credits == (LeaveOneOut(),)
     assert composed(a=adding).credits == (EpisodeRelative(),)
 
 
-def test_one_replaces_what_another_adds_to_whichever_way_they_are_named():
+def test_composition_does_not_depend_on_method_order():
     step, own = adds("credits", "step credit", Bonus(2.0)), replaces("credits", "episode credit", LeaveOneOut())
     assert composed(a=[step], b=[own]).credits == composed(b=[own], a=[step]).credits == (LeaveOneOut(), Bonus(2.0))
 
 
-def test_a_role_can_be_emptied_and_the_method_still_has_to_learn():
+def test_composition_without_credits_is_refused():
     with pytest.raises(TacitError, match="has no credits"):
         composed(a=[replaces("credits", "episode credit")])
 
@@ -102,7 +102,7 @@ def test_a_role_can_be_emptied_and_the_method_still_has_to_learn():
         (replaces("rewards", "bonus", 1), adds("rewards", "bonus", 2), "b adds a bonus and a would drop it"),
     ],
 )
-def test_two_that_cannot_live_together_are_refused_with_the_reason(one, other, reason):
+def test_conflicting_changes_are_refused_with_the_reason(one, other, reason):
     with pytest.raises(TacitError, match=reason):
         composed(a=[one], b=[other])
 
@@ -115,22 +115,22 @@ def test_two_that_cannot_live_together_are_refused_with_the_reason(one, other, r
         ((adds("reward", "cost", 1),), r"unknown piece 'reward' of the method 'mine'. Did you mean 'rewards'\?"),
     ],
 )
-def test_what_is_no_change_is_refused_with_the_reason(changes, reason):
+def test_invalid_parts_are_refused_with_the_reason(changes, reason):
     with pytest.raises(TacitError, match=reason):
         check_places({"mine": changes})
 
 
-def test_the_same_term_twice_is_one_term():
+def test_identical_terms_are_merged():
     twice = composed(a=[adds("rewards", "bonus", Bonus())], b=[adds("rewards", "bonus", Bonus())])
     assert twice.rewards == (Outcome(), Bonus())
 
 
-def test_single_pieces_are_taken_from_whoever_has_one():
+def test_optional_pieces_come_from_the_method_that_has_them():
     both = composed(a=[adds("hidden_state", "hidden state", HiddenState(-2))], b=[adds("conditions", "halves", Halves())])
     assert both.hidden_state == HiddenState(-2) and both.conditions == Halves() and both.selection is None
 
 
-def test_nothing_is_lost_without_a_word():
+def test_composition_that_would_drop_a_piece_is_refused():
     with pytest.raises(TacitError, match="would have 2 pieces selection; a method has at most one"):
         composed(a=[adds("selection", "one", 1)], b=[adds("selection", "other", 2)])
     with pytest.raises(TacitError, match="'a' adds a outcome to the rewards, which are there already"):
@@ -139,7 +139,7 @@ def test_nothing_is_lost_without_a_word():
         composed(a=[adds("rewards", "bonus", Bonus(1.0)), adds("rewards", "bonus", Bonus(2.0))])
 
 
-def test_two_companions_cannot_share_a_name():
+def test_companions_with_the_same_name_are_refused():
     class Named:
         name = "dictionary"
 
@@ -147,9 +147,9 @@ def test_two_companions_cannot_share_a_name():
         method(companions=(Named(), Named()))
 
 
-def test_all_members_alike():
+def test_alike_assigns_the_plain_condition_to_all_members():
     assert list(Alike().assign(None, 3, 0)) == [PLAIN] * 3
 
 
-def test_an_iteration_derives_its_seeds():
+def test_iteration_info_derives_seeds():
     assert IterationInfo(7, 3, 5).derive("update") == derive(7, "update", 3)

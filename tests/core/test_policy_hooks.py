@@ -1,4 +1,4 @@
-"""Optional hooks of a policy: defaults for those that inherit them, an error for a policy without."""
+"""Optional policy hooks: PolicyHooks has defaults; a policy without them is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A world that needs a package that is not here: it is listed with what would help, and refused when it is to be played."""
+"""A world with a missing dependency is listed with its install command and refused when played."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def not_ready(monkeypatch):
     monkeypatch.setattr(countdown, "ENVIRONMENT", ELSEWHERE)
 
 
-def test_what_is_missing_is_named_with_the_command_that_brings_it():
+def test_missing_package_is_named_with_its_install_command():
     assert HERE.missing == () and HERE.remedy == ""
     HERE.check_ready()
     assert ELSEWHERE.missing == ("no_such_engine",)
@@ -32,7 +32,7 @@ def test_what_is_missing_is_named_with_the_command_that_brings_it():
         ELSEWHERE.check_ready()
 
 
-def test_what_is_no_module_is_named_too():
+def test_missing_system_dependency_is_named():
     lacking = replace(HERE, lacks=lambda: "a browser: `apt install one`")
     assert lacking.missing == () and lacking.remedy == "needs a browser: `apt install one`"
     assert replace(lacking, requires=("no_such_engine",)).remedy == (
@@ -42,13 +42,13 @@ def test_what_is_no_module_is_named_too():
         lacking.check_ready()
 
 
-def test_it_can_be_looked_at_but_not_played(not_ready):
+def test_unready_world_is_found_but_cannot_be_opened(not_ready):
     assert find_world("countdown") is ELSEWHERE
     with pytest.raises(TacitError, match="not ready here"):
         open_world("countdown")
 
 
-def test_it_is_listed_with_what_it_is_and_what_would_help(not_ready, capsys):
+def test_list_shows_install_command_of_unready_world(not_ready, capsys):
     assert main(["list", "worlds"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "a game of" in out and "countdown needs no_such_engine: `pip install 'tacit-agents[engine]'`" in out and "yes" in out
@@ -57,7 +57,7 @@ def test_it_is_listed_with_what_it_is_and_what_would_help(not_ready, capsys):
 
 
 @pytest.mark.parametrize("command", [["play", "--policy", "expert"], ["eval", "expert"], ["train", "--model", "tiny"]])
-def test_the_commands_refuse_it_with_the_remedy(not_ready, capsys, command):
+def test_commands_refuse_unready_world_with_install_command(not_ready, capsys, command):
     assert main([*command, "--world", "countdown"]) == 2
     assert "pip install 'tacit-agents[engine]'" in " ".join(capsys.readouterr().err.split())
 
@@ -78,12 +78,12 @@ def raise_key_error(split, count, seed):
     ],
 )
 @pytest.mark.parametrize("families", [(), ("three_numbers",)])
-def test_broken_tasks_are_one_line(tasks, message, families):
+def test_broken_tasks_function_gives_a_one_line_error(tasks, message, families):
     with pytest.raises(TacitError, match=message if tasks is raise_key_error or not families else "of world 'countdown'"):
         replace(HERE, tasks=tasks).tasks_of("test", 2, 0, families)
 
 
-def test_example_texts_must_be_a_function_that_gives_strings():
+def test_example_texts_must_be_a_function_returning_strings():
     with pytest.raises(
         TacitError, match=r"example_texts of world 'countdown' is a list, not a function; .*example_texts=lambda"
     ):
@@ -99,24 +99,24 @@ def test_example_texts_must_be_a_function_that_gives_strings():
             replace(HERE, example_texts=wrong).texts(0)
 
 
-def test_one_example_text_is_not_read_letter_by_letter():
+def test_single_example_text_is_not_split_into_characters():
     assert replace(HERE, example_texts=lambda seed: "3 7 25 > 82").texts(0) == ["3 7 25 > 82"]
 
 
-def test_an_object_in_place_of_the_class_is_refused_with_the_class():
-    """`make=lambda *_: WORLD` would share one world among all episodes."""
+def test_world_instance_instead_of_class_is_refused():
+    """An instance (`make=lambda *_: WORLD`) would be shared by all episodes."""
     with pytest.raises(TacitError, match=r"make of world 'countdown' is a \w+, not a function; give the class, \w+\.$"):
         replace(HERE, make=HERE.make())
 
 
-def test_a_missing_expert_or_split_is_named_with_what_to_do(capsys):
+def test_missing_expert_or_split_error_suggests_a_fix(capsys):
     with pytest.raises(TacitError, match=r"has no expert: give its Environment `experts`, or set sft.steps = 0"):
         replace(HERE, experts={}).expert()
     with pytest.raises(TacitError, match=r"name one of train \(tacit eval --split, in training evaluation.split\)"):
         replace(HERE, splits=("train",)).split_to_measure()
 
 
-def test_a_world_class_without_reset_or_step_is_refused_where_it_is_declared():
+def test_world_class_without_reset_or_step_is_refused():
     class Still(World):
         def reset(self, task):
             return Observation("")

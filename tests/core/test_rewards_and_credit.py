@@ -1,4 +1,4 @@
-"""Rewards and Credit: the two small algebras every method is written in."""
+"""Rewards and Credit: construction, addition, scaling and returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ unit = st.floats(-10, 10, allow_nan=False, width=32)
 
 
 def slow_returns(flow, local, lengths, gamma):
-    """The sum written out: R_t = Σ_u γ^(u−t) r_u + local_t."""
+    """Slow reference: R_t = Σ_u γ^(u−t) r_u + local_t."""
     out, start = [], 0
     for length in lengths:
         for t in range(length):
@@ -26,7 +26,7 @@ def slow_returns(flow, local, lengths, gamma):
     return np.array(out)
 
 
-def test_flow_reaches_back_and_local_does_not():
+def test_flow_is_discounted_back_but_local_stays_on_its_step():
     group = make_group([[1, 1, 1]])
     rewards = Rewards.per_step(group, np.array([0.0, 1.0, 4.0])) + Rewards.local(group, np.array([0.0, -0.5, 0.0]))
     # R_2 = 4, R_1 = 1 + 0.5·4 − 0.5, R_0 = 0 + 0.5·(1 + 0.5·4)
@@ -34,21 +34,21 @@ def test_flow_reaches_back_and_local_does_not():
     assert rewards.outcomes_G().tolist() == [5.0]
 
 
-def test_returns_stop_at_the_end_of_each_member():
+def test_returns_do_not_cross_trajectories():
     group = make_group([[1, 1], [1]])
     rewards = Rewards.per_step(group, np.array([1.0, 2.0, 8.0]))
     assert rewards.returns_N(1.0).tolist() == [3.0, 2.0, 8.0]
     assert rewards.returns_N(0.0).tolist() == [1.0, 2.0, 8.0]
 
 
-def test_asking_for_returns_changes_nothing():
+def test_computing_returns_does_not_modify_rewards():
     rewards = Rewards.per_step(make_group([[1, 1]]), np.array([1.0, 2.0]))
     rewards.returns_N(0.9)
     assert rewards.flow_N.tolist() == [1.0, 2.0]
 
 
 @given(lengths, st.floats(0, 1), st.data())
-def test_returns_equal_the_sum_written_out(shape, gamma, data):
+def test_returns_match_the_explicit_sum(shape, gamma, data):
     group = make_group([[1] * n for n in shape])
     n = sum(shape)
     flow = np.array(data.draw(st.lists(unit, min_size=n, max_size=n)))
@@ -63,14 +63,14 @@ def spans(shape):
     return [(end - n, end) for end, n in zip(ends, shape, strict=True)]
 
 
-def test_what_is_paid_at_the_end_lands_on_each_last_step():
+def test_final_reward_goes_to_the_last_step():
     group = make_group([[], [1, 1], [], [1], []])
     rewards = Rewards.at_the_end(group, np.array([7.0, 1.0, 7.0, 2.0, 7.0]))
     assert rewards.flow_N.tolist() == [0.0, 1.0, 2.0]
     assert rewards.outcomes_G().tolist() == [0.0, 1.0, 0.0, 2.0, 0.0]
 
 
-def test_a_group_without_a_single_step():
+def test_group_without_steps_gives_empty_returns_and_credit():
     group = make_group([[], []])
     rewards = Rewards.at_the_end(group, np.array([1.0, 2.0])) + Rewards.zeros(group)
     assert rewards.returns_N(0.9).shape == (0,)
@@ -78,7 +78,7 @@ def test_a_group_without_a_single_step():
     assert Credit.zeros(group).steps() == []
 
 
-def test_every_token_of_a_step_gets_the_value_of_the_step():
+def test_per_step_credit_is_copied_to_every_token():
     group = make_group([[2, 0], [3]])
     credit = Credit.per_step(group, np.array([1.0, 9.0, -1.0]))
     assert credit.tokens_T.tolist() == [1.0, 1.0, -1.0, -1.0, -1.0]
@@ -86,7 +86,7 @@ def test_every_token_of_a_step_gets_the_value_of_the_step():
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=4), st.data())
-def test_steps_splits_the_tokens(shape, data):
+def test_credit_steps_splits_tokens_by_step(shape, data):
     group = make_group(shape)
     values = [np.array(data.draw(st.lists(unit, min_size=n, max_size=n)), dtype=float) for row in shape for n in row]
     back = Credit(group, np.concatenate(values)).steps() if values else []
@@ -94,7 +94,7 @@ def test_steps_splits_the_tokens(shape, data):
     assert all(np.array_equal(a, b) for a, b in zip(back, values, strict=True))
 
 
-def test_credit_reads_like_its_paper():
+def test_credit_adds_and_scales_without_mutation():
     group = make_group([[1, 2]])
     episode = Credit.per_step(group, np.array([1.0, 2.0]))
     step = Credit(group, np.array([10.0, 20.0, 30.0]))
@@ -105,7 +105,7 @@ def test_credit_reads_like_its_paper():
 
 
 @pytest.mark.parametrize("kind", [Rewards, Credit])
-def test_terms_of_two_groups_do_not_add_up(kind):
+def test_adding_terms_of_different_groups_is_refused(kind):
     with pytest.raises(ValueError, match="two different groups"):
         kind.zeros(make_group([[1]])) + kind.zeros(make_group([[1]]))
 
@@ -119,13 +119,13 @@ def test_terms_of_two_groups_do_not_add_up(kind):
         (lambda g: Credit.per_step(g, np.zeros(4)), "one number per step"),
     ],
 )
-def test_arrays_of_the_wrong_size_are_refused(build, what):
+def test_arrays_of_wrong_size_are_refused(build, what):
     with pytest.raises(ValueError, match=what):
         build(make_group([[2, 2], [2]]))
 
 
 class Bonus:
-    """Somebody's term."""
+    """A user-defined term."""
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ class Bonus:
         ),
     ],
 )
-def test_what_a_term_of_somebodys_gives_instead_of_rewards_is_told_by_its_name(found, said):
+def test_invalid_output_error_names_the_term(found, said):
     group = make_group([[2], [1]])
     with pytest.raises(TacitError, match=f"the term Bonus .*{said}"):
         given_by(Bonus(), found(group), [group], Rewards)

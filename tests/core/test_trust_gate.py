@@ -1,4 +1,4 @@
-"""Code that data names is imported only where the user typed its name or said --trust-code."""
+"""Code named in a data file is imported only if the user typed its name or passed --trust-code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def untrusted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def evil(tmp_path: Path) -> Path:
-    file = tmp_path / f"evil_{tmp_path.name}.py"  # in one process no two files may have the same name
+    file = tmp_path / f"evil_{tmp_path.name}.py"  # module names must be unique in a process
     file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom tacit.worlds.countdown import ENVIRONMENT\n")
     return file
 
@@ -51,13 +51,13 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("find", [get_environment, get_method, get_engine])
-def test_what_is_not_registered_is_not_imported(evil: Path, find, name: str) -> None:
+def test_unregistered_names_are_not_imported(evil: Path, find, name: str) -> None:
     with pytest.raises(TacitError, match=r"would import .* from .*; pass --trust-code if you trust it"):
         find(name.format(evil=evil))
     assert not (evil.parent / "ran").exists()
 
 
-def test_the_message_says_what_would_be_imported_from_where(evil: Path, monkeypatch) -> None:
+def test_refusal_message_names_the_object_and_its_file(evil: Path, monkeypatch) -> None:
     monkeypatch.chdir(evil.parent)
     for name in (f"{evil.name}:ENVIRONMENT", f"{evil}:ENVIRONMENT"):
         with pytest.raises(TacitError) as caught:
@@ -68,7 +68,7 @@ def test_the_message_says_what_would_be_imported_from_where(evil: Path, monkeypa
         )
 
 
-def test_a_typed_name_is_trusted_however_it_is_spelled_and_no_other(evil: Path, monkeypatch) -> None:
+def test_only_names_typed_on_the_command_line_are_trusted(evil: Path, monkeypatch) -> None:
     monkeypatch.chdir(evil.parent)
     with trust_command_line(["train", f"--world={evil.name}:ENVIRONMENT=0.5,countdown=0.5"]):
         assert not flag_for_later()
@@ -80,7 +80,7 @@ def test_a_typed_name_is_trusted_however_it_is_spelled_and_no_other(evil: Path, 
         get_environment(f"{evil}:ENVIRONMENT")
 
 
-def test_trust_reaches_child_processes_and_ends_with_the_command() -> None:
+def test_trust_is_passed_by_environment_until_the_command_ends() -> None:
     with trust_command_line(["eval", "run", "--trust-code"]):
         assert os.environ[VARIABLE] == "1"
     assert VARIABLE not in os.environ
@@ -91,7 +91,7 @@ def test_trust_reaches_child_processes_and_ends_with_the_command() -> None:
     assert os.environ[VARIABLE] == "1"
 
 
-def test_a_settings_file_is_data_too(evil: Path, capsys) -> None:
+def test_world_named_in_a_settings_file_needs_trust_code(evil: Path, capsys) -> None:
     (evil.parent / "run.toml").write_text(f"world = '{evil}:ENVIRONMENT'\n")
     command = ["train", "--config", str(evil.parent / "run.toml"), "--out", str(evil.parent / "run"), "--iterations", "-1"]
     assert main(command) == 2
@@ -101,7 +101,7 @@ def test_a_settings_file_is_data_too(evil: Path, capsys) -> None:
     assert "iterations" in capsys.readouterr().err and (evil.parent / "ran").exists()
 
 
-def test_reports_take_no_trust_flag(tmp_path: Path, capsys) -> None:
+def test_report_and_watch_reject_the_trust_code_flag(tmp_path: Path, capsys) -> None:
     for command in ("report", "watch"):
         assert main([command, str(tmp_path), "--trust-code"]) == 2
         assert "unknown flag --trust-code" in capsys.readouterr().err
@@ -127,8 +127,8 @@ ALLOWED = {
 
 
 @pytest.mark.slow
-def test_nothing_else_imports_or_unpickles_what_data_names() -> None:
-    """A new file on this list is a new door: name it here with its reason, or go through the registry."""
+def test_only_listed_files_import_dynamically_or_unpickle() -> None:
+    """A new file needs an entry in ALLOWED with its reason, or must use the registry."""
     root, found = Path(tacit.__file__).parent, set()
     for file in root.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -167,7 +167,7 @@ ASKED_BY_RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("where", ASKED_BY_RUNS)
-def test_a_run_of_a_stranger_gets_no_key_sent_to_its_endpoint(tmp_path: Path, monkeypatch, capsys, where: str) -> None:
+def test_untrusted_run_cannot_send_keys_to_its_endpoint(tmp_path: Path, monkeypatch, capsys, where: str) -> None:
     if "tinker" in str(ASKED_BY_RUNS[where]):
         pytest.importorskip("tinker")
     monkeypatch.setenv("SECRET", "sk-secret")
@@ -190,7 +190,7 @@ def test_a_run_of_a_stranger_gets_no_key_sent_to_its_endpoint(tmp_path: Path, mo
             assert set(server.keys) == {"Bearer sk-secret"}
 
 
-def test_an_endpoint_that_the_user_names_is_asked(tmp_path: Path) -> None:
+def test_endpoint_named_by_the_user_is_trusted(tmp_path: Path) -> None:
     url = "https://api.example.org/v1"
     check_endpoint("http://localhost:8000/v1", "OPENAI_API_KEY")
     for trusted in (["eval", "run", f"--engine.url={url}/"], ["eval", "run", "--engine.url", url], ["eval", "--trust-code"]):
@@ -231,7 +231,7 @@ UNSAFE: dict[str, tuple[Callable[[], Any], list[str], str]] = {
 
 
 @pytest.mark.parametrize("setting", UNSAFE)
-def test_settings_that_could_run_anything_are_typed(setting: str) -> None:
+def test_unsafe_settings_must_be_typed_on_the_command_line(setting: str) -> None:
     use, typed, danger = UNSAFE[setting]
     refused = rf"a file names .*{danger}.*; name it on the command line \(--.*\), or pass --trust-code"
     for words in ("eval sandbox=none", "eval run --engine.address auto --sandbox isolated --engine.server-python /no/a"):
@@ -251,7 +251,7 @@ def test_settings_that_could_run_anything_are_typed(setting: str) -> None:
         assert "--trust-code" not in str(error)
 
 
-def test_commands_on_a_run_with_own_code_are_printed_with_the_flag(evil: Path, capsys) -> None:
+def test_suggested_commands_include_trust_code_for_custom_code(evil: Path, capsys) -> None:
     run = evil.parent / "run"
     run.mkdir()
     (run / "settings.json").write_text(json.dumps({**SMALL_RUN, "world": f"{evil}:ENVIRONMENT"}))

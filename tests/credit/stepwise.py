@@ -1,4 +1,4 @@
-"""Groups whose steps say what they saw, did and led to; and the estimators written slowly, straight from the papers."""
+"""Builders for small groups, and slow reference implementations of the estimators, written as in the papers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_group(members: Sequence[Sequence[Step]]) -> Group:
 
 
 def seen(*members: str) -> Group:
-    """One letter per step: what it saw."""
+    """One string per member, one letter per step: the observation."""
     return make_group([[make_step(letter) for letter in member] for member in members])
 
 
@@ -118,7 +118,7 @@ def slow_pace(returns, part, key, form) -> tuple[list[float], list[str]]:
 
 
 def slow_hgpo(returns, seen_by_member: Sequence[str], depth: int, alpha: float, delta: float = 1e-6) -> list[float]:
-    """For every step and every k up to its history: the group of steps with the same last k observations."""
+    """For each step and each k up to its history, compare with the steps that share the last k observations."""
     places = [(m, t) for m, member in enumerate(seen_by_member) for t in range(len(member))]
 
     def context(m: int, t: int, k: int) -> str | None:

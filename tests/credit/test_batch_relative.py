@@ -1,4 +1,4 @@
-"""REINFORCE++: one pool for the whole batch, KL inside the reward."""
+"""REINFORCE++: normalization over the whole batch, KL inside the reward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.credit.episode import BatchRelative
 
 
 class FakeReference:
-    """Knows the log-probabilities it is to answer, and is its own reference."""
+    """Returns fixed log-probabilities and is its own reference."""
 
     def __init__(self, answers):
         self.answers, self.calls = answers, []
@@ -38,7 +38,7 @@ def z(values):
     return (values - values.mean()) / (values.std() + 1e-6)
 
 
-def test_kl_is_summed_from_each_token_to_the_end_of_its_step():
+def test_kl_is_summed_from_token_to_end_of_step():
     group = group_of([-1.0, -2.0], [-1.0])
     reference = FakeReference([[-2.0, -4.0], [-0.5]])
     # log π − log π_ref = [1, 2] and [−0.5]; sums to the end: [3, 2] and [−0.5]; with β = 0.1 and R = 1, 0:
@@ -48,7 +48,7 @@ def test_kl_is_summed_from_each_token_to_the_end_of_its_step():
     assert reference.calls == [([[0, 1], [0]], 0.7)], "one pass, at the sampling temperature"
 
 
-def test_without_kl_no_pass_is_made():
+def test_zero_kl_needs_no_reference_pass():
     groups = [make_group([[2], [1]]), make_group([[1]])]
     rewards = [Rewards.at_the_end(groups[0], np.array([3.0, 0.0])), Rewards.at_the_end(groups[1], np.array([1.0]))]
     reference = FakeReference([])
@@ -58,26 +58,26 @@ def test_without_kl_no_pass_is_made():
     assert reference.calls == []
 
 
-def test_group_baseline_is_taken_off_first():
+def test_group_baseline_is_subtracted_before_normalization():
     groups = [make_group([[1], [1]]), make_group([[1], [1]])]
     rewards = [Rewards.at_the_end(groups[0], np.array([10.0, 0.0])), Rewards.at_the_end(groups[1], np.array([100.0, 98.0]))]
     first, second = BatchRelative(kl=0.0, baseline="group")(groups, rewards, None)
     np.testing.assert_allclose(np.concatenate([first.tokens_T, second.tokens_T]), z([5.0, -5.0, 1.0, -1.0]))
 
 
-def test_the_penalty_stays_on_its_step():
+def test_local_penalty_stays_on_its_step():
     group = make_group([[1, 1]])
     rewards = Rewards.at_the_end(group, np.array([1.0])) + Rewards.local(group, np.array([-0.5, 0.0]))
     (credit,) = BatchRelative(kl=0.0)([group], [rewards], None)
     np.testing.assert_allclose(credit.tokens_T, z([0.5, 1.0]))
 
 
-def test_a_batch_that_agrees_gets_zeros():
+def test_batch_with_equal_rewards_gets_zeros():
     group = make_group([[2], [1]])
     (credit,) = BatchRelative(kl=0.0)([group], [Rewards.zeros(group)], None)
     assert credit.tokens_T.tolist() == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("kl", [0.0, 0.1])
-def test_no_groups_no_credit(kl):
+def test_no_groups_give_no_credit(kl):
     assert BatchRelative(kl=kl)([], [], FakeReference([])) == []

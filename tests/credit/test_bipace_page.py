@@ -1,4 +1,4 @@
-"""The page of BiPACE: every equation is in its table, and the metrics it names are those of a run."""
+"""docs/methods/bipace.md: the table lists every equation, and the listed metrics are those of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs" / "methods" / "bipace.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("|") and "`tacit/" in line]
 
 
-def test_every_equation_is_there():
+def test_docs_table_lists_every_equation():
     for wanted in (
         "Eq. 1,",
         "Eq. 2,",
@@ -30,7 +30,7 @@ def test_every_equation_is_there():
         assert any(wanted in row.split("|")[1] for row in ROWS), wanted
 
 
-def test_metrics_are_those_a_run_reports():
+def test_docs_list_the_metrics_of_a_run():
     table = PAGE.split("## What a run reports")[1].split("##")[0]
     group = seen("xy", "xz")
     told = {*ActionPeers()([group], [outcomes(group, [1, 0])]).metrics, "radius", "radius_median_size"}

@@ -1,8 +1,8 @@
-"""What BiPACE's appendix C claims, on a small decision process whose values are known.
+"""The claims of BiPACE's appendix C, on a small MDP with known values.
 
-The start has two spellings (`here`, `this place`) that behave alike. Action `good` leads to the rich room with probability
-0.8, `bad` with 0.3; otherwise one comes to the poor room. There `good` and `bad` win with probabilities of the room. Features
-know the behavior and not the spelling: exact bisimulation.
+The start has two spellings (`here`, `this place`) with the same dynamics. Action `good` leads to the rich room with
+probability 0.8, `bad` with 0.3; otherwise to the poor room. In each room, `good` and `bad` win with that room's
+probabilities. Features depend on the dynamics, not on the spelling: exact bisimulation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tacit.credit.partitions import by_cosine
 from tacit.credit.step_relative import cluster_relative
 
 GAMMA, GOOD = 0.9, 0.6
-"""discount; how often the policy takes `good`, wherever it is"""
+"""discount; probability that the policy takes `good` in any state"""
 RICH = {"good": 0.8, "bad": 0.3}
 WINS = {("rich", "good"): 0.9, ("rich", "bad"): 0.5, ("poor", "good"): 0.4, ("poor", "bad"): 0.1}
 STATES = {"start": [1.0, 0.0, 0.0], "rich": [0.0, 1.0, 0.0], "poor": [0.0, 0.0, 1.0]}
@@ -46,14 +46,14 @@ def play(members: int, rng: np.random.Generator):
     return group, Rewards.at_the_end(group, np.array(won)), places
 
 
-def test_the_q_form_is_unbiased_under_exact_bisimulation():
+def test_q_form_is_unbiased_under_exact_bisimulation():
     rng = np.random.default_rng(0)
     term = ActionPeers(Clusters(ActorHidden(), 0.0), gamma=GAMMA)
     estimates: dict[tuple[str, str], list[float]] = {place: [] for place in true_advantages()}
     for _ in range(250):
         group, rewards, places = play(32, rng)
         done = term([group], [rewards])
-        values = dict(zip(places, done.marks[0]["step_credit"], strict=True))  # an action's peers all get the same
+        values = dict(zip(places, done.marks[0]["step_credit"], strict=True))  # steps with the same action get the same value
         for place, value in values.items():
             estimates[place].append(float(value))
         assert done.metrics["parts"] == 3, "both spellings of the start are one state"
@@ -64,8 +64,8 @@ def test_the_q_form_is_unbiased_under_exact_bisimulation():
         assert abs(truth) > 10 * sample.std() / len(sample) ** 0.5, "the test could tell a wrong sign or a factor"
 
 
-def test_the_q_form_uses_what_the_cluster_mean_cannot_see():
-    """With the noise of the outcome averaged over peers, Q̂ − V̂ is nearer the true advantage than R − V̂ is."""
+def test_q_form_has_lower_error_than_cluster_mean():
+    """Q̂ averages outcome noise over peers, so Q̂ − V̂ is closer to the true advantage than R − V̂."""
     rng = np.random.default_rng(2)
     q = np.array([1.0, 0.0])
     errors = {"q": [], "mean": []}
@@ -80,8 +80,8 @@ def test_the_q_form_uses_what_the_cluster_mean_cannot_see():
 
 
 @pytest.mark.parametrize("epsilon", [0.0005, 0.002, 0.01, 0.03, 0.1])
-def test_the_bias_of_a_clusters_mean_stays_under_2_l_epsilon(epsilon):
-    """Proposition 1, with the angle between features as the metric in which V is L-Lipschitz: E[Â − A*] = V(s) − mean_C V."""
+def test_cluster_mean_bias_is_below_2_l_epsilon(epsilon):
+    """Proposition 1: V is L-Lipschitz in the angle between features, and E[Â − A*] = V(s) − mean_C V."""
     rng = np.random.default_rng(3)
     lipschitz = 4.0
     angle_N = rng.uniform(0.0, np.pi / 2, size=240)
@@ -90,7 +90,7 @@ def test_the_bias_of_a_clusters_mean_stays_under_2_l_epsilon(epsilon):
     cluster_N = by_cosine(features_ND, epsilon)
     noise_SN = rng.normal(size=(4000, 240))
     bias_N = np.mean([cluster_relative(value_N + noise_N, cluster_N, None) - noise_N for noise_N in noise_SN], axis=0)
-    bias_N[np.bincount(cluster_N)[cluster_N] == 1] = 0.0  # alone: no estimate at all (Corollary 1)
+    bias_N[np.bincount(cluster_N)[cluster_N] == 1] = 0.0  # singletons have no estimate (Corollary 1)
     noise = 5 / 4000**0.5
     widest = max(np.ptp(angle_N[cluster_N == k]) for k in range(cluster_N.max() + 1))
     assert np.abs(bias_N).max() <= lipschitz * widest + noise, "clusters of diameter 2ε"
@@ -98,7 +98,7 @@ def test_the_bias_of_a_clusters_mean_stays_under_2_l_epsilon(epsilon):
     assert np.abs(bias_N).max() <= 2 * lipschitz * radius + noise, "what admission within ε aims at"
 
 
-def test_a_wider_radius_trades_bias_for_company():
+def test_larger_radius_gives_more_bias_and_fewer_singletons():
     rng = np.random.default_rng(4)
     angle_N = rng.uniform(0.0, np.pi / 2, size=240)
     features_ND = np.stack([np.cos(angle_N), np.sin(angle_N)], axis=1)
@@ -112,7 +112,7 @@ def test_a_wider_radius_trades_bias_for_company():
 
 
 def shuffled(features_ND: np.ndarray, epsilon: float, rng: np.random.Generator) -> np.ndarray:
-    """The labels that steps get when they are clustered in another order."""
+    """Cluster labels when steps are clustered in a random order."""
     order_N = rng.permutation(len(features_ND))
     cluster_N = np.empty(len(features_ND), np.int64)
     cluster_N[order_N] = by_cosine(features_ND[order_N], epsilon)
@@ -120,15 +120,17 @@ def shuffled(features_ND: np.ndarray, epsilon: float, rng: np.random.Generator) 
 
 
 def pairs_shared(one_N: np.ndarray, other_N: np.ndarray) -> float:
-    """Of the pairs that either puts together, the share that both do."""
+    """Jaccard index of the same-cluster pairs of two clusterings."""
     one_NN, other_NN = one_N[:, None] == one_N, other_N[:, None] == other_N
     apart = ~np.eye(len(one_N), dtype=bool)
     return float((one_NN & other_NN & apart).sum() / ((one_NN | other_NN) & apart).sum())
 
 
-def test_shuffling_a_group_changes_nothing_where_clusters_are_apart():
-    """Appendix D: "results are stable to within-group shuffling". Exactly so, where the radius lies between what a cluster is
-    wide and what clusters are apart."""
+def test_step_order_does_not_change_well_separated_clusters():
+    """Appendix D: "results are stable to within-group shuffling".
+
+    This is exact if the radius is larger than the clusters and smaller than the distance between them.
+    """
     rng = np.random.default_rng(5)
     centers = rng.normal(size=(12, 64))
     features_ND = np.repeat(centers, 10, axis=0) + 0.1 * rng.normal(size=(120, 64))
@@ -138,9 +140,11 @@ def test_shuffling_a_group_changes_nothing_where_clusters_are_apart():
         assert pairs_shared(cluster_N, shuffled(features_ND, 0.1, rng)) == 1.0
 
 
-def test_shuffling_moves_the_edges_of_clusters_that_touch_and_little_of_the_credit():
-    """Where clusters run into each other a step at an edge goes to whoever came first: fewer pairs survive than credit does,
-    and fewer the wider the radius. So the order is fixed (rollout-major), and stability is a claim about the geometry."""
+def test_step_order_changes_touching_clusters_but_hardly_the_credit():
+    """If clusters touch, a step at the edge joins the cluster that came first, so labels depend on the order.
+
+    The credit changes much less than the labels. The library fixes the order (rollout-major).
+    """
     rng = np.random.default_rng(6)
     where_N = rng.uniform(0.0, np.pi / 2, size=200)
     features_ND = np.stack([np.cos(where_N), np.sin(where_N)], axis=1)

@@ -1,4 +1,4 @@
-"""Who is compared with whom: within each half of a group, whatever the credit: by hand, against slow loops, in the limit."""
+"""WithinConditions: every credit compares only within the guided or the free half of a group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORLD = get_environment("countdown")
 
 
 def told(group: Group, guided: tuple[int, ...]) -> Group:
-    """The group with these members guided, all others free."""
+    """The group with these members guided and the others free."""
     members = [replace(t, condition=GUIDED if i in guided else Condition()) for i, t in enumerate(group.trajectories)]
     return Group(group.task, tuple(members))
 
@@ -36,8 +36,8 @@ def applied(term, group: Group, rewards: Rewards) -> Explained:
     return term([group], [rewards], None, IterationInfo())
 
 
-def test_a_guided_step_is_not_compared_with_a_free_one():
-    # all four stood at x; guided returns 10 and 0, free 4 and 2. Means 5 and 3; all together it would be 4.
+def test_step_credit_compares_within_each_half():
+    # all four saw x; guided returns 10 and 0, free 4 and 2. Means 5 and 3; the joint mean would be 4.
     group = told(seen("x", "x", "x", "x"), (0, 2))
     rewards = outcomes(group, [10, 4, 0, 2])
     steps = StepRelative(std=None, gamma=1.0)
@@ -45,8 +45,8 @@ def test_a_guided_step_is_not_compared_with_a_free_one():
     assert values_of(applied(steps, group, rewards)[0]) == [6.0, 0.0, -4.0, -2.0], "joint: reading the note is praised"
 
 
-def test_action_peers_are_of_the_same_half():
-    # guided: left 10, left 4, right 1 → V̂ 5, Q̂(left) 7, right leaves itself out: 1 − 7. free: left 0 and right 2 leave one out
+def test_action_peers_come_from_the_same_half():
+    # guided: left 10, left 4, right 1 → V̂ 5, Q̂(left) 7, right by leave-one-out: 1 − 7. free: left 0, right 2, leave-one-out
     group = make_group([[make_step("x", did)] for did in ("left", "left", "left", "right", "right")])
     group = told(group, (0, 1, 4))
     rewards = outcomes(group, [10, 4, 0, 2, 1])
@@ -58,15 +58,15 @@ def test_action_peers_are_of_the_same_half():
     assert given_.metrics["parts"] == 2 and given_.metrics["parts_mean_size"] == 2.5
 
 
-def test_histories_are_compared_within_a_half_and_who_has_none_keeps_no_label():
+def test_history_hierarchy_compares_within_each_half():
     group = told(seen("xy", "xy", "xy", "zy"), (0, 1))
     rewards = outcomes(group, [10, 0, 10, 0])
     got = values_of(applied(WithinConditions(HistoryHierarchy(2, std=None, gamma=1.0)), group, rewards)[0])
-    # guided: x and y at ±5, y also after x. Free: y at ±5 by what is seen alone; x and z were seen once in that half
+    # guided: x and y at ±5, y also after x. Free: y at ±5 by observation alone; x and z occur once in that half
     assert got == [5.0, 5.0, -5.0, -5.0, 0.0, 5.0, 0.0, -5.0]
 
 
-def test_who_is_in_no_part_has_no_label_in_the_group_either():
+def test_steps_without_a_part_keep_label_minus_one():
     group = told(seen("xy", "xy", "xy", "xy"), (0, 2))
 
     def last_alone(groups, rewards, policy, moment):
@@ -88,7 +88,7 @@ def test_who_is_in_no_part_has_no_label_in_the_group_either():
     ],
     ids=lambda term: type(term).__name__,
 )
-def test_one_condition_is_the_plain_credit_bit_for_bit(term):
+def test_single_condition_gives_plain_credit_bit_for_bit(term):
     rng = np.random.default_rng(3)
     groups = [seen(*("".join(rng.choice(list("abc"), rng.integers(1, 5))) for _ in range(6))) for _ in range(3)]
     rewards = [Rewards(g, rng.normal(size=len(g.steps)), -0.1 * rng.integers(0, 2, len(g.steps))) for g in groups]
@@ -110,7 +110,7 @@ episodes = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(episodes, st.integers(0, 9))
-def test_it_is_the_slow_loop_over_each_half(played, seed):
+def test_credit_within_halves_matches_slow_reference(played, seed):
     rng = np.random.default_rng(seed)
     actions = [[str(rng.integers(2)) for _ in saw] for _, saw, _ in played]
     group = make_group(
@@ -143,7 +143,7 @@ def test_it_is_the_slow_loop_over_each_half(played, seed):
 
 
 @pytest.mark.parametrize("beside", ["", "+bipace", "+bigpo", "+gigpo", "+hgpo", "+rloo", "+opid", "+ppo"])
-def test_every_credit_that_compares_is_held_to_the_halves(beside):
+def test_every_relative_credit_is_wrapped_in_within_conditions(beside):
     name = f"complementary{beside}"
     method = get_method(name)().build(WORLD)
     joint = replace(get_method(name)(), advantage="joint").build(WORLD)
@@ -156,7 +156,7 @@ def test_every_credit_that_compares_is_held_to_the_halves(beside):
             assert split == WithinConditions(plain) and split.needs == plain.needs
 
 
-def test_credit_over_the_whole_batch_would_compare_the_halves_after_all():
+def test_batch_relative_credit_is_refused_with_split_advantage():
     for baseline in ("none", "group"):
         with pytest.raises(TacitError, match=r"BatchRelative compares episodes across the whole batch.*--advantage joint"):
             replace(get_method("complementary+reinforce_pp")(), baseline=baseline).build(WORLD)

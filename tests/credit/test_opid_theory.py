@@ -1,4 +1,4 @@
-"""OPID's appendix A on small categoricals: what the skill term is, and what it is not."""
+"""The propositions of OPID's appendix A on small categorical distributions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def skill_loss(p: torch.Tensor, b: torch.Tensor, q: torch.Tensor, weight: float 
 
 @given(logits, logits, logits, st.floats(0.001, 2.0))
 @settings(max_examples=60, deadline=None)
-def test_proposition_1_the_skill_loss_is_a_relative_kl(p, b, q, weight):
+def test_proposition_1_skill_loss_is_a_kl_difference(p, b, q, weight):
     p, b, q = map(distribution, (p, b, q))
     torch.testing.assert_close(skill_loss(p, b, q, weight), weight * (kl(p, q) - kl(p, b)))
 
 
 @given(logits, logits)
 @settings(max_examples=40, deadline=None)
-def test_at_the_behavior_policy_its_value_and_gradient_are_the_reverse_kls(b, q):
+def test_skill_loss_equals_reverse_kl_at_the_behavior_policy(b, q):
     z = torch.tensor(b, dtype=torch.float64, requires_grad=True)
     behavior, teacher = distribution(b), distribution(q)
     ours = skill_loss(z.softmax(-1), behavior, teacher)
@@ -53,7 +53,7 @@ def test_at_the_behavior_policy_its_value_and_gradient_are_the_reverse_kls(b, q)
 
 
 class Categorical:
-    """Scores one token by b without a skill (a prompt of one token) and by q with it (a longer one)."""
+    """Scores a token with b for a one-token prompt (no skill) and with q for a longer one (with skill)."""
 
     def __init__(self, b: torch.Tensor, q: torch.Tensor) -> None:
         self.b, self.q = b.log().numpy(), q.log().numpy()
@@ -65,8 +65,8 @@ class Categorical:
 
 @given(logits, logits)
 @settings(max_examples=20, deadline=None)
-def test_through_our_own_shift_and_surrogate_the_gradient_is_the_reverse_kls(b, q):
-    """Every token drawn as often as b has it, credited by `skill_shifts`, through `ClippedSurrogate` at ρ = 1."""
+def test_skill_shifts_with_clipped_surrogate_give_reverse_kl_gradient(b, q):
+    """Exact expectation over tokens drawn from b, credited by `skill_shifts`, through `ClippedSurrogate` at ρ = 1."""
     z = torch.tensor(b, dtype=torch.float64, requires_grad=True)
     behavior, teacher = distribution(b), distribution(q)
     group = make_group([[1] * len(b)])
@@ -90,7 +90,7 @@ def test_through_our_own_shift_and_surrogate_the_gradient_is_the_reverse_kls(b, 
     torch.testing.assert_close(ours, reverse, atol=1e-9, rtol=1e-7)
 
 
-def test_corollary_1_away_from_it_they_part_by_half_the_fisher_term():
+def test_corollary_1_difference_is_half_the_fisher_term():
     b = torch.tensor([0.3, -0.5, 0.9], dtype=torch.float64)
     q = distribution([1.0, 0.2, -0.7])
     p0 = b.softmax(-1)
@@ -107,7 +107,7 @@ def test_corollary_1_away_from_it_they_part_by_half_the_fisher_term():
 
 @given(logits, logits, logits, st.floats(0.01, 1.0), st.floats(0.01, 1.0))
 @settings(max_examples=40, deadline=None)
-def test_corollary_2_a_matching_penalty_makes_it_the_reverse_kl(p, b, q, weight, beta):
+def test_corollary_2_matching_kl_penalty_gives_reverse_kl(p, b, q, weight, beta):
     p, b, q = map(distribution, (p, b, q))
     regularised = skill_loss(p, b, q, weight) + beta * kl(p, b)
     torch.testing.assert_close(regularised, weight * kl(p, q) + (beta - weight) * kl(p, b))
@@ -116,7 +116,7 @@ def test_corollary_2_a_matching_penalty_makes_it_the_reverse_kl(p, b, q, weight,
 
 @given(logits, logits)
 @settings(max_examples=40, deadline=None)
-def test_corollary_3_under_reward_ties_something_is_still_learned(b, q):
+def test_corollary_3_gradient_is_nonzero_unless_teacher_equals_policy(b, q):
     z = torch.tensor(b, dtype=torch.float64, requires_grad=True)
     behavior, teacher = distribution(b), distribution(q)
     shift = teacher.log() - behavior.log()
@@ -125,7 +125,7 @@ def test_corollary_3_under_reward_ties_something_is_still_learned(b, q):
     assert (gradient.abs().max() < 1e-12) == (float((teacher - behavior).abs().max()) < 1e-12)
 
 
-def test_the_two_token_counterexample():
+def test_two_token_skill_loss_is_minimized_at_a_vertex():
     """The skill loss is linear in p and wants all mass on one token; the reverse KL wants p = q."""
     b, q = torch.tensor([0.5, 0.5], dtype=torch.float64), torch.tensor([0.75, 0.25], dtype=torch.float64)
     at = lambda first: torch.tensor([first, 1 - first], dtype=torch.float64)  # noqa: E731
@@ -137,13 +137,15 @@ def test_the_two_token_counterexample():
     assert min(direct, key=direct.get) == 0.75
 
 
-def test_proposition_3_what_a_wrong_route_costs():
-    """E_route = min(E_ep, E_step) + 1{ẑ ≠ z*} |E_ep − E_step|, and its expectation is bounded by Γ · P(wrong). E is the KL of a
-    wanted distribution from that of a policy told the episode's or the step's skill; `route` says which it is told."""
+def test_proposition_3_bounds_the_cost_of_wrong_routing():
+    """E_route = min(E_ep, E_step) + 1{ẑ ≠ z*} |E_ep − E_step|. The expected excess is at most Γ · P(wrong).
+
+    E is the KL from a target distribution to the policy with the episode's or the step's skill. `route` picks the skill.
+    """
     draw = torch.Generator().manual_seed(0)
     wanted, told_episode, told_step = (torch.randn(200, 4, generator=draw, dtype=torch.float64).softmax(-1) for _ in range(3))
     episode, step = ((wanted * (wanted.log() - q.log())).sum(-1) for q in (told_episode, told_step))
-    critical = step <= episode  # specialisation (Eq. 16) says which teacher is the right one
+    critical = step <= episode  # specialization (Eq. 16): the better teacher
     for share_wrong in (0.0, 0.2, 0.7):
         wrong = torch.rand(200, generator=draw) < share_wrong
         skills = Skills("in all", {t: "now" for t, is_it in enumerate(critical ^ wrong) if is_it})

@@ -1,4 +1,4 @@
-"""Partitions: numbers by hand, fast against slow, and what is refused."""
+"""Partitions and embedders: hand-computed labels, comparison with slow references, refused input."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tacit.credit.partitions import (
 )
 
 
-def test_labels_count_in_order_of_appearance():
+def test_labels_are_numbered_in_order_of_appearance():
     assert by_key(["b", "a", "b", "c", "a"]).tolist() == [0, 1, 0, 2, 1]
     assert by_key([]).tolist() == []
 
 
-def test_the_same_observation_is_its_text_alone():
+def test_same_key_compares_only_the_observation_text():
     group = make_group([[make_step("x", "go"), make_step("y")], [make_step("x", "look")]])
     assert SameKey()([group])[0].tolist() == [0, 1, 0]
 
 
-def test_similar_texts_join_the_first_part_whose_first_member_they_resemble():
+def test_similar_text_joins_the_first_matching_part():
     texts = ["You see a red box 1.", "You see a red box 2.", "Nothing here.", "You see a red bag 3."]
     assert by_similarity(texts, 0.9).tolist() == [0, 0, 1, 2]
     assert by_similarity(texts, 0.8).tolist() == [0, 0, 1, 0]
@@ -39,11 +39,11 @@ def test_similar_texts_join_the_first_part_whose_first_member_they_resemble():
 
 
 @given(st.lists(st.text("ab ", max_size=12), max_size=12), st.sampled_from([0.5, 0.75, 0.95, 1.0]))
-def test_similarity_is_the_slow_loop(texts, threshold):
+def test_similarity_partition_matches_slow_reference(texts, threshold):
     assert by_similarity(texts, threshold).tolist() == slow_similarity(texts, threshold)
 
 
-def test_history_by_hand():
+def test_history_partition_matches_hand_computed_labels():
     #        x y x | x y | y x      last two:  - xy yx - xy - yx
     keys, trajectory_N = list("xyxxyyx"), np.array([0, 0, 0, 1, 1, 2, 2])
     assert by_history(keys, trajectory_N, 1).tolist() == [0, 1, 0, 0, 1, 1, 0]
@@ -53,12 +53,12 @@ def test_history_by_hand():
         by_history(keys, trajectory_N, 0)
 
 
-def test_cosine_clustering_by_hand():
+def test_cosine_clustering_matches_hand_computed_labels():
     def at(degrees):
         return [np.cos(np.radians(degrees)), np.sin(np.radians(degrees))]
 
-    # 1 − cos 20° = 0.060, 1 − cos 30° = 0.134. The second joins and moves the centroid to 10°, so 38° is 28° away: refused at
-    # 0.1; and then 30° is nearer to 38° than to 10°.
+    # 1 − cos 20° = 0.060, 1 − cos 30° = 0.134. The second joins and moves the centroid to 10°. So 38° is 28° away and not
+    # within 0.1. Then 30° is nearer to 38° than to 10°.
     features = np.array([at(0), at(20), at(38), at(30)])
     assert by_cosine(features, 0.1).tolist() == [0, 0, 1, 1]
     assert by_cosine(features, 0.12).tolist() == [0, 0, 0, 0]
@@ -70,19 +70,19 @@ def test_cosine_clustering_by_hand():
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 150), st.integers(2, 24), st.integers(1, 30), st.sampled_from([0.02, 0.1, 0.3, 1.0]), st.integers(0, 999))
-def test_clusters_are_those_of_algorithm_1_in_double_precision(n, width, kinds, epsilon, seed):
+def test_cosine_clustering_matches_algorithm_1_in_double_precision(n, width, kinds, epsilon, seed):
     rng = np.random.default_rng(seed)
     centers = rng.normal(size=(kinds, width))
     features = (centers[rng.integers(kinds, size=n)] + 0.15 * rng.normal(size=(n, width))).astype(np.float32)
     expected = slow_cosine(features, epsilon)
     if _borderline(features, epsilon):
-        return  # a distance equal to the radius up to rounding may fall either way
+        return  # a distance within rounding of the radius may fall on either side
     assert by_cosine(features, epsilon).tolist() == expected
     assert by_cosine(list(features), epsilon).tolist() == expected
 
 
 @given(st.integers(1, 60), st.integers(8, 200), st.integers(1, 12), st.integers(0, 999))
-def test_equal_features_are_together_at_radius_zero(n, width, kinds, seed):
+def test_radius_zero_groups_equal_features(n, width, kinds, seed):
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(kinds, width))[rng.integers(kinds, size=n)]
     assert by_cosine(features, 0.0).tolist() == by_key([row.tobytes() for row in features]).tolist()
@@ -93,39 +93,39 @@ def _borderline(features, epsilon) -> bool:
 
 
 @pytest.mark.parametrize("epsilon", [-0.1, 2.5, float("nan")])
-def test_a_radius_that_is_no_cosine_distance_is_refused(epsilon):
+def test_radius_outside_cosine_range_is_refused(epsilon):
     with pytest.raises(TacitError, match="between 0"):
         by_cosine(np.eye(2), epsilon)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_features_that_are_not_numbers_are_refused_with_their_place(value):
+def test_nan_or_infinite_feature_error_names_the_step(value):
     features = np.ones((70, 4))
     features[60, 2] = value
     with pytest.raises(TacitError, match="step 60 of a group holds NaN or infinite"):
         by_cosine(features, 0.1)
 
 
-def test_a_feature_without_direction_is_refused():
+def test_zero_feature_vector_is_refused():
     with pytest.raises(TacitError, match="all zeros"):
         by_cosine(np.zeros((3, 4)), 0.1)
 
 
 @settings(deadline=None)
 @given(st.lists(st.text("abcdefgh", min_size=1, max_size=30), min_size=1, max_size=8))
-def test_one_axis_per_observation_and_radius_zero_is_the_exact_partition(members):
+def test_identity_embedder_at_radius_zero_is_the_exact_partition(members):
     group = seen(*members)
     (clusters,) = Clusters(Identity(), 0.0)([group], None)
     assert clusters.tolist() == SameKey()([group])[0].tolist()
 
 
-def test_hidden_states_come_with_the_completion():
+def test_hidden_states_are_read_from_completions():
     group = make_group([[make_step("a", hidden=[1, 0]), make_step("b", hidden=[0.99, 0.1])], [make_step("c", hidden=[0, 1])]])
     assert Clusters(ActorHidden(-2), 0.1)([group], None)[0].tolist() == [0, 0, 1]
 
 
 class Recorder:
-    """An encoder that remembers what it was asked."""
+    """An encoder that records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, str]] = []
@@ -135,7 +135,7 @@ class Recorder:
         return np.array([[len(p), 1.0] for p in prompts], np.float32)
 
 
-def test_only_what_is_missing_costs_a_pass():
+def test_only_missing_hidden_states_are_computed():
     encoder = Recorder()
     groups = [make_group([[make_step("a", hidden=[1, 0]), make_step("bb")]]), make_group([[make_step("ccc")]])]
     features = ActorHidden(-2)(groups, encoder)
@@ -147,18 +147,18 @@ def test_only_what_is_missing_costs_a_pass():
         ActorHidden(-2)(groups, None)
 
 
-def test_ngrams_know_the_words():
+def test_hashed_ngrams_are_closer_for_similar_texts():
     embed = HashNgram()
     a, b, c = embed.texts(["You see a mug 1.", "You see a mug 2.", "go to fridge"])
     cosine = lambda u, v: u @ v / np.linalg.norm(u) / np.linalg.norm(v)  # noqa: E731
     assert cosine(a, b) > 0.75 > 0.2 > cosine(a, c)
     assert embed.texts([""])[0].any(), "no text is without a direction"
-    # "ab" with its ends marked: ..a .ab ab. b..  -> four trigrams, in the buckets crc32 says
+    # "ab" with padding: ..a .ab ab. b..  -> four trigrams, in their crc32 buckets
     assert embed.texts(["ab"])[0].sum() == 4
     assert np.flatnonzero(embed.texts(["ab"])[0]).tolist() == [37, 154, 560, 1006]
 
 
-def test_each_text_is_encoded_once_by_whatever_was_handed_in():
+def test_sentence_encoder_encodes_each_text_once():
     asked = []
 
     def encode(texts):
@@ -178,12 +178,12 @@ def test_each_text_is_encoded_once_by_whatever_was_handed_in():
         SentenceEncoder()(groups)
 
 
-def test_the_median_counts_every_cluster_of_every_group():
+def test_median_cluster_size_covers_all_groups():
     assert median_cluster_size([np.array([0, 0, 0, 1]), np.array([0, 0])]) == 2.0
     assert median_cluster_size([]) == 0.0
 
 
-def test_the_radius_search_finds_a_healthy_median():
+def test_radius_search_reaches_target_median_size():
     rng = np.random.default_rng(0)
     groups = []
     for _ in range(3):
@@ -195,13 +195,13 @@ def test_the_radius_search_finds_a_healthy_median():
 
 
 def kinds_apart(distance: float) -> np.ndarray:
-    """Ten kinds of six equal steps, every two kinds at this cosine distance: (1, a eₖ) with a² / (1 + a²) = distance."""
+    """Ten kinds of six equal steps; any two kinds have this cosine distance: (1, a eₖ) with a² / (1 + a²) = distance."""
     a = (distance / (1 - distance)) ** 0.5
     return np.repeat(np.concatenate([np.ones((10, 1)), a * np.eye(10)], axis=1), 6, axis=0)
 
 
 def members_apart(distance: float) -> np.ndarray:
-    """Ten kinds at right angles, the six members of each at this distance from one another."""
+    """Ten orthogonal kinds with six members each; members of a kind have this cosine distance."""
     a = (distance / (1 - distance)) ** 0.5
     return np.concatenate([np.repeat(np.eye(10), 6, axis=0), a * np.eye(60)], axis=1)
 
@@ -209,15 +209,15 @@ def members_apart(distance: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("features", "radius", "probes"),
     [
-        (kinds_apart(0.5), 0.21, 1),  # the middle of 0.02 and 0.40 will do
-        (kinds_apart(0.10), 0.0675, 3),  # 0.21 and 0.115 put all in one
-        (kinds_apart(0.03), 0.0259375, 6),  # as many as the paper needs
-        (members_apart(0.30), 0.305, 2),  # 0.21 leaves all alone
-        (kinds_apart(0.01), 0.000625, 7),  # all six put all in one: the middle of 0.02 / 1024 and 0.02, by powers, does not
+        (kinds_apart(0.5), 0.21, 1),  # the middle of 0.02 and 0.40 is good enough
+        (kinds_apart(0.10), 0.0675, 3),  # 0.21 and 0.115 give a single cluster
+        (kinds_apart(0.03), 0.0259375, 6),  # as many probes as in the paper
+        (members_apart(0.30), 0.305, 2),  # 0.21 gives only singletons
+        (kinds_apart(0.01), 0.000625, 7),  # all six give one cluster; the geometric mean of 0.02 / 1024 and 0.02 does not
         (kinds_apart(0.0005), 0.02 / 2**7.5, 8),
     ],
 )
-def test_the_radius_is_halved_towards_the_target_and_no_further(features, radius, probes, monkeypatch):
+def test_radius_search_bisects_until_the_target(features, radius, probes, monkeypatch):
     tried = []
     monkeypatch.setattr(
         "tacit.credit.geometry.by_cosine", lambda rows, epsilon: tried.append(epsilon) or by_cosine(rows, epsilon)
@@ -226,7 +226,7 @@ def test_the_radius_is_halved_towards_the_target_and_no_further(features, radius
     assert len(tried) == probes and tried[-1] == pytest.approx(radius)
 
 
-def test_without_a_good_radius_the_least_bad_is_taken():
+def test_radius_search_falls_back_to_the_closest_radius():
     apart = np.eye(16)  # every distance is 1, beyond any radius of the search
     epsilon, median = search_radius([apart])
     assert median == 1.0 and epsilon == pytest.approx(0.21), "all probes miss alike, so the first one stays"

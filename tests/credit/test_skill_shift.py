@@ -1,4 +1,4 @@
-"""The skill shift by hand, in its limits, and against a pass for each row by itself."""
+"""Skill shift and RLSD modulation: hand-computed values and limit cases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scores:
 
 @dataclass
 class Teaching:
-    """Adds that many tokens to the prompt of each flat step; None: no skill; a tuple: several, each by itself."""
+    """Adds this many tokens to the prompt of each flat step. None: no skill. A tuple: several separate prompts."""
 
     longer: list = field(default_factory=list)
 
@@ -51,36 +51,36 @@ def credit(group, teaching, scorer=None, **settings):
     return term([group], [Rewards.zeros(group)], scorer or Scores(), IterationInfo())
 
 
-def test_by_hand():
+def test_skill_shift_matches_hand_computed_values():
     group = make_group([[2, 1], [1]])  # prompts of one token; tokens 0 1, 1 and 10
     given = credit(group, Teaching([2, None, 1]), weight=0.5)
-    # two more tokens of prompt: −(3 − 1) · (token + 1) / 10 for tokens 0 and 1; nothing; −(2 − 1) · 11 / 10
+    # two more prompt tokens: −(3 − 1) · (token + 1) / 10 for tokens 0 and 1; no skill; −(2 − 1) · 11 / 10
     np.testing.assert_allclose(given[0].tokens_T, 0.5 * np.array([-0.2, -0.4, 0.0, -1.1]))
     assert given.metrics["skill_shift/told"] == 3 / 4
     assert given.metrics["skill_shift/magnitude"] == pytest.approx((0.2 + 0.4 + 1.1) / 3)
     assert given.marks[0]["skill_shift"] == pytest.approx([-0.6, 0.0, -1.1])
 
 
-def test_a_skill_that_changes_nothing_is_exactly_zero_and_costs_no_pass():
+def test_unchanged_prompt_has_zero_shift_and_is_not_scored():
     scorer = Scores()
     given = credit(make_group([[3], [2]]), Teaching([0, 0]), scorer)
     assert not given[0].tokens_T.any() and scorer.rows == 0
 
 
-def test_two_lessons_of_one_step_add_up():
+def test_shifts_of_two_lessons_are_summed():
     group = make_group([[2]])
     both = credit(group, Teaching([(1, 3)]), weight=1.0)[0].tokens_T
     one, other = (credit(group, Teaching([n]), weight=1.0)[0].tokens_T for n in (1, 3))
     np.testing.assert_allclose(both, one + other)
 
 
-def test_the_plain_prompt_is_scored_once_for_all_its_lessons():
+def test_plain_prompt_is_scored_once_for_all_lessons():
     scorer = Scores()
     credit(make_group([[2]]), Teaching([(1, 2, 3)]), scorer)
     assert scorer.rows == 4
 
 
-def test_normalised_over_the_tokens_that_have_a_skill_and_clipped():
+def test_shift_is_normalized_over_tokens_with_skill_then_clipped():
     group = make_group([[2], [1], [1]])
     given = credit(group, Teaching([2, 1, None]), weight=1.0, normalise=True)[0].tokens_T
     raw = np.array([-0.2, -0.4, -1.1])
@@ -91,25 +91,25 @@ def test_normalised_over_the_tokens_that_have_a_skill_and_clipped():
     np.testing.assert_allclose(both, np.clip(given, -0.3, 0.3)), "first the one, then the other"
 
 
-def test_completions_without_tokens_are_left_alone():
+def test_empty_completions_get_no_shift():
     group = make_group([[0, 2]])
     np.testing.assert_allclose(credit(group, Teaching([1, 1]), weight=1.0)[0].tokens_T, [-0.2, -0.3])
 
 
-def test_several_groups_keep_apart():
+def test_shifts_of_several_groups_stay_separate():
     groups = [make_group([[1]]), make_group([[2], [1]])]
     shifts = skill_shifts(groups, [Teaching([1]).prompts(groups[0], None), Teaching([2, 3]).prompts(groups[1], None)], Scores())
     assert [len(shift) for shift in shifts] == [1, 3]
     np.testing.assert_allclose(shifts[1], [-0.2, -0.4, -3.3])
 
 
-def test_rlsd_by_hand():
+def test_rlsd_modulation_matches_hand_computed_values():
     advantage, ahead = np.array([2.0, 2.0, -2.0, -2.0, 0.0]), np.array([0.1, -5.0, 0.1, -5.0, 3.0])
     factors = np.array([np.exp(0.1), 0.8, np.exp(-0.1), 1.2, 1.0])
     np.testing.assert_allclose(modulate(advantage, ahead, 0.5, 0.2), advantage * (0.5 + 0.5 * factors))
 
 
-def test_rlsd_keeps_signs_and_a_teacher_that_is_the_student_changes_nothing():
+def test_rlsd_keeps_signs_and_is_identity_without_shift():
     group = make_group([[2], [2]], success=[True, False])
 
     def episode(groups, rewards, policy, moment):
@@ -123,7 +123,7 @@ def test_rlsd_keeps_signs_and_a_teacher_that_is_the_student_changes_nothing():
 
     np.testing.assert_array_equal(given([0, 0]), [1.0, 1.0, -1.0, -1.0])
     assert (np.sign(given([3, 3])) == [1, 1, -1, -1]).all() and (given([3, 3]) != given([0, 0])).any()
-    np.testing.assert_array_equal(given([3, 3], iteration=11), given([0, 0]))  # by then the teacher has no say
+    np.testing.assert_array_equal(given([3, 3], iteration=11), given([0, 0]))  # after iteration 10 the teacher has no effect
     first, later = given([3, 3])[0] - 1.0, given([3, 3], iteration=4)[0] - 1.0
     assert first == pytest.approx(0.5 * (np.exp(-0.3) - 1), abs=1e-9) or first == pytest.approx(-0.5 * 0.2)
     assert later == pytest.approx(0.7 * first), "three tenths of the way are behind"

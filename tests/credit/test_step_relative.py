@@ -1,4 +1,4 @@
-"""Step-level estimators: numbers by hand, fast against slow, limit cases."""
+"""Step-level estimators: hand-computed values, comparison with slow references, limit cases."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def columns(rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(returns, float), np.unique(part, return_inverse=True)[1], np.unique(key, return_inverse=True)[1]
 
 
-def test_within_a_part_by_hand():
+def test_cluster_relative_matches_hand_computed_values():
     returns_N, cluster_N = np.array([1.0, 3.0, 5.0, 5.0, 9.0]), np.array([0, 0, 1, 1, 2])
     assert cluster_relative(returns_N, cluster_N, None).tolist() == [-1, 1, 0, 0, 0]
     np.testing.assert_allclose(cluster_relative(returns_N, cluster_N, "population", 0.0), [-1, 1, 0, 0, 0])
@@ -58,31 +58,31 @@ def test_within_a_part_by_hand():
 
 
 @given(records, st.sampled_from(["population", "sample", None]))
-def test_within_parts_is_the_slow_loop(rows, std):
+def test_cluster_relative_matches_slow_reference(rows, std):
     returns_N, cluster_N, _ = columns(rows)
     expected = slow_cluster_relative(returns_N.tolist(), cluster_N.tolist(), std)
     np.testing.assert_allclose(cluster_relative(returns_N, cluster_N, std), expected, atol=1e-9)
 
 
 def test_step_credit_uses_discounted_returns():
-    # two members saw x first; returns 0.5·10 and 0.5·0; y and z were seen once
+    # both members saw x first; returns 0.5·10 and 0.5·0; y and z occur once
     group = seen("xy", "xz")
     (credit,) = StepRelative(gamma=0.5, std=None, weight=2.0)([group], [outcomes(group, [10, 0])])
     assert values_of(credit) == [5.0, 0.0, -5.0, 0.0]
-    # nobody did the same on x, so the others are left out: 5 − 0 and 0 − 5; on y all did the same, and Q̂ is V̂
+    # on x the actions differ, so leave-one-out: 5 − 0 and 0 − 5; on y all actions are equal, so Q̂ is V̂
     group = make_group([[make_step("x", did), make_step("y")] for did in ("left", "right")])
     (credit,) = ActionPeers(gamma=0.5, weight=2.0)([group], [outcomes(group, [10, 0])])
     assert values_of(credit) == [10.0, 0.0, -10.0, 0.0]
 
 
-def test_a_local_penalty_enters_its_own_step_alone():
+def test_local_penalty_affects_only_its_own_step():
     group = seen("xy", "xy")
     rewards = outcomes(group, [1, 1]) + Rewards.local(group, np.array([0, -0.5, 0, 0]))
     (credit,) = StepRelative(gamma=1.0, std=None)([group], [rewards])
     assert values_of(credit) == [0.0, -0.25, 0.0, 0.25]
 
 
-def test_pace_by_hand():
+def test_pace_matches_hand_computed_values():
     # cluster of four: action a twice (10, 6), b once (4), c once (0); mean 5
     returns_N, cluster_N, key_N = np.array([10.0, 6.0, 4.0, 0.0]), np.zeros(4, int), np.array([0, 0, 1, 2])
     values_N, branch_N = action_peers(returns_N, cluster_N, key_N, "q")
@@ -94,7 +94,7 @@ def test_pace_by_hand():
 
 
 @given(records, st.sampled_from(["q", "difference"]))
-def test_pace_is_the_slow_loop(rows, form):
+def test_pace_matches_slow_reference(rows, form):
     returns_N, cluster_N, key_N = columns(rows)
     values_N, branch_N = action_peers(returns_N, cluster_N, key_N, form)
     expected, branches = slow_pace(returns_N.tolist(), cluster_N.tolist(), key_N.tolist(), form)
@@ -104,14 +104,14 @@ def test_pace_is_the_slow_loop(rows, form):
 
 
 @pytest.mark.parametrize("form", ["q", "difference"])
-def test_singletons_give_zero(form):
+def test_singleton_clusters_get_zero_credit(form):
     values_N, branch_N = action_peers(np.array([3.0, 8.0]), np.array([0, 1]), np.array([0, 0]), form)
     assert values_N.tolist() == [0.0, 0.0] and branch_N.tolist() == [ZERO, ZERO]
     group = seen("ab", "cd")
     assert values_of(StepRelative()([group], [outcomes(group, [10, 0])])[0]) == [0.0] * 4
 
 
-def test_a_cluster_of_one_action_falls_back():
+def test_cluster_with_one_action_uses_leave_one_out_in_difference_form():
     returns_N, cluster_N, key_N = np.array([9.0, 3.0, 0.0]), np.zeros(3, int), np.zeros(3, int)
     values_N, branch_N = action_peers(returns_N, cluster_N, key_N, "difference")
     np.testing.assert_allclose(values_N, [7.5, -1.5, -6.0])
@@ -120,7 +120,7 @@ def test_a_cluster_of_one_action_falls_back():
     assert values_N.tolist() == [0.0] * 3 and branch_N.tolist() == [PACE] * 3, "Q̂ is V̂: the action explains nothing"
 
 
-def test_action_keys():
+def test_action_keys_use_the_action_or_the_first_tokens():
     steps = [
         make_step("s", "go left", tokens=[1, 2, 3]),
         make_step("s", "go left", tokens=[1, 2, 4]),
@@ -133,7 +133,7 @@ def test_action_keys():
     assert action_keys(steps, "tokens", 8).tolist() == [0, 1, 2, 0, 0]
 
 
-def test_action_values_by_hand():
+def test_action_values_match_hand_computed_values():
     returns_N, cluster_N, key_N = np.array([10.0, 6.0, 4.0, 0.0, 3.0]), np.array([0, 0, 0, 0, 1]), np.array([0, 0, 1, 2, 0])
     q_N, v_N = action_values(returns_N, cluster_N, key_N)
     assert q_N.tolist() == [8.0, 8.0, 4.0, 0.0, 3.0] and v_N.tolist() == [5.0] * 4 + [3.0]
@@ -141,13 +141,13 @@ def test_action_values_by_hand():
 
 
 def told(saw: str, block: str, before: str = "", did: str = "act"):
-    """A step that saw one thing and was told more."""
+    """A step whose prompt has more than its observation: a state block and history."""
     step = make_step(saw, did)
     return replace(step, prompt=Prompt("task", f"{block} | {saw}", history=(before,) if before else ()))
 
 
-def test_steps_may_be_the_same_in_more_than_what_they_saw():
-    """The same shelf before and after the knife was found: one observation, two states; and one state reached in two ways."""
+def test_key_can_be_observation_state_or_prompt():
+    """Three steps with one observation, two states (before and after the knife is found) and three prompts."""
     group = make_group([[told("shelf", "no knife"), told("shelf", "knife"), told("shelf", "knife", "opened a drawer")]])
     parts = {key: SameKey(key)([group])[0].tolist() for key in ("observation", "state", "prompt")}
     assert parts == {"observation": [0, 0, 0], "state": [0, 1, 1], "prompt": [0, 1, 2]}
@@ -159,8 +159,8 @@ def test_steps_may_be_the_same_in_more_than_what_they_saw():
     assert not np.array_equal(near[0], near[1]) and np.array_equal(near[1], near[2])
 
 
-def test_identity_with_pace_is_pace_on_exact_observations():
-    """The two halves of the idea apart: GiGPO's parts, PACE's credit. Bit for bit, whatever the radius below 1."""
+def test_pace_on_identity_clusters_equals_pace_on_exact_observations():
+    """GiGPO's parts with PACE's credit, bit for bit for any radius below 1."""
     rng = np.random.default_rng(3)
     members = [[make_step("xyz"[rng.integers(3)], "lr"[rng.integers(2)]) for _ in range(6)] for _ in range(5)]
     group = make_group(members)
@@ -175,7 +175,7 @@ def test_identity_with_pace_is_pace_on_exact_observations():
         assert values_of(state_only) != values_of(exact)
 
 
-def test_action_peers_may_be_divided_by_the_deviation():
+def test_action_peers_can_be_divided_by_the_std():
     group = make_group([[make_step("s", did)] for did in "aabb"])
     rewards = outcomes(group, [10, 6, 4, 0])
     (plain,) = ActionPeers()([group], [rewards])
@@ -189,7 +189,7 @@ members_seen = st.lists(st.text("xyz", min_size=1, max_size=6), min_size=1, max_
 
 @settings(deadline=None)
 @given(members_seen, st.integers(1, 4), st.sampled_from([0.0, 1.0, 2.0]), st.integers(0, 99))
-def test_hgpo_is_the_slow_loop(members, depth, alpha, seed):
+def test_hgpo_matches_slow_reference(members, depth, alpha, seed):
     group = seen(*members)
     rewards = outcomes(group, np.random.default_rng(seed).integers(0, 2, len(members)) * 10.0)
     (credit,) = HistoryHierarchy(depth, alpha)([group], [rewards])
@@ -197,7 +197,7 @@ def test_hgpo_is_the_slow_loop(members, depth, alpha, seed):
     np.testing.assert_allclose(values_of(credit), expected, atol=1e-9)
 
 
-def test_hgpo_by_hand():
+def test_hgpo_matches_hand_computed_values():
     # last step: xz twice (1, 0), z three times (1, 0, 0.5 with γ): depth 2 weighs 3, depth 1 weighs 2
     group = seen("xz", "xz", "yz")
     rewards = Rewards.per_step(group, np.array([0, 1.0, 0, 0, 0, 0.5]))
@@ -208,7 +208,7 @@ def test_hgpo_by_hand():
     np.testing.assert_array_equal(values_of(whole), values_of(credit), err_msg="no history here is longer than 2")
 
 
-def test_hgpo_with_one_level_is_gigpos_step_term_and_base_is_level_zero():
+def test_hgpo_with_depth_one_is_gigpo_step_credit():
     group = seen("xyx", "xy", "zy")
     rewards = outcomes(group, [10, 0, 10])
     (one,) = HistoryHierarchy(depth=1)([group], [rewards])
@@ -219,7 +219,7 @@ def test_hgpo_with_one_level_is_gigpos_step_term_and_base_is_level_zero():
     has_peers = np.array([abs(v) > 0 for v in values_of(gigpo)])
     expected = (episode + 2 * np.array(values_of(gigpo))) / np.where(has_peers, 3, 1)
     np.testing.assert_allclose(values_of(based), expected, atol=1e-12)
-    # episodes that are worth the same say nothing, and level zero drops out
+    # with equal outcomes, level zero drops out
     group = seen("xy", "xy")
     rewards = Rewards.per_step(group, np.array([1.0, 0.0, 0.0, 1.0]))
     (based,), (plain,) = HistoryHierarchy(1, base=True)([group], [rewards]), HistoryHierarchy(1)([group], [rewards])
@@ -228,7 +228,7 @@ def test_hgpo_with_one_level_is_gigpos_step_term_and_base_is_level_zero():
 
 @settings(deadline=None)
 @given(members_seen, st.integers(0, 99))
-def test_one_axis_per_observation_and_radius_zero_is_gigpo_bit_for_bit(members, seed):
+def test_identity_clusters_at_radius_zero_are_gigpo_bit_for_bit(members, seed):
     group = seen(*members)
     rewards = outcomes(group, np.random.default_rng(seed).random(len(members)))
     (gigpo,) = StepRelative(SameKey())([group], [rewards])
@@ -247,7 +247,7 @@ def test_weight_zero_is_grpo(term):
     assert any(values_of(weighed)), "or the weight would not matter"
 
 
-def test_terms_explain_themselves():
+def test_step_credit_reports_marks_and_partition_metrics():
     groups = [seen("xy", "xz"), seen("q")]
     rewards = [outcomes(groups[0], [1, 0]), outcomes(groups[1], [1])]
     done = StepRelative(std=None)(groups, rewards)
@@ -262,7 +262,7 @@ def test_terms_explain_themselves():
     assert done.metrics["step_credit_seconds"] > 0
 
 
-def test_pace_says_what_each_step_was_worth_and_why():
+def test_pace_marks_contain_return_q_v_and_branch():
     group = make_group([[make_step("s", did)] for did in "aabb"] + [[make_step("t", "a")]])
     (marks,) = ActionPeers()([group], [outcomes(group, [10, 6, 4, 0, 1])]).marks
     assert marks["return"].tolist() == [10, 6, 4, 0, 1] and marks["v"].tolist() == [5, 5, 5, 5, 1]
@@ -271,7 +271,7 @@ def test_pace_says_what_each_step_was_worth_and_why():
     assert [BRANCHES[b] for b in (ZERO, LEAVE_ONE_OUT, PACE)] == ["zero", "leave one out", "PACE"]
 
 
-def test_pace_metrics_by_hand():
+def test_pace_metrics_match_hand_computed_values():
     parts, keys = [np.array([0, 0, 0, 1, 2, 2])], [np.array([0, 0, 1, 0, 2, 2])]
     branches = [action_peers(np.arange(6.0), parts[0], keys[0], "q")[1]]
     told = pace_metrics(parts, keys, branches, [np.array([True, True, True, False, True, True])])
@@ -281,7 +281,7 @@ def test_pace_metrics_by_hand():
     assert partition_metrics([]) == pace_metrics([], [], [], []) == {}
 
 
-def test_no_groups_and_empty_groups():
+def test_no_groups_and_empty_groups_give_no_credit():
     empty = make_group([])
     for term in (StepRelative(), ActionPeers(), ActionPeers(std="sample"), HistoryHierarchy(), HistoryHierarchy(base=True)):
         assert list(term([], [])) == []

@@ -1,4 +1,4 @@
-"""The distillation losses on a handful of tokens: by hand, in their limits, and against plain sums over a vocabulary."""
+"""Distillation losses on a few tokens: hand-computed values, limit cases, explicit sums over a vocabulary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plain_kl(p, q):
 
 
 @pytest.mark.parametrize("row", [0, 1])
-def test_divergences_are_what_their_names_say(row):
+def test_divergences_match_explicit_sums(row):
     p, q = P[row], Q[row]
     between = lambda kind, **more: float(Divergence(kind, **more).between(p.log()[None], q.log()[None]))  # noqa: E731
     assert between("forward") == pytest.approx(plain_kl(q, p))
@@ -35,7 +35,7 @@ def test_divergences_are_what_their_names_say(row):
 
 
 @pytest.mark.parametrize("support", ["student", "teacher"])
-def test_top_k_renormalises_over_the_tokens_it_keeps(support):
+def test_top_k_renormalizes_over_kept_tokens(support):
     p, q = P[0], Q[0]
     kept = [0, 1] if support == "student" else [1, 2]
     a, b = p[kept] / p[kept].sum(), q[kept] / q[kept].sum()
@@ -43,14 +43,14 @@ def test_top_k_renormalises_over_the_tokens_it_keeps(support):
     assert got == pytest.approx(plain_kl(a, b))
 
 
-def test_top_k_of_the_whole_vocabulary_is_the_whole_vocabulary():
+def test_top_k_of_full_vocabulary_equals_no_top_k():
     whole = Divergence("reverse").between(P.log(), Q.log())
     torch.testing.assert_close(Divergence("reverse", top_k=3).between(P.log(), Q.log()), whole)
     torch.testing.assert_close(Divergence("reverse", top_k=99).between(P.log(), Q.log()), whole)
 
 
 @pytest.mark.parametrize("kind", ["forward", "reverse", "jsd"])
-def test_a_teacher_that_is_the_student_gives_no_gradient(kind):
+def test_divergence_gradient_is_zero_if_teacher_equals_student(kind):
     z = torch.tensor([[0.4, -0.2, 1.1]], dtype=torch.float64, requires_grad=True)
     same = z.detach().log_softmax(-1)
     for top_k in (0, 2):
@@ -59,8 +59,8 @@ def test_a_teacher_that_is_the_student_gives_no_gradient(kind):
         assert abs(value.item()) < 1e-12 and float(gradient.abs().max()) < 1e-12
 
 
-def test_the_sampled_token_estimates_the_reverse_kl():
-    """Averaged over what p would write, value and gradient are those of the KL."""
+def test_sampled_reverse_kl_gradient_is_unbiased():
+    """The gradient, averaged over samples from p, is that of the reverse KL."""
     z = torch.tensor([0.4, -0.2, 1.1], dtype=torch.float64, requires_grad=True)
     q = torch.tensor([0.1, 0.6, 0.3], dtype=torch.float64)
     p = z.detach().softmax(-1)
@@ -74,18 +74,18 @@ def test_the_sampled_token_estimates_the_reverse_kl():
     torch.testing.assert_close(total, expected)
 
 
-def test_sampled_and_k3_are_still_where_teacher_and_student_agree():
+def test_sampled_and_k3_vanish_if_teacher_equals_student():
     for term in (SampledReverseKL(), SkillK3()):
         value, gradient = loss_and_gradient(term, taught([-0.7, -1.3], [-0.7, -1.3]))
         assert value == pytest.approx(0.0, abs=1e-12) and gradient == pytest.approx([0.0, 0.0], abs=1e-12)
 
 
-def test_k3_by_hand():
+def test_k3_matches_hand_computed_value():
     value, _ = loss_and_gradient(SkillK3(weight=2.0), taught([-1.0], [-0.4], behavior=[-1.2]))
     assert value == pytest.approx(2.0 * math.exp(0.2) * (math.exp(0.6) - 1 - 0.6))
 
 
-def test_the_ratio_of_k3_is_part_of_its_gradient_and_neither_factor_overflows():
+def test_k3_gradient_includes_ratio_and_exponents_are_clamped():
     """d/dx of e^(x − b) (e^(q − x) − 1 + x − q) = ρ (k3 + 1 − e^(q − x))"""
     value, gradient = loss_and_gradient(SkillK3(weight=1.0), taught([-1.0], [-0.4], behavior=[-1.2]))
     ratio = math.exp(0.2)
@@ -96,7 +96,7 @@ def test_the_ratio_of_k3_is_part_of_its_gradient_and_neither_factor_overflows():
     assert near == pytest.approx(math.exp(10.0) * (math.exp(-1.0) - 1 + 1))
 
 
-def test_the_gate_by_hand_and_what_it_leaves_where_they_agree():
+def test_gated_likelihood_matches_hand_computed_values():
     value, gradient = loss_and_gradient(GatedLikelihood(weight=0.1, beta=5.0), taught([-1.0], [-0.8]))
     gate = 1 / (1 + math.exp(-5 * 0.2))
     assert value == pytest.approx(0.1 * gate * 0.2) and gradient == pytest.approx([-0.1 * gate])

@@ -1,4 +1,4 @@
-"""Losses on a handful of tokens: numbers by hand, gradients, and sums that do not mind being cut up."""
+"""Policy losses on a few tokens: hand-computed values, gradients, and invariance to micro-batching."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def loss_and_gradient(term, seen):
 
 
 def of_ratios(ratios, advantages, lengths=None, **more):
-    """Tokens whose ratio to the behavior policy is given."""
+    """A view of tokens with these ratios to the behavior policy."""
     return view([math.log(r) for r in ratios], [0.0] * len(ratios), advantages, lengths, **more)
 
 
-def test_means_over_tokens_and_over_rows():
+def test_mean_over_tokens_and_over_rows():
     seen = view([0.0] * 3, lengths=[1, 2])
     values = torch.tensor([6.0, 3.0, 9.0], dtype=torch.float64)
     assert mean_over(values, seen).item() == 6.0
@@ -81,27 +81,27 @@ def test_means_over_tokens_and_over_rows():
     ("ratio", "advantage", "gain", "slope"),
     [
         (1.1, 2.0, 2.2, 2.2),  # inside: ρA, gradient ρA
-        (1.5, 2.0, 2.4, 0.0),  # too high and good: clipped, no gradient
-        (0.5, 2.0, 1.0, 1.0),  # low and good: the way back is open
-        (0.5, -2.0, -1.6, 0.0),  # too low and bad: clipped
-        (1.5, -2.0, -3.0, -3.0),  # high and bad: pushed down
+        (1.5, 2.0, 2.4, 0.0),  # above the range, A > 0: clipped, no gradient
+        (0.5, 2.0, 1.0, 1.0),  # below the range, A > 0: not clipped
+        (0.5, -2.0, -1.6, 0.0),  # below the range, A < 0: clipped
+        (1.5, -2.0, -3.0, -3.0),  # above the range, A < 0: not clipped
     ],
 )
-def test_the_clip_by_hand(ratio, advantage, gain, slope):
+def test_clipped_surrogate_matches_hand_computed_values(ratio, advantage, gain, slope):
     loss, gradient = loss_and_gradient(ClippedSurrogate(), of_ratios([ratio], [advantage]))
     assert loss == pytest.approx(-gain) and gradient == pytest.approx([-slope])
 
 
-def test_clip_higher_leaves_more_room_above():
+def test_clip_higher_raises_the_upper_bound():
     seen = of_ratios([1.25], [1.0])
     assert loss_and_gradient(ClippedSurrogate(0.2, 0.28), seen) == (pytest.approx(-1.25), pytest.approx([-1.25]))
     assert loss_and_gradient(ClippedSurrogate(0.2, 0.2), seen) == (pytest.approx(-1.2), [0.0])
 
 
-def test_dual_clip_bounds_what_one_bad_token_costs():
+def test_dual_clip_bounds_loss_of_negative_advantages():
     seen = of_ratios([10.0, 2.0, 10.0], [-1.0, -1.0, 1.0])
     loss, gradient = loss_and_gradient(ClippedSurrogate(dual=3.0), seen)
-    # −max(−10, −3), −max(−2, −3), and the good token as ever
+    # −max(−10, −3), −max(−2, −3), and the token with A > 0 unchanged
     assert loss == pytest.approx((3.0 + 2.0 - 1.2) / 3)
     assert gradient == pytest.approx([0.0, 2.0 / 3, 0.0])
 
@@ -109,31 +109,31 @@ def test_dual_clip_bounds_what_one_bad_token_costs():
 @pytest.mark.parametrize(
     "term", [ClippedSurrogate(), ClippedSurrogate(dual=3.0), ClippedSurrogate(ratio="sequence"), ClippedWeight()]
 )
-def test_on_policy_it_is_the_policy_gradient(term):
+def test_surrogate_gradient_is_policy_gradient_on_policy(term):
     """At ratio 1 the gradient is −A ∇log π, averaged."""
     advantages = [1.0, -2.0, 0.5]
     _, gradient = loss_and_gradient(term, view([-0.3, -1.0, -2.0], advantages=advantages, lengths=[1, 2]))
     assert gradient == pytest.approx([-a / 3 for a in advantages])
 
 
-def test_over_rows_every_step_has_one_vote():
+def test_over_rows_weights_every_step_equally():
     _, gradient = loss_and_gradient(ClippedSurrogate(over="rows"), view([-1.0] * 4, lengths=[1, 3]))
     assert gradient == pytest.approx([-1 / 2, -1 / 6, -1 / 6, -1 / 6])
 
 
-def test_sequence_ratio_is_gspo():
+def test_sequence_ratio_matches_gspo_by_hand():
     """s = exp(mean log ρ) per row: √(1.2 · 0.9) and 0.5; the gradient of each row is −A s / |y| for each of its tokens."""
     term = ClippedSurrogate(0.2, 0.2, ratio="sequence", over="rows")
     seen = of_ratios([1.2, 0.9, 0.5], [2.0, 2.0, -1.0], lengths=[2, 1])
     loss, gradient = loss_and_gradient(term, seen)
     s = math.sqrt(1.2 * 0.9)
-    # the second row is too low and bad: clipped at 0.8, no gradient
+    # the second row is below the range with A < 0: clipped at 0.8, no gradient
     assert loss == pytest.approx(-(2 * s - 0.8) / 2)
     assert gradient == pytest.approx([-2 * s / 2 / 2, -2 * s / 2 / 2, 0.0])
 
 
-def test_the_sequence_ratio_has_gspos_own_gradient():
-    """The same as differentiating the sequence ratio itself, where advantages are equal within a row."""
+def test_sequence_ratio_gradient_matches_direct_gspo_gradient():
+    """Equals the derivative of the sequence ratio itself if advantages are equal within a row."""
     seen = of_ratios([1.2, 0.9, 1.1], [2.0, 2.0, -1.0], lengths=[2, 1])
     _, gradient = loss_and_gradient(ClippedSurrogate(0.2, 0.2, ratio="sequence", over="rows"), seen)
     ratio_R = (row_sums(seen.logprobs_T - seen.behavior_T, seen) / seen.lengths_R).exp()
@@ -143,7 +143,7 @@ def test_the_sequence_ratio_has_gspos_own_gradient():
     assert gradient == pytest.approx(plain.tolist())
 
 
-def test_statistics_of_the_surrogate_are_sums_over_tokens():
+def test_surrogate_statistics_are_sums_over_tokens():
     _, stats = ClippedSurrogate()(of_ratios([1.5, 1.5, 0.5, 1.0], [1.0, -1.0, -1.0, 1.0]))
     assert stats["ratio"].item() == pytest.approx(4.5) and stats["ratio_max"].item() == pytest.approx(1.5)
     assert stats["clipped"].item() == 2
@@ -154,19 +154,19 @@ def test_statistics_of_the_surrogate_are_sums_over_tokens():
 
 @pytest.mark.parametrize(("ratio", "weight"), [(0.5, 0.9), (1.05, 1.05), (2.0, 1.1)])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
-def test_clipped_weight_keeps_every_gradient(ratio, weight, advantage):
-    """The weight is clipped and constant: gradient −clip(ρ) A, never zero."""
+def test_clipped_weight_never_zeroes_the_gradient(ratio, weight, advantage):
+    """The clipped weight is a constant, so the gradient is −clip(ρ) A and never zero."""
     loss, gradient = loss_and_gradient(ClippedWeight(0.1, 0.1), of_ratios([ratio], [advantage]))
     assert gradient == pytest.approx([-weight * advantage])
     assert loss == pytest.approx(-weight * advantage * math.log(ratio))
 
 
-def test_the_two_bounds_of_a_weight_are_its_own():
+def test_cispo_lower_and_upper_bound_are_independent():
     _, gradient = loss_and_gradient(ClippedWeight(0.3, 0.1), of_ratios([0.5, 2.0], [1.0, 1.0]))
     assert gradient == pytest.approx([-0.7 / 2, -1.1 / 2])
 
 
-def test_reference_kl_by_hand():
+def test_reference_kl_matches_hand_computed_value():
     # d = log 2 and −log 2: exp(d) − d − 1
     seen = view([-1.0, -1.0], tokens={"reference": torch.tensor([-1.0 + math.log(2), -1.0 - math.log(2)])})
     loss, _ = loss_and_gradient(ReferenceKL(0.5), seen)
@@ -174,7 +174,7 @@ def test_reference_kl_by_hand():
 
 
 @given(st.lists(st.tuples(st.floats(-30, 0), st.floats(-30, 0)), min_size=1, max_size=6))
-def test_reference_kl_is_never_negative_and_zero_where_equal(pairs):
+def test_reference_kl_is_nonnegative_and_zero_if_equal(pairs):
     logprobs, reference = zip(*pairs, strict=True)
     seen = view(logprobs, tokens={"reference": torch.tensor(reference, dtype=torch.float64)})
     assert ReferenceKL(1.0)(seen)[0].item() >= 0.0
@@ -182,7 +182,7 @@ def test_reference_kl_is_never_negative_and_zero_where_equal(pairs):
     assert loss_and_gradient(ReferenceKL(1.0), same) == (0.0, [0.0] * len(logprobs))
 
 
-def test_reference_logprobs_ask_the_reference_at_the_policys_temperature():
+def test_reference_logprobs_use_the_sampling_temperature():
     class Reference(ScriptedPolicy):
         def logprobs(self, prompts, completions, temperature=1.0):
             return [np.full(len(c), temperature) for c in completions]
@@ -192,7 +192,7 @@ def test_reference_logprobs_ask_the_reference_at_the_policys_temperature():
     assert ReferenceLogprobs.name == "reference" and ReferenceLogprobs.per == "token"
 
 
-def test_value_loss_by_hand():
+def test_value_loss_matches_hand_computed_values():
     values = torch.tensor([1.0, 3.0], requires_grad=True)
     seen = view([-1.0] * 3, lengths=[1, 2], values_R=values, rows={"returns": torch.tensor([2.0, 0.0])})
     loss, _ = ValueLoss(0.5)(seen)
@@ -201,7 +201,7 @@ def test_value_loss_by_hand():
     assert values.grad.tolist() == pytest.approx([-0.5, 1.5])
 
 
-def test_entropy_is_wanted():
+def test_entropy_bonus_lowers_the_loss():
     entropy = torch.tensor([1.0, 2.0], requires_grad=True)
     loss, _ = EntropyBonus(0.1)(view([-1.0, -1.0], entropy_T=entropy))
     assert loss.item() == pytest.approx(-0.15)
@@ -212,7 +212,7 @@ def test_imitation_is_the_mean_negative_log_likelihood():
     assert loss_and_gradient(Imitation(), seen) == (pytest.approx(2.0), pytest.approx([-0.5, -0.5]))
 
 
-def test_what_each_term_reads_is_declared():
+def test_losses_declare_their_inputs():
     needed = {type(term).__name__: sorted(term.needs) for term in LOSSES}
     assert needed == {
         "ClippedSurrogate": [],
@@ -225,7 +225,7 @@ def test_what_each_term_reads_is_declared():
 
 
 def random_batch(seed, lengths):
-    """Every column a loss may read, for rows of these lengths."""
+    """All columns that a loss may read, for rows of these lengths."""
     rng = np.random.default_rng(seed)
     n = sum(lengths)
     per_token = {name: rng.normal(size=n) for name in ("logprobs", "behavior", "advantages", "reference", "entropy")}
@@ -260,7 +260,7 @@ def part_of(batch, lengths, rows):
 @pytest.mark.parametrize("term", LOSSES, ids=repr)
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**16), st.lists(st.integers(1, 5), min_size=2, max_size=5), st.data())
-def test_cutting_a_batch_in_two_changes_nothing(term, seed, lengths, data):
+def test_losses_are_independent_of_micro_batch_split(term, seed, lengths, data):
     batch, cut = random_batch(seed, lengths), data.draw(st.integers(1, len(lengths) - 1))
     rows = list(range(len(lengths)))
 

@@ -1,4 +1,4 @@
-"""The sampled policy gradient and its penalty: Eq. 9 by hand, and what its gradient does not contain."""
+"""PolicyGradient and SampledPenalty: Eq. 9 by hand, and the gradient of the published penalty."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def loss_and_gradient(term, seen):
     return loss.item(), gradient.tolist()
 
 
-def test_an_action_is_the_sum_of_its_tokens_and_the_mean_is_over_actions():
+def test_policy_gradient_sums_tokens_and_averages_actions():
     """log π = −3 with A = 2, and −0.5 with A = −1: L = −(2·(−3) + (−1)·(−0.5)) / 2."""
     loss, gradient = loss_and_gradient(PolicyGradient(), view([-1.0, -2.0, -0.5], [2.0, 2.0, -1.0], [2, 1]))
     assert loss == pytest.approx(2.75) and gradient == pytest.approx([-1.0, -1.0, 0.5])
 
 
-def test_the_penalty_by_hand():
+def test_sampled_penalty_matches_hand_computed_value():
     """Differences 1, −1 and 0.5 over two actions: 0.02 · 0.5 / 2."""
     seen = view([-1.0, -2.0, -0.5], [0.0] * 3, [2, 1], reference=[-2.0, -1.0, -1.0])
     loss, stats = SampledPenalty(0.02)(seen)
@@ -46,8 +46,8 @@ def test_the_penalty_by_hand():
     assert stats["reference_kl"].item() == pytest.approx(0.5) and not stats["reference_kl"].requires_grad
 
 
-def test_the_published_penaltys_gradient_does_not_know_the_reference():
-    """β/rows for every token, wherever the reference is; k3's changes sign with it, and vanishes where they agree."""
+def test_sampled_penalty_gradient_is_independent_of_the_reference():
+    """It is β / rows for every token. The gradient of k3 has the sign of the difference and is zero if they are equal."""
     for reference in ([-1.0, -2.0], [-3.0, -0.1]):
         _, gradient = loss_and_gradient(SampledPenalty(0.1), view([-1.0, -2.0], [0.0] * 2, [2], reference))
         assert gradient == pytest.approx([0.1, 0.1])
@@ -56,8 +56,8 @@ def test_the_published_penaltys_gradient_does_not_know_the_reference():
     assert same == pytest.approx([0.0, 0.0]) and other[0] > 0 > other[1]
 
 
-def test_over_the_policys_own_samples_the_published_penalty_pulls_nowhere():
-    """E_a[∇ log π(a)] = 0 over a softmax, exactly."""
+def test_expected_sampled_penalty_gradient_is_zero():
+    """E_{a ~ π}[∇ log π(a)] = 0 for a softmax."""
     logits = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
     logprobs = logits.log_softmax(0)
     reference = torch.tensor([-0.1, -3.0, -5.0], dtype=torch.float64)
@@ -77,8 +77,8 @@ def test_over_the_policys_own_samples_the_published_penalty_pulls_nowhere():
     assert total.item() == pytest.approx((logprobs.exp() * (logprobs - reference)).sum().item()), "its value is the KL"
 
 
-def test_over_a_nucleus_of_them_it_pushes_what_was_kept_down_and_what_was_cut_off_up():
-    """E_{a ~ q}[−∇ log π(a)] = π − q on the logits, where q is π cut to its nucleus and scaled up: not zero."""
+def test_sampled_penalty_under_top_p_pushes_kept_tokens_down():
+    """E_{a ~ q}[−∇ log π(a)] = π − q on the logits, where q is the renormalized nucleus of π. So it is not zero."""
     logits = torch.tensor([3.0, 2.0, 1.0, 0.0, -1.0], dtype=torch.float64, requires_grad=True)
     pi = logits.softmax(0).detach()
     q = torch.where(pi.cumsum(0) - pi < 0.9, pi, torch.zeros_like(pi))
@@ -96,8 +96,8 @@ def test_over_a_nucleus_of_them_it_pushes_what_was_kept_down_and_what_was_cut_of
     assert (down[q > 0] < 0).all() and (down[q == 0] > 0).all()
 
 
-def test_k3_beside_the_policy_gradient_sums_over_the_action_too():
-    """As a mean over tokens β shrank by the action's length: eight tokens, an eighth of the pull."""
+def test_reference_kl_over_actions_sums_tokens():
+    """As a mean over tokens, β is divided by the action's length: eight tokens, an eighth of the gradient."""
     seen = view([-1.0] * 8, [1.0] * 8, [8], reference=[-1.1] * 8)
     _, (per_token, *_) = loss_and_gradient(ReferenceKL(0.02), seen)
     _, (per_action, *_) = loss_and_gradient(ReferenceKL(0.02, over="actions"), seen)
@@ -105,7 +105,7 @@ def test_k3_beside_the_policy_gradient_sums_over_the_action_too():
 
 
 @pytest.mark.parametrize("term", [PolicyGradient(), SampledPenalty(0.5), ReferenceKL(0.5, over="actions")])
-def test_micro_batches_add_up(term):
+def test_losses_of_micro_batches_add_up(term):
     whole, _ = term(view([-1.0, -2.0, -0.5], [2.0, 2.0, -1.0], [2, 1], reference=[-1.5, -1.0, -1.0]))
     first, _ = term(view([-1.0, -2.0], [2.0, 2.0], [2], reference=[-1.5, -1.0], total_rows=2))
     second, _ = term(view([-0.5], [-1.0], [1], reference=[-1.0], total_rows=2))

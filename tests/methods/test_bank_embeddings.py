@@ -1,4 +1,4 @@
-"""What the entries of a run are near by: a sentence encoder held here, or one behind an endpoint. The bank keeps its name."""
+"""Embeddings of the experience bank: a local sentence encoder or an endpoint. The bank stores the name of its embedder."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def embedding(body):
 
 @pytest.fixture
 def entries(tmp_path) -> str:
-    """A bank made beforehand: whatever a tiny extractor writes, these are there to be found."""
+    """A prepared bank, so that searches do not depend on what a tiny extractor writes."""
     file = tmp_path / "entries.jsonl"
     file.write_text('{"text": "the mug is behind red"}\n{"text": "say the letter that is read"}\n')
     return str(file)
 
 
 def guided_by(run) -> set[str]:
-    """The texts that were handed out."""
+    """The texts of all retrieved entries."""
     base = Bank(None, *read_bank_info(find_bank(run.path)))
     base.restore_from(find_bank(run.path))
     return {entry.text for entry in base.entries.values() if base.usage[entry.id].retrieved}
 
 
-def test_by_a_sentence_encoder_held_here(tmp_path, entries):
+def test_bank_uses_a_local_sentence_encoder(tmp_path, entries):
     save_encoder(tmp_path / "encoder")
     told = {"embedding": "sentence", "encoder": str(tmp_path / "encoder"), "bank": entries}
     run = tacit.train(GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", **SMALL, **told)
     assert read_bank_info(find_bank(run.path))[:2] == (str(tmp_path / "encoder"), 16) and guided_by(run)
 
 
-def test_by_one_behind_an_endpoint(tmp_path, entries, monkeypatch, capsys):
+def test_bank_uses_an_embedding_endpoint(tmp_path, entries, monkeypatch, capsys):
     told = {"embedding": "endpoint", "encoder": "some-encoder", "candidates": 1, "bank": entries}
     with serving(embedding) as server:
         run = tacit.train(
@@ -68,7 +68,7 @@ def test_by_one_behind_an_endpoint(tmp_path, entries, monkeypatch, capsys):
         Bank(find_bank(run.path), "another-encoder (endpoint)", 3)
 
 
-def test_an_endpoint_that_is_not_there_is_found_out_before_anything_is_written(tmp_path, monkeypatch):
+def test_unreachable_embedding_endpoint_is_refused_before_run_starts(tmp_path, monkeypatch):
     monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.01)
     with serving(embedding) as server:
         url = server.url

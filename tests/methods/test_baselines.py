@@ -1,4 +1,4 @@
-"""Every baseline says what differs from GRPO, and nothing else; defaults are the published settings."""
+"""Each baseline changes only what its paper changes in GRPO; defaults are the published settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFERENCE = GRPO().build(WORLD)
 
 
 def differs(method: Method, other: Method = REFERENCE) -> set[str]:
-    """The pieces in which two methods are not alike."""
+    """The names of the pieces that differ."""
     return {f.name for f in fields(Method) if getattr(method, f.name) != getattr(other, f.name)} - {"name"}
 
 
@@ -40,11 +40,11 @@ def test_every_registered_method_builds_with_its_defaults(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_setting_is_documented_where_it_stands(name):
-    """A string under each field is its help: a field without one would be a flag nobody can explain."""
+def test_every_setting_has_a_docstring(name):
+    """The string under a field is the help text of its flag."""
 
     def undocumented(settings) -> set[str]:
-        """Of a section ([schedule], [prompt], [method.extractor]), each field has its own."""
+        """Fields without a docstring; those of sections such as [schedule] as `section.name`."""
         documented = set()
         for cls in type(settings).__mro__[:-1]:
             body = ast.parse(inspect.getsource(cls)).body[0].body
@@ -59,7 +59,7 @@ def test_every_setting_is_documented_where_it_stands(name):
     assert not undocumented(get_method(name)())
 
 
-def test_grpo_as_published():
+def test_grpo_defaults_match_the_paper():
     assert REFERENCE.context == History(WORLD.wording("full"), 2, True, "tags")
     assert REFERENCE.rewards == (Outcome(10.0), InvalidPenalty(0.1))
     assert REFERENCE.credits == (EpisodeRelative("population", "trajectories", 1e-6),)
@@ -69,7 +69,7 @@ def test_grpo_as_published():
     assert REFERENCE.schedule == Schedule(16, 8, 150, 1e-6, 1.0, top_p=1.0, top_k=0, epochs=1, minibatches=1)
 
 
-def test_grpos_options():
+def test_grpo_settings_change_the_method():
     build = lambda **settings: GRPO(**settings).build(WORLD)  # noqa: E731
     assert build(std="none").credits == (EpisodeRelative(None),), "Dr. GRPO"
     assert build(std="sample", over="steps").credits == (EpisodeRelative("sample", "steps"),)
@@ -83,12 +83,12 @@ def test_grpos_options():
     assert warm.columns == (ReferenceLogprobs(0.7),), "the reference is measured where the policy was sampled"
 
 
-def test_a_wording_the_world_does_not_have_is_refused():
+def test_unknown_wording_is_refused():
     with pytest.raises(TacitError, match="Did you mean 'terse'"):
         GRPO().with_prompt(wording="tersy").build(WORLD)
 
 
-def test_rloo_changes_the_baseline():
+def test_rloo_changes_only_the_baseline():
     method = RLOO().build(WORLD)
     assert differs(method) == {"credits"} and method.credits == (LeaveOneOut(),)
 
@@ -102,13 +102,13 @@ def test_dapo_clips_higher_selects_groups_and_has_no_kl():
     assert differs(plain, GRPO(kl=0.0).build(WORLD)) == {"selection"}
 
 
-def test_gspo_changes_the_ratio():
+def test_gspo_changes_only_the_ratio():
     method = GSPO().build(WORLD)
     assert differs(method, GRPO(kl=0.0).build(WORLD)) == {"losses"}
     assert method.losses == (ClippedSurrogate(3e-4, 4e-4, ratio="sequence", over="rows"),)
 
 
-def test_cispo_changes_the_loss():
+def test_cispo_changes_only_the_loss():
     method = CISPO().build(WORLD)
     assert differs(method, GRPO(kl=0.0).build(WORLD)) == {"losses"}
     assert method.losses == (ClippedWeight(1.0, 0.2),)
@@ -123,7 +123,7 @@ def test_reinforce_pp_moves_the_kl_into_the_credit():
     assert other.credits == (BatchRelative(0.01, "group", 0.7),)
 
 
-def test_ppo_learns_its_baseline():
+def test_ppo_uses_a_value_head_and_gae():
     method = PPO().build(WORLD)
     assert differs(method) == {"rewards", "credits", "columns", "losses"}
     assert method.rewards == (Outcome(1.0), InvalidPenalty(0.01))

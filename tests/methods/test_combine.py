@@ -1,4 +1,4 @@
-"""Settings of methods added together: one value for each, whoever names them; what nobody decides has to be said."""
+"""Settings of combined methods: each has one value, and conflicting defaults must be set explicitly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tacit.worlds import get_environment
 WORLD = get_environment("countdown")
 
 
-def test_the_published_value_of_whoever_has_one_is_taken():
+def test_combined_method_takes_each_published_default():
     both = get_method("reuserl+bipace")()
     assert both.invalid_penalty == 0.01, "reuserl's own; bipace has GRPO's"
     assert both.schedule == Schedule(iterations=300, lr=5e-7), "the one's length and the other's learning rate"
@@ -38,14 +38,14 @@ def test_the_published_value_of_whoever_has_one_is_taken():
 
 
 @pytest.mark.parametrize("other", ["opid", "bipace", "reuserl", "rlsd", "judge"])
-def test_credit_that_no_loss_would_read_is_refused(other):
+def test_opsd_with_a_credit_based_method_is_refused(other):
     for pair in (f"opsd+{other}", f"{other}+opsd"):
         with pytest.raises(TacitError, match="opsd ignores rewards"):
             get_method(pair)().build(WORLD)
     assert get_method("opsd+skill_grpo")().build(WORLD).conditions
 
 
-def test_a_method_that_leads_decides_what_it_shares():
+def test_leading_method_decides_shared_settings():
     both = get_method("bipace+constant_context+reuserl")()
     assert (both.gamma, both.prompt.history, both.success_reward, both.invalid_penalty) == (0.98, 1, 3.0, 0.0)
     assert both.schedule.lr == 5e-6 and both.schedule.temperature == 0.8
@@ -53,7 +53,7 @@ def test_a_method_that_leads_decides_what_it_shares():
     assert "gamma = 0.98 (0.95 in bipace)" in notes and any(note.startswith("efficiency = 3") for note in notes)
 
 
-def test_what_is_said_is_what_holds():
+def test_explicit_setting_applies_to_all_combined_terms():
     said = {"world": "countdown", "model": "tiny", "method": {"name": "bipace+constant_context", "gamma": 0.5}}
     recipe = Recipe.from_json(said)
     assert recipe.settings.gamma == 0.5 and not any(note.startswith("gamma") for note in recipe.notes)
@@ -64,7 +64,7 @@ def test_what_is_said_is_what_holds():
     assert Recipe.from_json(recipe.to_json()) == recipe
 
 
-def test_what_nobody_decides_has_to_be_said():
+def test_conflicting_defaults_must_be_set_explicitly():
     @dataclass(frozen=True)
     class Own(GRPO):
         name: ClassVar[str] = "own"
@@ -76,12 +76,12 @@ def test_what_nobody_decides_has_to_be_said():
     assert both(invalid_penalty=0.2).build(WORLD).rewards[1].penalty == 0.2
 
 
-def test_one_episode_credit_however_many_methods():
+def test_combined_methods_have_one_episode_credit():
     assert type(get_method("gigpo+rloo")().build(WORLD).credits[0]) is LeaveOneOut
     assert sum(isinstance(t, EpisodeRelative) for t in get_method("gigpo+reuserl+dapo")().build(WORLD).credits) == 1
 
 
-def test_a_method_is_added_once_and_must_say_what_it_changes():
+def test_duplicate_or_uncombinable_method_is_refused():
     with pytest.raises(TacitError, match="each method can be named only once"):
         get_method("bipace+bipace")
 
@@ -93,7 +93,7 @@ def test_a_method_is_added_once_and_must_say_what_it_changes():
         combine(("grpo", "whole"), (GRPO, Whole))
 
 
-def test_a_setting_of_one_name_and_two_meanings_is_refused():
+def test_settings_with_same_name_and_different_types_are_refused():
     @dataclass(frozen=True)
     class Own(GRPO):
         name: ClassVar[str] = "own"
@@ -103,12 +103,12 @@ def test_a_setting_of_one_name_and_two_meanings_is_refused():
         combine(("own", "reuserl"), (Own, get_method("reuserl")))
 
 
-def test_every_flag_of_a_sum_has_its_help():
+def test_flags_of_a_combined_method_have_help_texts():
     docs = field_docs(get_method("reuserl+bipace+constant_context"))
     assert docs["efficiency"].startswith("λ") and docs["epsilon"] and docs["step_cost"] and docs["kl"]
 
 
-def test_a_sum_goes_round_the_loop():
+def test_combined_method_runs_one_iteration():
     small = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=1)}
     settings = get_method("reuserl+bipace+constant_context")(**small)
     settings = replace(settings, schedule=Schedule(groups=2, group_size=4))

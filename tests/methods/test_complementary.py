@@ -1,4 +1,4 @@
-"""Complementary RL over real episodes: two halves, a bank that fills, an extractor that is trained on what helped."""
+"""Complementary RL on real episodes: guided and free halves, the experience bank, and training of the extractor."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCHEDULE = Schedule(groups=3, group_size=4, lr=1e-3)
 
 
 def noting(prompt: str, seed: int) -> str:
-    """An extractor that keeps the first action of every episode, and improves what it was given."""
+    """An extractor that adds the first action of each episode, or updates the retrieved entry with it."""
     lines = prompt.splitlines()
     if lines[-1] == "merged:":
         return "\n".join(sorted({line for line in lines if line.startswith("entry:")}))
@@ -67,7 +67,7 @@ def loop_of(method, policy=None) -> Loop:
     return Loop([Collector(method, WORLD.tasks("train", 6, 0), InProcessPool(WORLD.make), 12, 3)], actor, iterations=4)
 
 
-def test_half_of_a_group_is_guided_once_there_is_something_to_guide_by():
+def test_half_of_each_group_is_guided_once_bank_is_filled():
     method, _ = make()
     loop = loop_of(method)
     first = loop.iterate(1)
@@ -82,13 +82,13 @@ def test_half_of_a_group_is_guided_once_there_is_something_to_guide_by():
     assert updated >= 3 and updated + added == 24, "who comes to update what has gone already adds"
 
 
-def test_an_odd_group_is_refused():
+def test_odd_group_size_is_refused():
     method, _ = make()
     with pytest.raises(TacitError, match="cannot be halved"):
         method.conditions.assign(WORLD.tasks("train", 1, 0)[0], 5, 0)
 
 
-def test_a_half_of_one_is_refused_where_halves_are_compared():
+def test_half_with_one_member_is_refused_for_split_advantage():
     def built(size: int, **settings):
         made = replace(get_method("complementary")(**SMALL), schedule=replace(SCHEDULE, group_size=size), **settings)
         return made.build(WORLD, Kit(ScriptedPolicy(noting), Path(tempfile.mkdtemp())))
@@ -99,7 +99,7 @@ def test_a_half_of_one_is_refused_where_halves_are_compared():
     built(4), built(2, guided=1.0), built(2, advantage="joint"), built(2, actor="fixed"), built(2, extraction="none")
 
 
-def test_credit_within_halves_by_hand():
+def test_credit_within_halves_matches_hand_computed_values():
     group = make_group([[1], [1], [1], [1]], success=[True, False, True, True])
     told = [Condition(GUIDED, "x", "1"), Condition(GUIDED, "x", "1")]
     members = [replace(t, condition=c) for t, c in zip(group.trajectories[:2], told, strict=True)]
@@ -116,7 +116,7 @@ def test_credit_within_halves_by_hand():
     np.testing.assert_array_equal(same.tokens_T, EpisodeRelative()([plain], again)[0].tokens_T)
 
 
-def test_the_extractor_is_trained_on_what_its_entries_earned():
+def test_extractor_is_trained_on_rewards_of_its_entries():
     method, extractor = make()
     loop = loop_of(method)
     loop.iterate(1)
@@ -140,15 +140,15 @@ def test_the_extractor_is_trained_on_what_its_entries_earned():
         )
 
 
-def test_an_entry_that_was_trained_on_counts_less_by_hand():
+def test_training_weight_decays_with_training_count():
     assert training_weight(Usage(), 3, 0.5, 1) == 1.0
     assert training_weight(Usage(trained=3, last_trained=1), 3, 0.5, 1) == pytest.approx(0.5)
     assert training_weight(Usage(trained=3, last_trained=3), 3, 0.5, 1) == 0.0
     assert training_weight(Usage(trained=3, last_trained=3), 3, 0.5, 0) == pytest.approx(0.5)
 
 
-def test_entries_that_have_left_the_bank_are_known_to_have_been_trained_on():
-    """Entries are updated all the time: whoever was trained on and then replaced is still in episodes that were under way."""
+def test_training_history_survives_removal_from_the_bank():
+    """An entry can be trained on and replaced while episodes that used it are still running."""
     method, extractor = make(extractor_batch=2)
     loop_of(method).iterate(1)
     (experience,) = method.companions
@@ -167,8 +167,8 @@ def test_entries_that_have_left_the_bank_are_known_to_have_been_trained_on():
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_prompts_of_those_that_went_are_kept_until_their_readers_were_paid_for(background):
-    """An entry may be updated while those it guides play: it is trained on all the same, and then its prompt goes."""
+def test_calls_of_removed_entries_are_kept_until_trained_on(background):
+    """An entry may be replaced while episodes use it. It is still trained on; then its call is dropped."""
     method, extractor = make(capacity=4, extractor_batch=2, background=background)
     loop = loop_of(method)
     (experience,) = method.companions
@@ -187,8 +187,8 @@ def test_prompts_of_those_that_went_are_kept_until_their_readers_were_paid_for(b
     experience.close()
 
 
-def test_eq_7_weighs_what_is_left_after_the_mean_by_hand():
-    """r̄ = 1, −1, 0.5, −0.5: mean 0. Trained 0, 3 and 3 times, the last of them in this very step: w = 1, ½, ½ and 0."""
+def test_eq_7_weights_mean_centered_rewards():
+    """r̄ = 1, −1, 0.5, −0.5: mean 0. Trained 0, 3, 3 and 3 times, the last one in this step: w = 1, ½, ½, 0."""
     policy = ScriptedPolicy(noting)
     extractor = Extractor(lambda: policy, ExtractorSettings(batch=4, decay=0.5, cooldown=1))
     call = Call(np.array([1]), np.array([2, 3]), np.array([-0.5, -0.25], np.float32))
@@ -199,13 +199,13 @@ def test_eq_7_weighs_what_is_left_after_the_mean_by_hand():
     ((batch, _, _),) = policy.updates
     assert [a.tolist() for a in batch.advantages] == [[1.0, 1.0], [-0.5, -0.5], [0.25, 0.25], [0.0, 0.0]]
     assert trained == [0, 1, 2] and told["experience/extractor_reward"] == 0.0
-    for entry, reward in enumerate((1.0, 1.0, 1.0, -1.0)):  # mean ½: what a heavy entry earned is no other's baseline
+    for entry, reward in enumerate((1.0, 1.0, 1.0, -1.0)):  # mean ½: weights do not change the baseline
         extractor.add_sample(Sample(entry, reward, call))
     extractor.learn(lambda entry: known[entry], 9)
     assert [a[0] for a in policy.updates[-1][0].advantages] == [0.5, 0.25, 0.25, -0.75]
 
 
-def test_what_is_said_of_the_extractor_is_what_it_has():
+def test_extractor_and_diversity_get_their_settings():
     method, _ = make(extractor_decay=0.25, extractor_cooldown=3, extractor_clip=0.3, extractor_lr=1e-3, recency=4, candidates=5)
     manager = method.companions[0].manager
     own = manager.extractor.settings
@@ -213,7 +213,7 @@ def test_what_is_said_of_the_extractor_is_what_it_has():
     assert (manager.diversity.recency, manager.diversity.candidates, manager.diversity.penalty) == (4, 5, 0.4)
 
 
-def test_what_was_handed_out_in_one_iteration_is_recent_in_it_alone():
+def test_recency_penalty_lasts_one_iteration():
     method, _ = make(recency=1, demotion=0.0)
     loop = loop_of(method)
     (experience,) = method.companions
@@ -226,7 +226,7 @@ def test_what_was_handed_out_in_one_iteration_is_recent_in_it_alone():
     assert [c.entry for c in method.conditions.assign(task, 4, 0)[:2]] == [first, second], "by then it is not any more"
 
 
-def test_an_updated_entry_says_what_it_was_made_from():
+def test_updated_entries_record_the_entries_they_replaced():
     method, _ = make()
     loop = loop_of(method)
     for number in (1, 2):
@@ -238,7 +238,7 @@ def test_an_updated_entry_says_what_it_was_made_from():
     assert all(entry.id in bank.explain(old)["replaced_by"] for entry in updated for old in entry.origin.made_from)
 
 
-def test_an_entry_waits_in_the_buffer_once_however_often_it_guides():
+def test_buffer_averages_samples_of_the_same_entry():
     call = Call(np.array([1]), np.array([2]), np.array([-0.1], np.float32))
     extractor = Extractor(lambda: ScriptedPolicy(noting), ExtractorSettings(style="terse", batch=9))
     for sample in (Sample(1, 1.0, call, 3), Sample(2, -1.0, call), Sample(1, -1.0, call, 1)):
@@ -246,7 +246,7 @@ def test_an_entry_waits_in_the_buffer_once_however_often_it_guides():
     assert [(s.entry, s.reward, s.episodes) for s in extractor.buffer] == [(1, 0.5, 4), (2, -1.0, 1)]
 
 
-def test_every_full_batch_is_trained_on_and_what_waits_is_less_than_one():
+def test_every_full_extractor_batch_is_trained_on():
     method, extractor = make(ScriptedPolicy(lambda prompt, seed: f"add: try {seed}"), extractor_batch=2, diversity=2.0)
     loop = loop_of(method)
     for number in range(1, 6):
@@ -257,7 +257,7 @@ def test_every_full_batch_is_trained_on_and_what_waits_is_less_than_one():
         assert len({(p.tobytes(), c.tobytes()) for p, c in zip(batch.prompts, batch.completions, strict=True)}) == 2
 
 
-def test_static_extraction_writes_and_never_learns():
+def test_static_extraction_adds_entries_without_training():
     method, extractor = make(extraction="static")
     loop = loop_of(method)
     for number in (1, 2, 3):
@@ -267,7 +267,7 @@ def test_static_extraction_writes_and_never_learns():
     assert done.metrics["experience/buffer"] == 0 == len(manager.extractor.buffer), "nothing waits for what never comes"
 
 
-def test_with_a_fixed_actor_only_the_extractor_learns():
+def test_fixed_actor_trains_only_the_extractor():
     method, extractor = make(actor="fixed", kl=0.1, entropy=0.1)
     assert method.losses == () and method.columns == ()
     actor = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 3 else "hm")
@@ -279,13 +279,13 @@ def test_with_a_fixed_actor_only_the_extractor_learns():
         make(actor="fixed", extraction="none")
 
 
-def test_without_extraction_it_is_grpo():
+def test_complementary_without_extraction_is_grpo():
     method, _ = make(extraction="none")
     assert not method.companions and type(method.credits[0]) is EpisodeRelative
     assert method.credits == get_method("grpo")(**SMALL).build(WORLD).credits
 
 
-def test_it_is_measured_with_and_without_experience_and_measuring_leaves_no_trace():
+def test_guided_evaluation_does_not_change_bank_usage():
     method, _ = make()
     loop_of(method).iterate(1)
     bank = method.companions[0].manager.bank
@@ -294,7 +294,7 @@ def test_it_is_measured_with_and_without_experience_and_measuring_leaves_no_trac
     assert condition.name == GUIDED and condition.note and {i: vars(u) for i, u in bank.usage.items()} == before
 
 
-def test_merging_carries_forward_and_keeps_what_stays():
+def test_merging_reduces_all_entries_to_one():
     def one_of_all(prompt: str, seed: int) -> str:
         if not prompt.endswith("merged:"):
             return noting(prompt, seed)
@@ -307,8 +307,8 @@ def test_merging_carries_forward_and_keeps_what_stays():
     assert done.metrics["experience/merges"] == 1 and done.metrics["experience/entries"] == 1
 
 
-def test_what_is_carried_is_what_the_last_chunk_became():
-    """Twelve entries, five at a time, and none dropped: after the second chunk there are ten, of which the last five go on."""
+def test_merge_carries_output_of_last_chunk_into_next_chunk():
+    """Twelve entries in chunks of five, none dropped. After the second chunk there are ten; the last five are carried on."""
     read: list[list[str]] = []
 
     def keeping(prompt: str, seed: int) -> str:
@@ -323,21 +323,21 @@ def test_what_is_carried_is_what_the_last_chunk_became():
     assert len(texts) == 12 and read == [texts[:5], texts[:10], texts[5:12]]
 
 
-def test_a_merge_that_says_one_thing_twice_is_one_entry():
+def test_merge_removes_duplicates_and_cannot_add_entries():
     method, _ = make(ScriptedPolicy(lambda p, s: "entry: a\nentry: a" if p.endswith("merged:") else f"add: {s}"), merge_every=1)
     done = loop_of(method).iterate(1)
     assert done.metrics["experience/entries"] == 1
     assert parse_merged("entry: a\nentry: b", "terse", 1) is None, "a merge makes no more of them"
 
 
-def test_a_merge_that_says_nothing_loses_nothing():
+def test_unreadable_merge_keeps_all_entries():
     method, _ = make(ScriptedPolicy(lambda p, s: "no idea" if p.endswith("merged:") else noting(p, s)), merge_every=1)
     done = loop_of(method).iterate(1)
     assert done.metrics["experience/entries"] == 12
     assert done.metrics["experience/refused"] == 3, "chunks of 5, 5 and 2"
 
 
-def test_a_merge_that_does_not_fit_is_counted():
+def test_merge_too_long_for_context_is_counted_as_refused():
     method, _ = make(ScriptedPolicy(noting, context_limit=400), merge_every=1, extractor_tokens=100)
     experience = method.companions[0]
     manager = experience.manager
@@ -349,7 +349,7 @@ def test_a_merge_that_does_not_fit_is_counted():
 
 
 @pytest.mark.parametrize("name", ["bipace", "opid"])
-def test_together_with_others(name, tmp_path):
+def test_complementary_combines_with_other_methods(name, tmp_path):
     extractor = ScriptedPolicy(noting)
     settings = get_method(f"complementary+{name}")(
         **SMALL, extractor=ExtractorSettings(style="terse", tokens=64), merge_every=0, kl=0.0
@@ -363,7 +363,7 @@ def test_together_with_others(name, tmp_path):
     assert np.isfinite(np.concatenate([c.tokens_T for c in done.credits])).all()
 
 
-def test_saved_and_found_again_it_goes_on_as_it_would_have(tmp_path):
+def test_resumed_run_matches_uninterrupted_run(tmp_path):
     def run(cut: bool):
         method, extractor = make(place=tmp_path / f"run-{cut}", extractor_batch=5)
         actor = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 3 else "hm")
@@ -373,7 +373,7 @@ def test_saved_and_found_again_it_goes_on_as_it_would_have(tmp_path):
             place = tmp_path / "kept"
             place.mkdir()
             method.companions[0].save(place)
-            loop.iterate(3)  # and then the power goes
+            loop.iterate(3)  # lost in a power failure
             method.companions[0].close()
             method, extractor = make(place=tmp_path / "run-True", extractor_batch=5)
             method.companions[0].load(place)
@@ -388,7 +388,7 @@ def test_saved_and_found_again_it_goes_on_as_it_would_have(tmp_path):
     assert run(cut=False) == run(cut=True)
 
 
-def test_in_the_background_nothing_is_lost_and_the_slow_are_waited_for():
+def test_background_extraction_distills_every_episode():
     started = threading.Event()
 
     def slow(prompt: str, seed: int) -> str:
@@ -407,7 +407,7 @@ def test_in_the_background_nothing_is_lost_and_the_slow_are_waited_for():
     assert started.is_set() and counts["added"] + counts["updated"] + counts["refused"] == 36
 
 
-def test_an_extractor_that_fails_in_the_background_is_heard_of():
+def test_background_extractor_error_stops_the_run():
     def broken(prompt: str, seed: int) -> str:
         raise RuntimeError("no memory left")
 
@@ -450,7 +450,7 @@ def test_an_extractor_that_fails_in_the_background_is_heard_of():
         ('a {b} c\n```json\n{"operations": [{"op": "return"}]}\n```', "json", False, (Operation("return"),)),
     ],
 )
-def test_operations_are_read(answer, style, guided, expected):
+def test_parse_operations_reads_valid_answers(answer, style, guided, expected):
     assert parse_operations(answer, style, guided) == expected
 
 
@@ -475,21 +475,21 @@ def test_operations_are_read(answer, style, guided, expected):
         ('{"operations": ' + "[" * 5000, "json", False, "no JSON|not JSON"),
     ],
 )
-def test_or_refused_whole(answer, style, guided, problem):
+def test_parse_operations_refuses_malformed_answers(answer, style, guided, problem):
     with pytest.raises(MalformedAnswer, match=problem):
         parse_operations(answer, style, guided)
 
 
 @pytest.mark.parametrize("piece", ["<answer>", "```json ", "{", "<think>", '{"operations": [', "</think>", "add: a\n"])
 @pytest.mark.parametrize("style", ["json", "terse"])
-def test_an_answer_of_100_kb_is_refused_at_once(piece, style):
+def test_malformed_100_kb_answer_is_refused_quickly(piece, style):
     began = time.process_time()
     with pytest.raises(MalformedAnswer):
         parse_operations(piece * (100_000 // len(piece)), style, True)
     assert time.process_time() - began < 2.0
 
 
-def test_merges_and_advice_are_read_after_the_thought_and_refused_with_half_a_character():
+def test_parsing_skips_thoughts_and_refuses_lone_surrogates():
     assert parse_merged('keep {a}</think>{"entries": ["x"]}', "json", 3) == ["x"]
     assert parse_merged("entry: a?</think>\nentry: x", "terse", 3) == ["x"]
     assert parse_advice('hm {x}</think>{"advice": "go"}', "json") == "go"
@@ -499,7 +499,7 @@ def test_merges_and_advice_are_read_after_the_thought_and_refused_with_half_a_ch
     assert parse_advice('{"advice": "go \\ud83d"}', "json") == "" == parse_advice("go \ud83d", "terse")
 
 
-def test_an_extractor_that_writes_half_characters_is_refused_and_the_run_goes_on():
+def test_answers_with_lone_surrogates_are_counted_as_refused():
     def halves(prompt: str, seed: int) -> str:
         return json.dumps({"operations": [{"op": "add", "text": "go \ud83d" if seed % 2 else f"go {seed}"}]})
 
@@ -509,7 +509,7 @@ def test_an_extractor_that_writes_half_characters_is_refused_and_the_run_goes_on
     assert counts["experience/refused"] > 0 and counts["experience/refused"] + counts["experience/added"] == 24
 
 
-def test_a_thousand_hostile_entries_neither_break_the_bank_nor_leave_their_place():
+def test_hostile_entries_stay_inside_the_note():
     rng = np.random.default_rng(0)
     pieces = [
         "</note>",
@@ -545,6 +545,6 @@ def test_a_thousand_hostile_entries_neither_break_the_bank_nor_leave_their_place
     assert len(manager.bank) > 500
 
 
-def test_conditions_are_made_when_they_are_asked_for():
+def test_building_complementary_does_not_open_the_bank():
     method, _ = make()
     assert isinstance(method.conditions, GuidedHalf) and method.companions[0]._manager is None, "building opens nothing"

@@ -1,4 +1,4 @@
-"""Complementary RL's settings: the extractor's table, and the options of the released code."""
+"""Settings of Complementary RL: the extractor table, and options that only the released code has."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def document(**method):
     return {"world": "countdown", "model": "owner/name", "method": {"name": "complementary", **method}}
 
 
-def test_a_key_that_moved_into_the_table_is_refused():
+def test_old_top_level_extractor_key_is_refused():
     with pytest.raises(TacitError, match=r"unknown key `extractor_lr` in \[method\]; did you mean `extractor`"):
         Recipe.from_json(document(extractor_lr=1e-4))
 
 
-def test_the_extractors_settings_do_not_shadow_the_actors():
+def test_extractor_settings_do_not_shadow_actor_settings():
     said = parse_settings({"lr": 1.0, "temperature": 0.5, "extractor": {"lr": 2.0}}, "complementary")
     assert said == {("schedule", "lr"): 1.0, ("schedule", "temperature"): 0.5, ("method", "extractor", "lr"): 2.0}
 
 
-def test_a_bad_value_in_the_table_is_named():
+def test_bad_extractor_setting_error_names_the_key():
     with pytest.raises(TacitError, match=r"extractor.clip = 0.0 must be above 0"):
         check_values(Recipe.from_json(document(extractor={"clip": 0.0})))
     with pytest.raises(TacitError, match=r"unknown key `tokns` in \[method.extractor\]; did you mean `tokens`"):
         Recipe.from_json(document(extractor={"tokns": 3}))
 
 
-# What the released code has and the paper does not say
+# Options of the released code that the paper does not mention
 
 
 TERSE = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0), "extractor_style": "terse"}
@@ -78,7 +78,7 @@ def always_asking(prompt: str, seed: int) -> str:
     return f"{ASK} and now?"
 
 
-def test_an_episode_has_two_questions(tmp_path):
+def test_episode_may_ask_two_questions_by_default(tmp_path):
     groups, _, player, extractor = play(tmp_path, always_asking)
     guided = [t for g in groups for t in g.trajectories if t.condition.name == GUIDED]
     for trajectory in guided:
@@ -94,7 +94,7 @@ def test_an_episode_has_two_questions(tmp_path):
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_refined_answers_train_the_extractor(trained, tmp_path):
+def test_answers_train_extractor_only_if_refinements_are_on(trained, tmp_path):
     def actor(prompt: str, seed: int) -> str:
         if f"ask: {ASK}" in prompt and "<note>\nwhat" not in prompt:
             return f"{ASK} what {seed % 9}?"
@@ -120,7 +120,7 @@ def test_refined_answers_train_the_extractor(trained, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 4])
-def test_a_local_policy_samples_from_pinned_weights_while_they_change(rank):
+def test_pinned_weights_are_sampled_during_an_update(rank):
     tiny = TinySettings(hidden=32, layers=1, heads=2, kv_heads=2)
     policy = load_policy(
         "tiny", EngineSettings(device="cpu", threads=1, lora_rank=rank), 0, lambda: ["one two three four"] * 9, tiny

@@ -1,4 +1,4 @@
-"""Constant context: the published settings, the ablations, what is refused, and a run from the command line."""
+"""Constant context: published settings, ablations, refused settings and a run from the command line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build(**settings):
     return ConstantContext(**settings).build(WORLD)
 
 
-def test_as_published():
+def test_constant_context_defaults_match_the_paper():
     method = build()
     assert method.context == StateBlock(WORLD.wording("full"), WORLD.tracker, True, True, admissible=False, style="bare")
     assert method.rewards == (Outcome(3.0), StepSignals((("progress", 1.0), ("error", -1.0)), 0.01))
@@ -42,7 +42,7 @@ def test_as_published():
     assert get_method("constant_context") is ConstantContext
 
 
-def test_ablations():
+def test_ablation_settings_change_the_method():
     assert ConstantContext().with_prompt(state_block=False).context(WORLD) == replace(build().context, block=False)
     assert ConstantContext().with_prompt(history=0).context(WORLD) == replace(build().context, one_step=False)
     assert build(progress_weight=0.0).rewards[1] == StepSignals((("progress", 0.0), ("error", -1.0)))
@@ -73,30 +73,30 @@ def test_each_reward_component_can_be_left_out():
 @pytest.mark.parametrize(
     ("name", "near"), [("subgoals", "subgoal"), ("progress.subgoals", "progress"), ("step-cost", "step_cost")]
 )
-def test_components_the_tracker_does_not_have_are_refused(name, near):
+def test_unknown_reward_component_is_refused_with_suggestion(name, near):
     with pytest.raises(
         TacitError, match=f"unknown reward component '{name}' of world 'alfworld'. Did you mean '{near}'.*wandered"
     ):
         build(without=(name,))
 
 
-def test_components_are_named_on_the_command_line():
+def test_without_flag_parses_a_list_of_components():
     options = {option.flag: option for option in method_options("constant_context")}
     assert from_text(options["--without"].kind, "subgoal,repeated", "--without") == ("subgoal", "repeated")
 
 
-def test_a_world_without_tracker_is_refused():
+def test_world_without_tracker_is_refused():
     with pytest.raises(TacitError, match="needs a tracker, and world 'alfworld' has none"):
         ConstantContext().build(replace(WORLD, tracker=None))
 
 
 @pytest.mark.parametrize("history", [-1, 2])
-def test_more_history_would_not_be_constant(history):
+def test_history_above_one_is_refused(history):
     with pytest.raises(TacitError, match=f"history = {history}"):
         ConstantContext().with_prompt(history=history).build(WORLD)
 
 
-def test_a_batch_is_used_once():
+def test_more_than_one_epoch_is_refused():
     with pytest.raises(TacitError, match="epochs = 2"):
         build(schedule=Schedule(epochs=2))
 

@@ -1,4 +1,4 @@
-"""The page of constant context: its example is what the agent reads, its components are the trackers'."""
+"""docs/methods/constant_context.md: the example is a real prompt, and the listed components are those of the trackers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "methods" / "constant_context.md").read_text(encoding="u
 
 
 @pytest.mark.parametrize("form", ["full", "paper"])
-def test_the_example_is_a_real_prompt(form):
+def test_docs_example_is_a_real_prompt(form):
     world = get_environment("alfworld")
     task = world.tasks("unseen", 120, 3)[4]
     reader = StateBlock(world.wording("terse"), world.tracker_of(form)).begin(task, PLAIN)
@@ -33,7 +33,7 @@ def test_the_example_is_a_real_prompt(form):
 
 
 @pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown", "textcraft", "sokoban"])
-def test_the_components_are_those_of_the_trackers(name):
+def test_docs_list_the_tracker_components(name):
     (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| {name} |"))
     cells = zip(("progress", "error"), row.split("|")[2:4], strict=True)
     listed = [f"{kind}.{rule}" for kind, cell in cells for rule in re.findall(r"`(\w+)`", cell)]

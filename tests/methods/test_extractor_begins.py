@@ -1,4 +1,4 @@
-"""Where the extractor begins: as the model, or, where entries are shown to that first, with what it has learned by them."""
+"""Initial weights of the extractor: the base model, or the imitated model if imitation showed entries (--sft.entries)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trained(out: Path, *more: str) -> tuple[dict[str, bytes], dict[str, bytes], 
 
 
 @pytest.mark.slow
-def test_where_entries_are_shown_the_extractor_has_seen_them(tmp_path):
+def test_extractor_starts_from_imitation_only_with_sft_entries(tmp_path):
     actor, before, after = trained(tmp_path / "shown", "--sft.entries", "6")
     assert actor and before != actor and after == actor
     conditions = {e["condition"]["name"] for e in read_summary(tmp_path / "shown")["further"]}

@@ -1,4 +1,4 @@
-"""An extractor behind an endpoint writes and does not learn: a run says so before it begins, or goes on with what it gets."""
+"""An extractor behind an endpoint cannot be trained: training is refused at the start, static extraction works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = {
 
 
 def writing(body):
-    """Every third answer is of no use."""
+    """Every third answer is unusable."""
     if body["seed"] % 3 == 0:
         return 200, says("I would rather not.")
     entries = {"operations": [{"op": "add", "text": f"try {body['seed']}"}]}
@@ -32,14 +32,14 @@ def trained(server, out, **settings):
     return tacit.train("countdown", "complementary", "tiny-0.5m", out=out, policies=beside, **SMALL, **settings)
 
 
-def test_trained_it_is_refused_before_anything_is_loaded(tmp_path):
+def test_training_an_endpoint_extractor_is_refused_before_loading(tmp_path):
     with serving(writing) as server:
         with pytest.raises(TacitError, match=r"\[policies.extractor\]: engine 'chat' cannot learn.*--extraction static"):
             trained(server, tmp_path / "run")
         assert not server.asked and not (tmp_path / "run").exists()
 
 
-def test_static_it_writes_the_bank_of_a_run(tmp_path):
+def test_static_endpoint_extractor_fills_the_bank(tmp_path):
     with serving(writing) as server:
         run = trained(server, tmp_path / "run", extraction="static")
     *_, last = run.metrics("rl", rows=True)

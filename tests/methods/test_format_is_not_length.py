@@ -1,7 +1,7 @@
-"""ReuseRL in the published style (tags): of two wins with the same actions, one written badly is not the shorter one.
+"""ReuseRL in the published style (tags): badly formatted completions must not make a win look shorter.
 
-A completion without `<think>` is executed and invalid. It used to be left out of the projection, so a win that formatted only
-its first step earned 9.8 instead of 8.0 in the household, and one that formatted none stopped the run.
+A completion without `<think>` is invalid, but its action is executed. It used to be left out of the projection to skills. A
+win with only its first step well formatted then earned 9.8 instead of 8.0 in ALFWorld. A win with none stopped the run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FAMILY = {
 
 
 class Watched:
-    """A world that can be asked what it shows: the expert acts on that."""
+    """A world that remembers its last observation for the expert."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -52,8 +52,10 @@ class Watched:
 
 
 def played_by_the_expert(world: Environment, context, task, formatted: int) -> Trajectory:
-    """A real rollout in which the expert's first `formatted` completions are as asked for. The others have no
-    thought, or, where it may be left out, no tags: executed, and invalid."""
+    """A real rollout of the expert with the first `formatted` completions well formatted.
+
+    The others lack the thought, or the tags if the thought is optional: executed, but invalid.
+    """
     expert, turns, live = world.expert()(task), iter(range(world.max_steps)), Watched(world.make())
 
     def answer(prompt: str, seed: int) -> str:
@@ -71,7 +73,7 @@ def played_by_the_expert(world: Environment, context, task, formatted: int) -> T
 
 @pytest.mark.parametrize("method", ["reuserl", "round_length"])
 @pytest.mark.parametrize("name", FAMILY)
-def test_a_badly_formatted_win_costs_as_much_and_its_penalty_on_top(name, method):
+def test_unformatted_win_has_same_length_cost_plus_penalty(name, method):
     world = get_environment(name)
     if world.remedy:
         pytest.skip(f"{name} {world.remedy}")
@@ -90,7 +92,7 @@ def test_a_badly_formatted_win_costs_as_much_and_its_penalty_on_top(name, method
     assert invalid_G == pytest.approx([0.0, -0.01 * (len(wins[1]) - 1), -0.01 * len(wins[2])])
 
 
-def test_what_an_unformatted_take_picked_up_is_carried_and_known_of_a_failure():
+def test_unformatted_actions_count_in_skills_and_failure_type():
     world = get_environment("alfworld")
     task = next(t for t in world.tasks("train", 40, 1) if t.family == "clean")
     context = get_method("reuserl")().context(world)

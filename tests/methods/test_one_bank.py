@@ -1,4 +1,4 @@
-"""Several worlds of a run share one bank of experience, one extractor and its buffer; killed, they go on bit for bit."""
+"""All worlds of a run share one bank, one extractor and its buffer; a killed run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def contents(bank) -> list:
     return [(e.id, e.text, e.origin, vars(bank.usage[e.id])) for e in bank.entries.values()]
 
 
-def test_worlds_write_into_one_bank_and_read_from_it(tmp_path):
+def test_all_worlds_share_one_bank(tmp_path):
     loop, experience, extractor = made(tmp_path)
     done = loop.iterate(1)
     bank = experience.manager.bank
@@ -84,8 +84,8 @@ def test_worlds_write_into_one_bank_and_read_from_it(tmp_path):
     assert not [name for name in done.metrics if name.endswith("experience/entries") and name != "experience/entries"]
 
 
-def test_an_entry_that_guided_in_two_worlds_is_one_sample(tmp_path):
-    """Its reward is the mean over all whom it guided; before, each world had its own sample of it."""
+def test_entry_used_in_two_worlds_is_one_training_sample(tmp_path):
+    """Its reward is the mean over all episodes it guided. Before, each world had its own sample."""
     loop, experience, _ = made(tmp_path)
     loop.iterate(1)
     manager = experience.manager
@@ -98,7 +98,7 @@ def test_an_entry_that_guided_in_two_worlds_is_one_sample(tmp_path):
     assert sample.entry == keep and sample.reward == pytest.approx(np.mean([1.0 if t.success else -1.0 for t in guided]))
 
 
-def test_saved_and_found_again_both_go_on_as_they_would_have(tmp_path):
+def test_resumed_shared_bank_run_matches_uninterrupted_run(tmp_path):
     def run(cut: bool):
         loop, experience, extractor = made(tmp_path / str(cut))
         loop.iterate(1), loop.iterate(2)
@@ -106,11 +106,11 @@ def test_saved_and_found_again_both_go_on_as_they_would_have(tmp_path):
             (tmp_path / "kept").mkdir()
             experience.save(tmp_path / "kept")
             drawn = dict(loop.drawn)
-            loop.iterate(3)  # and then the power goes
+            loop.iterate(3)  # lost in a power failure
             experience.close()
             vocabulary = extractor._words, extractor._ids
             loop, experience, extractor = made(tmp_path / str(cut))
-            extractor._words, extractor._ids = vocabulary  # a tokenizer is no other one after a kill
+            extractor._words, extractor._ids = vocabulary  # the tokenizer does not change when a run is killed
             experience.load(tmp_path / "kept")
             loop.drawn = drawn
         updates = len(extractor.updates)
@@ -122,13 +122,13 @@ def test_saved_and_found_again_both_go_on_as_they_would_have(tmp_path):
     assert run(cut=False) == run(cut=True)
 
 
-def test_what_was_made_of_several_worlds_belongs_to_none():
+def test_entry_merged_from_several_worlds_has_no_world():
     here, there = Origin("a", "x", "a/1", 3, True, 1), Origin("b", "y", "b/1", 4, True, 1)
     assert merge_origins([here, there], 5, [7, 8]) == Origin(step=5, operation="merge", made_from=(7, 8))
     assert merge_origins([here, replace(here, family="z")], 5, [7]) == Origin("a", "", "a/1", 3, True, 5, "merge", (7,))
 
 
-def test_worlds_cannot_have_it_made_differently(tmp_path):
+def test_per_world_bank_settings_are_refused(tmp_path):
     document = {
         "world": "countdown,textcraft", "method": "complementary", "model": "tiny-base", "out": str(tmp_path / "run"),
         "worlds": {"countdown": {"method": {"capacity": 7}}},
@@ -160,7 +160,7 @@ def extractor_weights(checkpoint: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def taken_as_it_is():
-    """An untrained extractor babbles, and would be refused: here whatever it writes is an entry."""
+    """Accept every answer as an entry: those of an untrained extractor would be refused."""
     with pytest.MonkeyPatch.context() as patch:
         reading = "tacit.companions.experience.extractor.parse_operations"
         patch.setattr(reading, lambda answer, style, guided: (Operation("add", answer.strip() or "nothing"),))
@@ -184,8 +184,8 @@ def whole(tmp_path_factory, taken_as_it_is) -> Path:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("left", [2, 1, 0])
-def test_a_killed_run_goes_on_bit_for_bit(left, tmp_path, whole):
-    """As after a kill: checkpoints up to some iteration, and a bank into which later ones have written already."""
+def test_killed_run_resumes_bit_for_bit(left, tmp_path, whole):
+    """State after a kill: checkpoints up to iteration `left`, and a bank that already has entries of later iterations."""
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     for checkpoint in open_checkpoints(run).all():

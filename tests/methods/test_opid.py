@@ -1,4 +1,4 @@
-"""OPID over real episodes: what it adds to GRPO, and what never reaches the agent."""
+"""OPID and related methods on real episodes: the skill term, its settings, and that the agent never reads a skill."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def loop_of(policy, name: str, **settings) -> Loop:
     return Loop([Collector(method, WORLD.tasks("train", 8, 0), InProcessPool(WORLD.make), 12, 3)], policy, iterations=2)
 
 
-def test_the_advantage_is_the_episodes_plus_lambda_times_the_shift(policy):
+def test_skill_credit_is_weighted_logprob_shift(policy):
     plain = loop_of(policy, "grpo").collect(1)
     opid = loop_of(policy, "opid", skill_weight=0.25)
     (method,) = [ground.method for ground in opid.collectors]
@@ -78,7 +78,7 @@ def sum_of(terms, groups, moment):
     return [sum(own[1:], own[0]) for own in zip(*found, strict=True)]
 
 
-def test_without_weight_it_is_grpo_bit_for_bit(policy, tmp_path):
+def test_weight_zero_is_grpo_bit_for_bit(policy, tmp_path):
     def digest_after(name, **settings):
         policy.load(tmp_path / "start")
         loop = loop_of(policy, name, **settings)
@@ -92,7 +92,7 @@ def test_without_weight_it_is_grpo_bit_for_bit(policy, tmp_path):
     assert digest_after("opid", skill_weight=0.5) != plain
 
 
-def test_episodes_that_all_fail_alike_still_teach(policy):
+def test_group_where_all_fail_still_gives_a_gradient(policy):
     def trained(name, **settings):
         done = loop_of(policy, name, invalid_penalty=0.0, **settings).iterate(1)
         assert not any(t.success for g in done.groups for t in g.trajectories), "an untrained policy wins nothing here"
@@ -118,12 +118,12 @@ def test_an_evaluation_never_builds_a_skill_prompt(policy, monkeypatch):
         loop_of(policy, "opid").iterate(1)
 
 
-def test_in_training_too_the_agent_reads_no_skill(policy):
+def test_training_rollouts_contain_no_skills(policy):
     done = loop_of(policy, "opid").iterate(1)
     assert not any("<note>" in step.prompt.text for step in flat_steps(done.groups))
 
 
-def test_what_each_step_was_told_is_recorded(policy):
+def test_skills_and_shifts_are_recorded_per_step(policy):
     from tacit.runs.trajectories import iteration_records
 
     done = loop_of(policy, "opid").iterate(1)
@@ -136,7 +136,7 @@ def test_what_each_step_was_told_is_recorded(policy):
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", FAMILY)
-def test_every_method_of_the_family_trains(policy, name):
+def test_every_self_distillation_method_trains(policy, name):
     loop = loop_of(policy, name)
     before = policy.digest()
     for number in (1, 2):
@@ -146,19 +146,19 @@ def test_every_method_of_the_family_trains(policy, name):
 
 
 @pytest.mark.parametrize("divergence", ["forward", "jsd", "sampled", "released"])
-def test_opsd_in_all_its_forms(policy, divergence):
+def test_opsd_trains_with_every_divergence(policy, divergence):
     for more in ({}, {"likeliest": 8, "support": "teacher"}) if divergence in ("forward", "jsd") else ({},):
         done = loop_of(policy, "opsd", divergence=divergence, **more).iterate(1)
         assert np.isfinite(done.metrics["loss"]) and done.metrics["grad_norm"] > 0
 
 
 def parts_of(name: str, kind: str, world=WORLD, **settings):
-    """What a method is made of, of the types that it does not share with GRPO."""
+    """The parts of a method whose types GRPO does not have."""
     built, plain = (get_method(m)(**(settings if m == name else {})).build(world) for m in (name, "grpo"))
     return [part for part in getattr(built, kind) if type(part) not in {type(other) for other in getattr(plain, kind)}]
 
 
-def test_opid_is_made_as_its_settings_say():
+def test_opid_settings_reach_its_parts():
     named = {"routing": "additive", "skill_weight": 0.5, "normalise_shift": True, "clip_shift": 2.0}
     (shift,) = parts_of("opid", "credits", **named)
     assert (shift.weight, shift.normalise, shift.clip, shift.teacher.routing) == (0.5, True, 2.0, "additive")
@@ -188,11 +188,11 @@ def test_opid_is_made_as_its_settings_say():
         ),
     ],
 )
-def test_the_others_are_made_as_their_settings_say(name, kind, settings, expected):
+def test_distillation_settings_reach_the_loss(name, kind, settings, expected):
     assert parts_of(name, kind, **settings) == [expected]
 
 
-def test_rlsd_is_made_as_its_settings_say_and_still_tells_of_the_episodes_credit(policy):
+def test_rlsd_settings_reach_its_credit_and_metrics(policy):
     (credit,) = parts_of("rlsd", "credits", modulation=0.4, modulation_bound=0.1, modulation_iterations=7, std="none")
     assert (credit.share, credit.bound, credit.until, credit.credit.std) == (0.4, 0.1, 7, None)
     metrics = loop_of(policy, "rlsd").iterate(1).metrics
@@ -202,7 +202,7 @@ def test_rlsd_is_made_as_its_settings_say_and_still_tells_of_the_episodes_credit
 @pytest.mark.parametrize(
     ("name", "settings"), [("sdar", {}), ("skill_sd", {}), ("grpo_opsd", {}), ("opsd", {"divergence": "sampled"})]
 )
-def test_a_teacher_is_scored_at_the_temperature_its_student_is_measured_at(name, settings):
+def test_teacher_is_scored_at_the_sampling_temperature(name, settings):
     (column,) = parts_of(name, "columns", schedule=replace(SCHEDULE, temperature=0.7), **settings)
     asked = []
 
@@ -220,12 +220,12 @@ def test_a_teacher_is_scored_at_the_temperature_its_student_is_measured_at(name,
     [("opid", {"clip_shift": -1.0}, "clip_shift = -1.0"), ("opid", {"critical_steps": 0}, "critical_steps = 0")]
     + [(name, {"mixture": end}, f"mixture = {end}") for name in ("opsd", "grpo_opsd") for end in (0.0, 1.0)],
 )
-def test_settings_that_mean_nothing_are_refused(name, settings, words):
+def test_out_of_range_settings_are_refused(name, settings, words):
     with pytest.raises(TacitError, match=words):
         check_bounds(get_method(name)(**settings))
 
 
-def test_skill_grpo_trains_with_the_page_and_is_measured_with_and_without():
+def test_skill_grpo_trains_and_evaluates_with_the_handbook():
     method = get_method("skill_grpo")(**SMALL).build(WORLD)
     task = WORLD.tasks("train", 1, 0)[0]
     (condition,) = set(method.conditions.assign(task, 4, 0))
@@ -234,7 +234,7 @@ def test_skill_grpo_trains_with_the_page_and_is_measured_with_and_without():
     assert get_method("skill_prompt")().schedule.iterations == 0
 
 
-def test_a_world_without_rules_or_handbook_is_told_what_would_help():
+def test_missing_rules_or_handbook_error_suggests_a_fix():
     bare = replace(WORLD, hindsight=None, handbook={})
     with pytest.raises(TacitError, match="--analyzer policy"):
         get_method("opid")().build(bare)
@@ -253,14 +253,14 @@ def test_a_world_without_rules_or_handbook_is_told_what_would_help():
         (b'general = "' + b"x" * 7990 + b'"\n[families]\nclean = "and clean it"', "the text for clean has 8003 characters"),
     ],
 )
-def test_a_handbook_that_cannot_be_told_is_refused(tmp_path, written, reason):
+def test_invalid_handbook_file_is_refused(tmp_path, written, reason):
     file = tmp_path / "skills.toml"
     file.write_bytes(written)
     with pytest.raises(TacitError, match=reason):
         get_method("skill_grpo")(handbook=str(file)).build(get_environment("alfworld"))
 
 
-def test_a_handbook_file_is_read_and_one_for_another_world_refused(tmp_path):
+def test_handbook_file_is_read_only_for_its_own_world(tmp_path):
     file = tmp_path / "skills.toml"
     file.write_text('world = "alfworld"\ngeneral = "look first"\n[families]\nclean = "clean it"\n')
     household = get_environment("alfworld")
@@ -274,7 +274,7 @@ def test_a_handbook_file_is_read_and_one_for_another_world_refused(tmp_path):
 
 
 def mixed_rollouts(loop):
-    """Rollouts of which every second episode counts as won."""
+    """Rollouts with every second episode marked as a success."""
     rollouts = loop.collect(1)
     groups = [
         replace(g, trajectories=tuple(replace(t, success=i % 2 == 0) for i, t in enumerate(g.trajectories)))
@@ -289,7 +289,7 @@ def learn_mixed(policy, start, **settings):
     return loop.learn(mixed_rollouts(loop)).metrics
 
 
-def test_the_share_of_the_gradient_is_measured_or_set(policy, tmp_path):
+def test_gradient_share_is_measured_or_sets_the_weight(policy, tmp_path):
     policy.save(tmp_path / "start")
     loop = loop_of(policy, "opid", skill_weight=1.0)
     rollouts, method, digest = mixed_rollouts(loop), loop.collectors[0].method, policy.digest()
@@ -317,7 +317,7 @@ def test_the_share_of_the_gradient_is_measured_or_set(policy, tmp_path):
         assert fixed[name] == pytest.approx(auto[name], rel=1e-4)
 
 
-def test_measuring_the_gradient_changes_nothing(policy, tmp_path):
+def test_measuring_gradients_does_not_change_the_update(policy, tmp_path):
     policy.save(tmp_path / "start")
     digests = set()
     for every in (0, 1):
@@ -326,18 +326,18 @@ def test_measuring_the_gradient_changes_nothing(policy, tmp_path):
     assert len(digests) == 1
 
 
-def test_with_nothing_to_be_a_share_of_the_automatic_weight_is_zero(policy):
+def test_automatic_weight_is_zero_without_outcome_gradient(policy):
     metrics = loop_of(policy, "opid", skill_weight="auto:0.1", invalid_penalty=0.0).iterate(1).metrics
     assert metrics["skill_shift/weight"] == 0 == metrics["grad_norm"] and "skill_shift/gradient_share" not in metrics
 
 
 @pytest.mark.parametrize("said", ["auto", "auto:", "auto:0", "auto:-1", "auto:inf", "auto:nan", "much", "auto:0.1:2"])
-def test_a_weight_that_is_none_is_refused(said):
+def test_invalid_skill_weight_is_refused(said):
     with pytest.raises(TacitError, match=f"skill_weight = '{said}' must be a number, or auto:SHARE"):
         get_method("opid")(skill_weight=said).build(WORLD)
 
 
-def test_only_an_automatic_weight_asks_the_engine_for_gradients():
+def test_only_automatic_weight_needs_engine_gradients():
     assert "gradients" in get_method("opid")(skill_weight="auto:0.1").build(WORLD).needs
     assert "gradients" not in get_method("opid")().build(WORLD).needs
     with pytest.raises(TacitError, match=r"needs gradients, which engine 'tinker' cannot do. Engines that can: .*local"):
@@ -345,14 +345,14 @@ def test_only_an_automatic_weight_asks_the_engine_for_gradients():
         get_engine("tinker").refuse_unless_able("opid", needs, all_engines())
 
 
-def test_by_default_opid_reads_what_the_others_read():
+def test_opid_has_the_same_default_history_as_grpo():
     for name, turns in (("alfworld", 2), ("webshop", 2), ("searchqa", 4)):
         world = get_environment(name)
         assert {get_method(method)().context(world).turns for method in ("grpo", "opid", "sdar")} == {turns}
     assert get_method("opid")().with_prompt(history=5).context(get_environment("alfworld")).turns == 5
 
 
-def test_a_skill_comes_with_an_instruction_unless_the_prompt_is_terse_or_the_run_is_old(policy):
+def test_skill_instruction_is_omitted_in_terse_prompts_and_wording_v1(policy):
     def texts(**settings):
         method = get_method("opid")(**(SMALL | settings)).build(WORLD)
         (group,) = loop_of(policy, "grpo").collect(1).groups[0][:1]
@@ -367,7 +367,7 @@ def test_a_skill_comes_with_an_instruction_unless_the_prompt_is_terse_or_the_run
     assert not any(line in text for text in (*old, *terse) for line in told)
 
 
-def test_an_old_run_is_refused_with_what_to_add(tmp_path):
+def test_settings_without_skill_wording_are_refused_with_a_fix(tmp_path):
     settings = Recipe.from_json({"world": "countdown", "method": {"name": "opid"}}).to_json()
     del settings["method"]["skill_wording"]
     (tmp_path / "settings.json").write_text(json.dumps(settings))
@@ -376,7 +376,7 @@ def test_an_old_run_is_refused_with_what_to_add(tmp_path):
 
 
 @pytest.mark.parametrize("notes", ["empty", "placebo", "oracle"])
-def test_controls_inject_other_notes(policy, notes):
+def test_control_notes_replace_the_true_skills(policy, notes):
     loop = loop_of(policy, "opid", notes=notes, skill_weight=0.5)
     groups = loop.collect(1).groups[0]
     (hindsight,), teacher = loop.collectors[0].method.companions, loop.collectors[0].method.credits[1].teacher
@@ -398,7 +398,7 @@ def test_controls_inject_other_notes(policy, notes):
     assert np.isfinite(done.metrics["loss"]) and done.metrics["skill_shift/magnitude"] > 0
 
 
-def test_a_control_that_cannot_be_had_is_refused():
+def test_impossible_control_notes_are_refused():
     with pytest.raises(TacitError, match="set --groups to at least 2"):
         get_method("opid")(notes="placebo", schedule=Schedule(groups=1)).build(WORLD)
     with pytest.raises(TacitError, match="has no expert to ask"):
@@ -406,7 +406,7 @@ def test_a_control_that_cannot_be_had_is_refused():
 
 
 def write_skills(path, mapping, **pages):
-    """A directory as in SDAR's release."""
+    """A skill directory in the layout of SDAR's release."""
     path.mkdir()
     files = {name: f"{name}.md" for name in pages}
     (path / "skill_mapping.json").write_text(json.dumps({"skill_files": files, **mapping}))
@@ -415,7 +415,7 @@ def write_skills(path, mapping, **pages):
     return str(path)
 
 
-def test_a_skill_directory_of_sdars_release_is_a_handbook(tmp_path):
+def test_sdar_skill_directory_loads_as_handbook(tmp_path):
     types = {"pick_and_place": "pick_and_place", "pick_two_obj_and_place": "pick_and_place"}
     types["pick_heat_then_place_in_recep"] = "heat"
     household = get_environment("alfworld")
@@ -431,7 +431,7 @@ def test_a_skill_directory_of_sdars_release_is_a_handbook(tmp_path):
     assert f"{'g' * 4000}\n{'h' * 2000}" in prompt.text, "a page of 6,000 characters is read whole"
 
 
-def test_pages_of_a_skill_directory_are_found_by_keywords_of_the_goal(tmp_path):
+def test_skill_directory_pages_are_matched_by_goal_keywords(tmp_path):
     kinds = {"apparel": "apparel", "electronics": "electronics", "other": "other"}
     words = {"apparel": ["shirt", "Dress"], "electronics": ["usb"], "other": []}
     mapping = {"task_to_skill": kinds, "task_keywords": words}
@@ -451,14 +451,14 @@ def test_pages_of_a_skill_directory_are_found_by_keywords_of_the_goal(tmp_path):
         ('{"skill_files": {"heat": "none.md"}}', "cannot read the handbook .*none.md"),
     ],
 )
-def test_a_skill_directory_that_cannot_be_read_is_refused(tmp_path, mapping, reason):
+def test_unreadable_skill_directory_is_refused(tmp_path, mapping, reason):
     if mapping is not None:
         (tmp_path / "skill_mapping.json").write_text(mapping)
     with pytest.raises(TacitError, match=reason):
         load_handbook(get_environment("alfworld"), str(tmp_path))
 
 
-def test_sdars_opsd_uses_its_gate():
+def test_released_opsd_divergence_uses_the_sdar_gate():
     (loss,) = parts_of("opsd", "losses", divergence="released", distillation_weight=0.01)
     assert loss == GatedLikelihood(0.01, beta=5.0)
     assert not any(isinstance(part, ClippedSurrogate) for part in get_method("opsd")(divergence="released").build(WORLD).losses)

@@ -1,4 +1,4 @@
-"""ReuseRL and round length as methods: the paper's settings, what differs from GRPO, limit cases, the examples of §E."""
+"""ReuseRL and round length: published settings, differences from GRPO, limit cases, and the examples of §E."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rewards_of(method: Method, groups) -> list[Rewards]:
     return sum_terms(term(groups) for term in method.rewards)
 
 
-def test_reuserl_as_published():
+def test_reuserl_defaults_match_the_paper():
     method = ReuseRL().build(WORLD)
     assert differs(method) == {"rewards", "companions"}
     outcome, invalid, cost = method.rewards
@@ -47,23 +47,23 @@ def test_reuserl_as_published():
     assert method.schedule == Schedule(16, 8, 300, 1e-6, 1.0, top_p=1.0, top_k=0, epochs=1, minibatches=1)
 
 
-def test_round_length_as_published():
+def test_round_length_defaults_match_the_paper():
     method = RoundLength().build(WORLD)
     assert differs(method) == {"rewards"}
     assert method.rewards[2] == SegmentationCost(WORLD.alphabet, Dictionary(WORLD.alphabet.skills), 30, 10.0)
 
 
 @pytest.mark.parametrize(("world", "skills", "steps"), [("countdown", 26, 30), ("alfworld", 5, 50), ("cooking", 10, 40)])
-def test_the_papers_worlds(world, skills, steps):
+def test_skill_count_and_horizon_per_world(world, skills, steps):
     method = ReuseRL().build(get_environment(world))
     assert len(method.companions[0].alphabet.skills) == skills and method.rewards[2].horizon == steps
 
 
-def test_without_buffer():
+def test_buffer_can_be_disabled():
     assert ReuseRL(buffer=0).build(WORLD).companions[0].buffer == 0
 
 
-def test_two_builds_share_nothing():
+def test_two_builds_have_separate_dictionaries():
     settings = ReuseRL()
     one, two = settings.build(WORLD), settings.build(WORLD)
     assert one == two and one.companions[0] is not two.companions[0]
@@ -83,7 +83,7 @@ def test_efficiency_zero_is_grpo():
             assert (got.flow_N + 0.0).tolist() == expected.flow_N.tolist()
 
 
-def test_phrases_of_one_skill_are_round_length():
+def test_max_phrase_one_is_round_length():
     """L = 1 never merges, so ReuseRL's rewards are those of round length (Proposition 1)."""
     single = rewards_of(ReuseRL(max_phrase=1).build(toy()), GROUPS)
     length = rewards_of(RoundLength().build(toy()), GROUPS)
@@ -91,8 +91,8 @@ def test_phrases_of_one_skill_are_round_length():
     assert length[0].outcomes_G().tolist() == [10 - 10 * 4 / 20] * 12 + [10 - 10 * 3 / 20]
 
 
-def test_reuse_is_preferred_to_brevity():
-    """ABAB is one phrase, CCC three: in one group the longer success gets the better advantage; by length the shorter one."""
+def test_reuserl_prefers_reusable_phrases_over_shorter_episodes():
+    """ABAB is one phrase, CCC three. ReuseRL prefers the longer success, round length the shorter one."""
     for settings, prefers_reuse in ((ReuseRL(), True), (RoundLength(), False)):
         method = settings.build(toy())
         rewards = rewards_of(method, GROUPS)
@@ -101,20 +101,20 @@ def test_reuse_is_preferred_to_brevity():
         assert bool(tokens[0][0] > tokens[-1][0]) is prefers_reuse
 
 
-def test_a_batch_without_success_is_a_grpo_step():
+def test_batch_without_success_gets_no_length_cost():
     failed = [group(episode("AB", success=False), episode("C", success=False))]
     (rewards,) = rewards_of(ReuseRL().build(toy()), failed)
     assert rewards.flow_N.tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_world_without_alphabet_is_refused():
+def test_world_without_alphabet_is_refused():
     bare = replace(WORLD, name="bare", alphabet=None)
     for settings in (ReuseRL(), RoundLength()):
         with pytest.raises(TacitError, match="needs an alphabet of skills, and world 'bare' has none"):
             settings.build(bare)
 
 
-def test_settings_that_make_no_sense():
+def test_out_of_range_settings_are_refused():
     for settings in (ReuseRL(horizon=0), RoundLength(horizon=0)):
         with pytest.raises(TacitError, match="horizon = 0 must be at least 1"):
             settings.build(WORLD)
@@ -122,7 +122,7 @@ def test_settings_that_make_no_sense():
         ReuseRL(buffer=-1).build(WORLD)
 
 
-def test_combining():
+def test_reuserl_combines_with_dapo_but_not_round_length():
     reuse = ReuseRL().build(WORLD)
     both = get_method("reuserl+dapo")().build(WORLD)
     assert both.selection is not None and both.companions == reuse.companions and both.rewards == reuse.rewards
@@ -153,8 +153,8 @@ WORKED = {
 
 
 @pytest.mark.parametrize("name", WORKED)
-def test_the_worked_examples_of_section_e(name):
-    """Projected as printed, and priced: skill by skill they cost |s| / T, with the right phrases less."""
+def test_worked_examples_of_section_e(name):
+    """Projections as printed. Each skill costs 1 / T; a phrase of two skills costs as much as one skill."""
     world = get_environment(name)
     actions, skills, data = WORKED[name]
     task = Task(name, f"{name}/worked", world.families[0], "train", 0, "", data)

@@ -1,4 +1,4 @@
-"""search_and_ask: an agent asks the bank in mid-episode, and reads the answer beside what it sees next."""
+"""search_and_ask: an agent queries the bank during an episode and reads the answer in its next prompt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def advising_extractor(prompt: str, seed: int) -> str:
 
 
 def asking_once(prompt: str, seed: int) -> str:
-    """Asks where it may and has no answer yet; then solves it."""
+    """Asks if it may and has no answer yet; then solves the task."""
     if f"ask: {ASK}" in prompt and QUESTION not in prompt:
         return f"{ASK} {QUESTION}"
     return solve_countdown(next(line for line in prompt.splitlines() if " > " in line))
@@ -60,7 +60,7 @@ def guided_and_free(done):
     return [t for t in episodes if t.condition.name == GUIDED], [t for t in episodes if t.condition.name != GUIDED]
 
 
-def test_the_guided_ask_and_read_the_answer_next(tmp_path):
+def test_guided_agents_ask_and_get_the_answer_next_turn(tmp_path):
     loop, experience, _, helper = made(tmp_path)
     done = loop.iterate(1)
     guided, free = guided_and_free(done)
@@ -77,8 +77,8 @@ def test_the_guided_ask_and_read_the_answer_next(tmp_path):
     assert usage.wins == 4 and usage.retrieved >= 4, "what was asked for has guided, once in an episode"
 
 
-def test_what_was_asked_for_is_rewarded(tmp_path):
-    """Like what an episode began with: ±1, the mean over all that had it, whether by question or from the beginning."""
+def test_retrieved_entries_are_rewarded_by_episode_outcome(tmp_path):
+    """As for an initial entry: the mean of ±1 over all episodes that had it, from the start or by a question."""
 
     def extractor(prompt: str, seed: int) -> str:
         if prompt.endswith("advice:"):
@@ -92,7 +92,7 @@ def test_what_was_asked_for_is_rewarded(tmp_path):
     loop, experience, _, _ = made(tmp_path, extractor, actor, diversity=0.0, recency=0)
     loop.iterate(1)
     bank = experience.manager.bank
-    bank.replace([1, 2], (), BY_HAND)  # they were put there by hand, and nobody can be trained on them
+    bank.replace([1, 2], (), BY_HAND)  # added by hand, so without a call to train on
     guided, _ = guided_and_free(loop.iterate(2))
     earned: dict[int, list[float]] = {}
     for trajectory in guided:
@@ -107,7 +107,7 @@ def test_what_was_asked_for_is_rewarded(tmp_path):
 
 
 def test_guided_winners_are_imitated_without_their_questions(tmp_path):
-    """§4.3: what nobody could ask without an entry is neither a target nor in the history of later turns."""
+    """§4.3: questions are removed from the targets and from the history of later turns."""
 
     def actor(prompt: str, seed: int) -> str:
         if QUESTION not in prompt:
@@ -123,7 +123,7 @@ def test_guided_winners_are_imitated_without_their_questions(tmp_path):
     assert not any(ASK in player.decode(p) or "<note>" in player.decode(p) for p in batch.prompts)
 
 
-def test_told_as_it_is_or_not_at_all(tmp_path):
+def test_plain_mode_returns_entry_and_none_disables_questions(tmp_path):
     loop, _, _, helper = made(tmp_path, search_and_ask="plain")
     guided, _ = guided_and_free(loop.iterate(1))
     assert all(f"{QUESTION}\nwhich numbers go first: the largest" in t.steps[1].prompt.text for t in guided)
@@ -133,14 +133,14 @@ def test_told_as_it_is_or_not_at_all(tmp_path):
     assert guided and not any(ASK in step.prompt.text for t in guided for step in t.steps)
 
 
-def test_advice_that_says_nothing_is_counted_and_the_entry_told(tmp_path):
+def test_empty_advice_falls_back_to_the_entry(tmp_path):
     loop, experience, _, _ = made(tmp_path, extractor=lambda prompt, seed: " " if prompt.endswith("advice:") else "return")
     guided, _ = guided_and_free(loop.iterate(1))
     assert all("which numbers go first: the largest" in t.steps[1].prompt.text for t in guided)
     assert experience.manager.counts["refused"] == 4
 
 
-def test_the_same_run_asks_and_hears_the_same(tmp_path):
+def test_answers_are_deterministic_for_any_query_batch_size(tmp_path):
     def heard(place: Path, size: int) -> list[str]:
         loop, *_ = made(place, query_batch=size)
         return [step.prompt.text for number in (1, 2) for t in guided_and_free(loop.iterate(number))[0] for step in t.steps]
@@ -149,7 +149,7 @@ def test_the_same_run_asks_and_hears_the_same(tmp_path):
     assert first == heard(tmp_path / "b", 16) and first == heard(tmp_path / "c", 1), "nor does it depend on the batch"
 
 
-def test_threads_answer_as_one_does(tmp_path):
+def test_background_threads_give_the_same_answers(tmp_path):
     def heard(place: Path, background: bool) -> list[str]:
         loop, experience, *_ = made(place, background=background, query_batch=3)
         texts = [step.prompt.text for t in guided_and_free(loop.iterate(1))[0] for step in t.steps]
@@ -160,7 +160,7 @@ def test_threads_answer_as_one_does(tmp_path):
     assert heard(tmp_path / "a", True) == heard(tmp_path / "b", False)
 
 
-def test_an_evaluation_asks_and_leaves_no_trace(tmp_path):
+def test_evaluation_questions_do_not_change_bank_usage(tmp_path):
     loop, experience, player, _ = made(tmp_path)
     method, bank = loop.collectors[0].method, experience.manager.bank
     before = {i: vars(u).copy() for i, u in bank.usage.items()}
@@ -181,8 +181,8 @@ FULL = replace(TERSE["prompt"], wording="full")
         ("bare", f"{ASK}: {QUESTION}"),
     ],
 )
-def test_in_each_style(style, written, tmp_path):
-    """Told in full, an agent asks as its style has it, and goes on."""
+def test_questions_work_in_every_action_style(style, written, tmp_path):
+    """With the full wording, a question in the action style is answered and the episode goes on."""
 
     def actor(prompt: str, seed: int) -> str:
         return written if "you may ask instead of acting" in prompt and f"\n{QUESTION}\n" not in prompt else "hm"
@@ -196,21 +196,21 @@ def test_in_each_style(style, written, tmp_path):
         assert len([step for step in trajectory.steps if ASKED in step.signals]) == 1
 
 
-def test_questions_in_order_are_searched_together_when_somebody_waits():
+def test_query_queue_without_workers_searches_in_batches_on_demand():
     searched: list[list[str]] = []
     desk = QueryQueue(lambda asked: searched.append(list(asked)) or list(asked), size=2, workers=0)
     futures = [desk.ask(name) for name in "abc"]
     assert searched == [] and [f.result() for f in futures] == ["a", "b", "c"] and searched == [["a", "b"], ["c"]]
 
 
-def test_advice_is_read_or_refused():
+def test_parse_advice_returns_empty_text_for_invalid_answers():
     assert parse_advice('Well: {"advice": " go "}', "json") == "go" and parse_advice("\n go \nadd: x", "terse") == "go"
     for answer in ("", "{}", '{"advice": 3}', '["advice"]', "{" * 5000, '{"advice": "' + "x" * 5000 + '"}'):
         assert parse_advice(answer, "json") == ""
 
 
-def test_a_method_that_is_only_looked_at_touches_no_bank(tmp_path, monkeypatch):
-    """Built without tools it has no directory: what lies under that name where somebody stands is not its own."""
+def test_building_without_resources_creates_no_bank(tmp_path, monkeypatch):
+    """Without resources there is no run directory, so a bank in the working directory must not be opened."""
     monkeypatch.chdir(tmp_path)
     method = get_method("complementary")(**group_extractor(TERSE)).build(WORLD)
     assert {c.name for c in method.conditions.assign(WORLD.tasks("train", 1, 0)[0], 4, 0)} == {"plain"}

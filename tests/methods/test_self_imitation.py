@@ -1,4 +1,4 @@
-"""Self-imitation: whoever did better than the mean of its group is imitated, in a step of its own."""
+"""Self-imitation: trajectories above their group mean are imitated in a separate update."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SMALL = {"prompt": PromptSettings(wording="terse", style="bare", admissible=Fals
 
 
 def acting(prompt: str, seed: int) -> str:
-    """Takes what is wanted when it is there, says nothing now and then, and opens any door."""
+    """Takes the wanted thing if visible; otherwise opens a random door or, sometimes, says nothing."""
     lines = prompt.splitlines()
     thing = lines[0].rpartition(": ")[2]
     return f"take {thing}" if thing in lines[-1] else "" if seed % 3 == 0 else f"open {DOORS[seed % 8]}"
 
 
 def play(tmp_path, name: str = "self_imitation", iterations: int = 3, **settings):
-    """(what the iterations were, the actor)"""
+    """(the results of the iterations, the actor)"""
     actor = ScriptedPolicy(acting)
     chosen = replace(get_method(name)(**SMALL), schedule=Schedule(groups=6, group_size=4, lr=1e-3), **settings)
     method = chosen.build(WORLD, Kit(ScriptedPolicy(lambda prompt, seed: "add: doors open"), tmp_path))
@@ -54,24 +54,24 @@ def imitated(actor: ScriptedPolicy) -> list:
     ("scores", "chosen"),
     [([1.0, 0.0, 0.0, 1.0], [0, 3]), ([0.2, 0.4, 0.9], [2]), ([1.0, 1.0], []), ([0.0, 0.0, 0.0], []), ([0.5], [])],
 )
-def test_who_is_above_the_mean_of_its_group_by_hand(scores, chosen):
+def test_select_above_mean_keeps_scores_above_group_mean(scores, chosen):
     group = scored(scores)
     assert select_above_mean(group) == [group.trajectories[i] for i in chosen]
 
 
-def test_of_some_members_by_hand():
+def test_select_above_mean_uses_only_a_share_of_members():
     group = scored([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
     assert select_above_mean(group, 0.5) == [group.trajectories[0], group.trajectories[2]] and not select_above_mean(group, 0.0)
 
 
-def test_of_the_quickest_by_hand():
+def test_select_above_mean_can_keep_only_the_shortest():
     group = make_group([[2, 2], [2], [2, 2], [2]], success=[True, False, True, True])
     assert [len(t) for t in select_above_mean(group)] == [2, 2, 1]
     assert select_above_mean(group, quickest=True) == [group.trajectories[3]], "the one that lost was as quick"
     assert select_above_mean(group, 0.75, True) == [group.trajectories[0], group.trajectories[2]]
 
 
-def test_they_are_imitated_as_they_read_and_wrote(tmp_path):
+def test_imitation_batch_has_original_prompts_and_valid_completions(tmp_path):
     done, actor = play(tmp_path)
     steps, rounds = imitated(actor), [[t for g in d.groups for t in select_above_mean(g)] for d in done]
     assert all(rounds) and len(steps) == len(done) and len(actor.updates) == 2 * len(done), "a step of its own after GRPO's"
@@ -87,13 +87,13 @@ def test_they_are_imitated_as_they_read_and_wrote(tmp_path):
     )
 
 
-def test_its_rate_and_its_interval_can_be_said(tmp_path):
+def test_imitation_lr_and_interval_are_settings(tmp_path):
     done, actor = play(tmp_path, imitation_lr=3e-4, imitation_every=3)
     assert [lr for _, lr in imitated(actor)] == [3e-4]
     assert ["self_imitation/imitated" in d.metrics for d in done] == [False, False, True]
 
 
-def test_where_nobody_did_better_nobody_is_imitated(tmp_path):
+def test_no_update_when_no_episode_is_above_the_mean(tmp_path):
     actor = ScriptedPolicy(lambda prompt, seed: "look")
     method = get_method("self_imitation")(**SMALL).build(WORLD, Kit(actor, tmp_path))
     (companion,) = method.companions
@@ -103,7 +103,7 @@ def test_where_nobody_did_better_nobody_is_imitated(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"grpo"}))
-def test_it_goes_beside_every_method(name, tmp_path):
+def test_self_imitation_combines_with_every_method(name, tmp_path):
     if name in ("reuserl", "round_length"):
         pytest.skip("errands have no alphabet of skills")
     settings = {"iterations": 1} if name == "skill_prompt" else {}

@@ -1,4 +1,4 @@
-"""GiGPO, HGPO, BiGPO and BiPACE: what differs from GRPO, published defaults, and what is refused."""
+"""GiGPO, HGPO, BiGPO and BiPACE: differences from GRPO, published defaults and refused settings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def advantages(method: Method) -> list[list[float]]:
     return [credit.tokens_T.tolist() for credit in run(method).credits]
 
 
-def test_as_published():
+def test_step_level_defaults_match_the_papers():
     grpo = GRPO().build(WORLD)
     gigpo, hgpo, bigpo, bipace = (m().build(WORLD) for m in (GiGPO, HGPO, BiGPO, BiPACE))
     assert differs(gigpo, grpo) == differs(hgpo, grpo) == {"credits"}
@@ -63,7 +63,7 @@ def test_as_published():
     assert bipace.hidden_state == (-8, "last") and bipace.schedule == replace(grpo.schedule, lr=5e-7)
 
 
-def test_options():
+def test_step_level_settings_change_the_credit():
     assert GiGPO(similarity=0.9).build(WORLD).credits[1].partition == SimilarObservation(0.9)
     assert GiGPO(step_std="none", step_weight=0.5, gamma=0.9).build(WORLD).credits[1] == StepRelative(SameKey(), 0.5, 0.9, None)
     assert HGPO(alpha=2.0, base=True).with_prompt(history=-1).build(WORLD).credits[0] == HistoryHierarchy(None, 2.0, True)
@@ -81,12 +81,12 @@ def test_options():
 
 
 @pytest.mark.parametrize("epsilon", [-0.01, 2.01])
-def test_a_radius_outside_0_to_2_is_refused_when_the_method_is_built(epsilon):
+def test_radius_outside_0_to_2_is_refused(epsilon):
     with pytest.raises(TacitError, match="between 0"):
         BiPACE(epsilon=epsilon).build(WORLD)
 
 
-def test_one_axis_per_observation_and_radius_zero_is_gigpo_bit_for_bit():
+def test_bigpo_with_identity_embedder_is_gigpo_bit_for_bit():
     lr = replace(SMALL["schedule"], lr=5e-7)
     assert advantages(BiGPO(**SMALL, embedder="identity").build(WORLD)) == advantages(
         GiGPO(**{**SMALL, "schedule": lr}).build(WORLD)
@@ -100,7 +100,7 @@ def test_weight_zero_is_grpo(settings):
 
 
 @pytest.mark.parametrize("settings", [GiGPO, HGPO, BiGPO, BiPACE])
-def test_diagnostics_are_in_the_metrics_and_marks_in_the_records(settings):
+def test_diagnostics_are_in_metrics_and_records(settings):
     done = run(settings(**SMALL).build(WORLD))
     wanted = {"parts", "parts_singleton", "parts_singleton_steps", "parts_mean_size", "parts_pairs", "step_credit_seconds"}
     if settings is BiPACE:
@@ -111,7 +111,7 @@ def test_diagnostics_are_in_the_metrics_and_marks_in_the_records(settings):
     assert all(isinstance(turn["part"], int) and isinstance(turn["step_credit"], float) for turn in turns)
 
 
-def test_the_adaptive_radius_is_found_once_and_survives_a_restart(tmp_path):
+def test_adaptive_radius_is_searched_once_and_saved(tmp_path):
     method = BiPACE(**SMALL, adaptive=True).build(WORLD)
     (companion,) = method.companions
     assert isinstance(companion, AdaptiveRadius) and method.credits[1].partition.radius is companion
@@ -128,7 +128,7 @@ def test_the_adaptive_radius_is_found_once_and_survives_a_restart(tmp_path):
     assert again.companions[0].value == found
 
 
-def test_step_level_credit_combines_with_another_methods_terms():
+def test_step_credit_combines_with_rloo_but_not_bipace():
     both = get_method("rloo+gigpo")(**SMALL).build(WORLD)
     assert [type(term) for term in both.credits] == [LeaveOneOut, StepRelative], "one episode credit, not two"
     with pytest.raises(TacitError, match="both add a step credit"):

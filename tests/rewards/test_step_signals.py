@@ -1,4 +1,4 @@
-"""Signals as rewards: weights, the cost of a step, and steps that were not measured."""
+"""StepSignals: weights, step cost, excluded rules and missing signals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def measured(values, success=None) -> Group:
     return Group(group.task, tuple(members))
 
 
-def test_progress_minus_error_minus_the_step():
+def test_step_reward_is_progress_minus_error_minus_step_cost():
     group = measured([[(1.0, 0.0), (0.02, 0.3)], [(0.0, 0.15)]], [True, False])
     (rewards,) = StepSignals()([group])
     np.testing.assert_allclose(rewards.flow_N, [0.99, 0.02 - 0.3 - 0.01, -0.16])
@@ -33,7 +33,7 @@ def test_progress_minus_error_minus_the_step():
     np.testing.assert_allclose((rewards + outcome).returns_N(0.5), [0.99 + 0.5 * (3 - 0.29), 3 - 0.29, -0.16])
 
 
-def test_weights_and_cost_are_settings():
+def test_signal_weights_and_step_cost_are_settings():
     group = measured([[(1.0, 0.3)]])
     (rewards,) = StepSignals((("progress", 2.0), ("error", 0.0)), step_cost=0.5)([group])
     assert rewards.flow_N.tolist() == [1.5]
@@ -41,7 +41,7 @@ def test_weights_and_cost_are_settings():
     assert nothing.flow_N.tolist() == [0.0, 0.0]
 
 
-def test_a_step_without_the_signal_is_an_error_unless_it_does_not_count():
+def test_missing_signal_is_refused_unless_its_weight_is_zero():
     group = make_group([[1]])
     with pytest.raises(TacitError, match=r"no signal 'progress' \(it has: none\)"):
         StepSignals()([group])
@@ -49,8 +49,8 @@ def test_a_step_without_the_signal_is_an_error_unless_it_does_not_count():
     assert rewards.flow_N.tolist() == [-0.01]
 
 
-def test_rules_left_out_by_name():
-    """Two rules of progress and one of error came up; what is left out is as if it had not."""
+def test_rules_can_be_excluded_by_name():
+    """Two progress rules and one error rule fired. Excluding a rule removes its contribution."""
     group = measured([[(1.02, 0.2), (0.0, 0.0)]])
     rules = {"progress.subgoal": 1.0, "progress.hinted_place": 0.02, "error.repeated": 0.2}
     first, second = group.trajectories[0].steps
@@ -70,6 +70,6 @@ def test_rules_left_out_by_name():
     np.testing.assert_allclose(half, [0.5 * 0.02 - 0.2, 0.0])
 
 
-def test_empty_groups():
+def test_no_groups_and_empty_groups_give_no_rewards():
     assert StepSignals()([]) == []
     assert StepSignals()([make_group([])])[0].flow_N.shape == (0,)

@@ -1,8 +1,8 @@
 """The experience bank: entries with vectors and origins, durable in SQLite, searched in memory (`Snapshot`).
 
-A write returns when it is committed and survives a killed process. Threads that write take turns; readers never wait and see
-each change completely or not at all. One process at a time may write; another may only remove entries (`remove_by_hand`), which
-the writer takes over before its next search or write.
+A write returns when it is committed and survives a killed process. Writing threads share a lock; readers never wait and see
+each change completely or not at all. One process at a time may write. Others may only remove entries (`remove_by_hand`); the
+writer applies the removals before its next search or write.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Origin:
     call: int | None = None  # the extractor call that wrote it, if any
 
     def is_in(self, place: Sequence[str]) -> bool:
-        """Whether it belongs to a world, or to a world and a family. What has no world or family belongs to all of them."""
+        """Whether it belongs to a world, or to a world and a family. Without world or family, it belongs to all."""
         return all(own in ("", wanted) for own, wanted in zip((self.world, self.family), place, strict=False))
 
 
@@ -134,7 +134,7 @@ _RETIRE = "UPDATE entries SET retired = ?, vector = x'' WHERE id = ?"
 
 
 def remove_by_hand(path: Path, ids: Sequence[int]) -> int:
-    """Retire entries, also of a bank that a run writes to; none of them if one is not there. Returns how many are left."""
+    """Retire entries, even while a run writes to the bank. If one does not exist, retires none. Returns the number left."""
     with closing(connect(path)) as base, transaction(base, path):
         live = set(_numbers(base, _LIVE))
         for number in ids:
@@ -186,15 +186,15 @@ class EntryRejected(TacitError):
 
 
 _open_here: WeakValueDictionary[Path, Bank] = WeakValueDictionary()
-"""banks that this process writes to; the file lock does not tell one from another"""
+"""banks that this process writes to; the file lock does not exclude a second bank in the same process"""
 
 
 class Bank:
     """`embedder`: name of the model that makes the vectors; opening a bank of another embedder raises. So does opening one that
-    somebody else writes to: each would keep `capacity` entries of its own. `path` None is in memory.
+    has another writer: each would enforce `capacity` on its own entries only. `path` None is in memory.
 
     The file keeps every entry that ever existed, with its origin and events. Live entries also have a vector and the call that
-    wrote them. A retired entry loses its vector at once, and its call once no reward for it can arrive any more.
+    wrote them. A retired entry loses its vector at once, and its call once no more rewards for it can arrive.
     """
 
     _lock: int | None = None
@@ -222,11 +222,11 @@ class Bank:
             raise
 
     def _lock_file(self, path: Path) -> int:
-        """Become the only writer. The lock ends with the process, however that ends."""
+        """Become the only writer. The lock is released when the process ends, even if it is killed."""
         path.parent.mkdir(parents=True, exist_ok=True)
         known, file, owner = path.resolve(), -1, str(os.getpid())
         try:
-            if known in _open_here:  # asked first: closing a second descriptor would end our own lock
+            if known in _open_here:  # checked first: closing a second descriptor would release our own lock
                 raise BlockingIOError
             file = os.open(known.with_name(f"{known.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -263,7 +263,7 @@ class Bank:
             os.close(self._lock)
 
     def refresh(self) -> None:
-        """Take over what another process removed. Does not wait for a thread that writes: it does the same."""
+        """Apply removals by another process. Does not wait for a writing thread, because that thread applies them too."""
         if self._writing.acquire(blocking=False):
             try:
                 self._take_over()
@@ -385,7 +385,7 @@ class Bank:
             return {**known, "replaced_by": _numbers(self._base, after, entry), "events": used}
 
     def clear(self) -> None:
-        """Delete everything. What was removed by hand stays removed if a copy with it is restored."""
+        """Delete everything. Entries removed by hand stay removed, even if a restored copy contains them."""
         with self._writing:
             self._note_removed_by_hand()
             with transaction(self._base, self.path):
@@ -407,7 +407,7 @@ class Bank:
                 ) from error
 
     def restore_from(self, path: Path) -> None:
-        """Go back to such a copy, without entries removed by hand since. An unreadable one raises, and nothing changes."""
+        """Restore a copy (`save_to`), without entries removed by hand since. If unreadable, raises and changes nothing."""
         with self._writing, closing(connect_read_only(path)) as copy:
             self._read(copy, path)
             self._note_removed_by_hand()

@@ -202,7 +202,7 @@ def critic_verdict(condition: Condition) -> tuple[int, Verdict] | None:
 
 @dataclass(frozen=True)
 class GuidedHalf(Conditions):
-    """Half of a group's members get an entry from the bank, half none. With an empty bank, nobody does."""
+    """Half of a group's members get an entry from the bank, half none. With an empty bank, no member does."""
 
     experience: Experience = field(compare=False)
     share: float = 0.5

@@ -119,7 +119,7 @@ def open_bank(path: Path) -> Bank:
 
 
 def read_bank(path: Path) -> Bank:
-    """A copy in memory: reading a run changes nothing in it, even while it trains."""
+    """A copy in memory, so that reading never changes a run, even while it trains."""
     embedder, dimensions, _ = read_bank_info(path)
     bank = Bank(None, embedder, dimensions, capacity=sys.maxsize)
     try:

@@ -1,7 +1,7 @@
 """The experience manager, between the agents, the bank and the extractor; queries during an episode; and the critic.
 
 With `background=True` (§3.1) distilling, training and merging have a thread each, questions have W, and the extractor samples
-for all of them at once (`SamplingThread`). None of them waits for another, nor the rollouts for them.
+for all of them at once (`SamplingThread`). They do not block each other or the rollouts.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ExperienceManager:
         return {**learned, "experience/buffer": float(len(self.extractor.buffer))}
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Do it now or, with a background thread, in a thread of its own; not while the last one of this name runs."""
+        """Run a job now or, with a background thread, in its own thread; skipped while a job of this name is running."""
         if not self.background:
             return work()
 
@@ -283,7 +283,7 @@ class QueryQueue(Generic[Question, Answer]):
         return future
 
     def answer_all(self) -> None:
-        """Search batch after batch: a worker until the queue is closed, anybody else until it is empty."""
+        """Search batch after batch. A worker stops when the queue is closed, other threads when it is empty."""
         while (self._workers or not self._queue.empty()) and (batch := self._gather()):
             batch = [(query, future) for query, future in batch if future.set_running_or_notify_cancel()]
             try:

@@ -82,7 +82,7 @@ class SentenceEmbedding:
 
 
 SERVED = " (endpoint)"
-"""ends the stored name of a model behind an endpoint. Without the URL: a server may move, and its vectors stay the same"""
+"""suffix of the stored name of an endpoint's model; the URL is left out, since a server can move and keep its vectors"""
 
 
 class CachedEmbedding:
