@@ -26,7 +26,8 @@ from tacit.engines.local.fast import attention_kernels, layer_kernels
 TYPES = {"positions": "*i64"}
 TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks")}
 TYPES |= {name: "fp32" for name in ("scale", "epsilon")}
-TYPES |= {name: "i32" for name in ("q_row", "k_row", "v_row", "capacity", "rows", "count", "inner")}
+INTEGERS = ("q_row", "k_row", "v_row", "capacity", "rows", "count", "inner", "stride")
+TYPES |= dict.fromkeys(INTEGERS, "i32")
 SHAPE = {"KV": 2, "GROUP": 6, "DIM": 128}
 KERNELS = [
     (attention_kernels.decode_attention_kernel, SHAPE | {"PADDED": 16, "BLOCK": 64, "SPLITS": 2}),
