@@ -1,7 +1,6 @@
 """The arithmetic of a plan beside what was measured (docs/experiments/archive/log.md, Speed; one H200 and one CPU core) and
-published. Where a figure
-was used to find the shares in devices.py, it must come back closely; the others are held to the factor that stands in
-docs/guides/planning.md."""
+published. A figure that was used to fit the efficiencies in shapes.py must come back closely; the others are held to the
+factor in docs/experiments/archive/planning_notes.md."""
 
 from __future__ import annotations
 
