@@ -68,7 +68,7 @@ def test_section_f1_on_uniform_sequences():
 
 def test_section_f1_where_some_skills_are_common():
     """Zipf weights leave something to merge, and greedy loses something: a longer phrase may pay where no pair of its parts
-    does. How much is in docs/methods/reuserl.md; this keeps it from getting worse."""
+    does. How much is in docs/experiments/archive/reuserl_notes.md; this keeps it from getting worse."""
     gaps = recovered = there = 0.0
     groups = synthetic_groups(100, seed=0, weights=(60, 30, 20, 15, 12))
     for corpus in groups:
