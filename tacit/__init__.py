@@ -1,4 +1,4 @@
-"""Train language-model agents that turn experience into skill."""
+"""Train language-model agents with reinforcement learning."""
 
 from __future__ import annotations
 

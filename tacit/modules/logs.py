@@ -20,7 +20,7 @@ from tacit.training.recordings import Known, Reading, Recording, read_recordings
 ENDINGS = ("*.jsonl", "*.jsonl.gz")
 FEW = 12
 """fewer won episodes of a family get a remark: with 12 demonstrations a 1M-parameter policy won 42% of new tasks by imitation,
-with 6 only 21% (docs/methods/constant_context.md)"""
+with 6 only 21% (docs/experiments/constant_context.md)"""
 DEFAULT_FAMILY = "work"  # for episodes that name no family, if there is no world
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 

@@ -197,8 +197,8 @@ def choose_device(name: str, found: Sequence[str] = ()) -> tuple[Device, str]:
 @dataclass(frozen=True)
 class Efficiency:
     """Achieved shares of peak throughput, and fixed overheads. η(D) = η∞·D / (D + D½): narrow matrix products leave a GPU idle.
-    Measured with 135M (D = 576) and 1.5B (D = 1,536) on one H200 (docs/guides/planning.md); updates of 8B on H100s are
-    torchtitan's."""
+    Measured with 135M (D = 576) and 1.5B (D = 1,536) on one H200 (docs/experiments/archive/planning_notes.md); updates
+    of 8B on H100s are torchtitan's."""
 
     learning: float = 0.45
     learning_half: float = 1600.0

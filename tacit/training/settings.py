@@ -22,7 +22,8 @@ class SupervisedSettings:
     tasks: Basic[AtLeastOne] = 1000
     """training tasks the expert plays, or recorded episodes to read"""
     lr: Basic[NotNegative] = 1e-3
-    """peak learning rate; warm-up then cosine to zero"""
+    """peak learning rate; warm-up then cosine to zero. The default is for policies of a million parameters; give a language
+    model 1e-4"""
     warmup: Share = 0.1
     """share of the steps with a rising learning rate"""
     expert: str = ""

@@ -71,7 +71,7 @@ def test_section_f1_on_uniform_sequences():
 def test_section_f1_on_zipf_sequences():
     """With Zipf weights there are phrases to merge. Greedy misses a longer phrase if no pair of its parts pays off.
 
-    docs/methods/reuserl.md has the numbers; this test guards against regressions.
+    docs/experiments/archive/reuserl_notes.md has the numbers; this test guards against regressions.
     """
     gaps = recovered = there = 0.0
     groups = synthetic_groups(100, seed=0, weights=(60, 30, 20, 15, 12))

@@ -1,6 +1,6 @@
 """Planning estimates against our measurements (docs/experiments/archive/log.md, Speed; one H200 and one CPU core) and
-published figures. Figures used to fit the shares in devices.py must be matched closely; the others within the factor stated in
-docs/guides/planning.md."""
+published figures. Figures used to fit the shares in shapes.py must be matched closely; the others within the factor stated in
+docs/experiments/archive/planning_notes.md."""
 
 from __future__ import annotations
 
