@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from interpreted import assert_interpreted
 
-from tacit.engines.local.fast import compiled
 from tacit.engines.local.fast.layers import MAX_NORM_WIDTH, has_rms_norm_kernel
 
 ON_TRIAL = """
@@ -26,16 +23,6 @@ def test_interpreted_kernel_matches_torch() -> None:
 
 def test_no_kernel_on_a_cpu() -> None:
     assert not has_rms_norm_kernel(torch.device("cpu"), torch.bfloat16, 576)
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_decode_step_uses_the_kernel_if_available(monkeypatch, there) -> None:
-    monkeypatch.setattr(compiled, "has_rms_norm_kernel", lambda *of: there)
-    monkeypatch.setattr(compiled, "rms_norm_forward", lambda *given: "by kernel")
-    monkeypatch.setattr(compiled.COMPILED_OPS, "rms_norm", lambda *given: "compiled")
-    norm = SimpleNamespace(weight=torch.ones(8), variance_epsilon=1e-5)
-    assert compiled.CompiledSamplerOps.rms_norm(torch.ones(3, 8), norm) == ("by kernel" if there else "compiled")
-    assert compiled.CompiledSamplerOps.rms_norm(torch.ones(1, 3, 8), norm) == "compiled", "a rectangle"
 
 
 def test_no_kernel_for_rows_wider_than_the_limit(monkeypatch) -> None:

@@ -148,36 +148,6 @@ def test_one_product_is_chosen_when_it_saves_more_than_it_copies() -> None:
     assert projections._is_one_product_faster(65536, *small) and not projections._is_one_product_faster(65536, 960, 576)
 
 
-def test_narrow_layer_uses_one_product_only_in_the_backward_pass() -> None:
-    class OnGpu(list):  # type: ignore[type-arg]
-        is_cuda = True
-
-    rows = OnGpu([0] * 32768)
-    there, back = projections._choose_forward, projections._choose_backward
-    down, up, square = (torch.empty(shape, device="meta") for shape in ((1536, 8960), (17920, 1536), (1536, 1536)))
-    assert there(rows, down) is there(rows, square) is projections._forward_two_products
-    assert back(rows, down) is projections._backward_one_product and there(rows, up) is projections._forward_one_product
-    assert back(rows, up) is back(rows, square) is projections._backward_two_products
-    assert back(torch.zeros(32768, 1), down) is projections._backward_two_products, "a CPU"
-
-
-def test_fused_linear_has_one_autograd_edge_to_its_input() -> None:
-    """With two edges, autograd would add the gradients from W and A in a separate pass."""
-    import peft
-
-    hf = build("Qwen2")
-    peft.get_peft_model(hf, peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
-    attention, x = hf.model.layers[0].self_attn, torch.randn(6, 32, requires_grad=True)
-    pairs = [(attention.q_proj,), (attention.q_proj, attention.k_proj, attention.v_proj)]
-    for modules in pairs:
-        todo, found = [fused_linear(x, *modules).grad_fn], []
-        while todo:
-            node = todo.pop()
-            found += [node for following, _ in node.next_functions if getattr(following, "variable", None) is x]
-            todo += [following for following, _ in node.next_functions if following is not None]
-        assert len(found) == 1
-
-
 @pytest.mark.parametrize("shape", [(32,), (6, 32), (2, 3, 32), (0, 32)])
 def test_lora_product_supports_any_batch_shape(shape) -> None:
     x, weight, lora_A, lora_B = torch.randn(shape), torch.randn(9, 32), torch.randn(3, 32), torch.randn(9, 3)
