@@ -224,7 +224,7 @@ def attack_server(modules: Path, options: argparse.Namespace) -> list[Suite]:
 
     def launch(work: Callable[..., Suite], *given: Any) -> Any:
         def run() -> None:
-            os.nice(5)  # real attackers would not use this machine's cores
+            os.nice(19)  # real attackers would not use this machine's cores
             answers.put(work(*given))
 
         process = context.Process(target=run, daemon=True)
