@@ -265,7 +265,7 @@ class Catalog:
             try:
                 directories = find_module_directories(find_modules_directory(path.expanduser()))
             except TacitError as error:
-                # Its modules are unknown now: those that came from it stay as they are.
+                # The directory cannot be read, so modules loaded from it earlier are kept.
                 refused |= {name: str(error) for name, o in self.modules.items() if o.module.path.is_relative_to(path)}
                 refused[str(path)] = str(error)
                 continue
@@ -288,7 +288,7 @@ class Catalog:
                 self._drafts[packaged.world_name] = self._approve_draft(name, packaged)
             if not self._drafts[packaged.world_name]:
                 wrong.append(
-                    f"module {module.path} contains a draft that was not approved to run. It was shown where this server was "
+                    f"module {module.path} contains a draft that was not approved to run. It was printed where this server was "
                     "started: read it, then start the server with --yes"
                 )
         if name in found:
