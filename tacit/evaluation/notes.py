@@ -169,7 +169,7 @@ def score_notes(groups: Sequence[Group], teachers: Mapping[str, RoutedSkills], p
         shifts[kind] = np.array([own_T.sum() for own_T in steps])
     agrees: list[bool] = []
     for t in (trajectory for group in groups for trajectory in group.trajectories):
-        agrees += [step.action == told for step, told in zip(t.steps, advise(expert, t), strict=True)]
+        agrees += [step.action == advice for step, advice in zip(t.steps, advise(expert, t), strict=True)]
     task_N = np.concatenate([np.full(len(group.steps), i) for i, group in enumerate(groups)])[counts_N]
     agrees_N, rows = np.array(agrees)[counts_N], [np.flatnonzero(task_N == i) for i in range(len(groups))]
     found: dict[str, AUC] = {}

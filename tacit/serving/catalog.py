@@ -307,7 +307,7 @@ class Catalog:
             found[name] = module, world
 
     async def _retire(self, served: ServedModule) -> None:
-        """Unload a module that was removed or replaced, if nobody uses it."""
+        """Unload a removed or replaced module if no session or request uses it."""
         if served.users or served in self.modules.values():
             return
         served.close()

@@ -92,7 +92,7 @@ class PageCache:
             if stamp != live.stamp:
                 try:
                     page = write(live)
-                except (TacitError, OSError) as error:  # damaged settings, or a file that was removed meanwhile
+                except (TacitError, OSError) as error:  # damaged settings, or a file that has just been removed
                     message = f"{error} The page reloads when a file of the run changes."
                     page = _render_message("run", "Cannot be shown", message, live, [])
             self._pages[path] = live.stamp, page

@@ -101,16 +101,16 @@ class Session:
 
     def to_json(self, turns: bool = False) -> dict[str, Any]:
         task, module = self.episode.task, self.served.module
-        told: dict[str, Any] = {
+        data: dict[str, Any] = {
             "session": self.name, "module": self.served.name, "digest": module.digest, "goal": task.goal, "family": task.family,
             "task": task.id, "seed": self.episode.seed, "temperature": self.episode.sampling.temperature,
             "open": self.open, "outcome": self.outcome, "note": self.note, "hosted": self.world is not None,
             "turn": len(self.turns), "began": self.began, "touched": self.touched,
         }  # fmt: skip
         if turns:
-            told["turns"] = [turn.to_json() for turn in self.turns]
-            told["final"] = self.final.text if self.final else ""
-        return told
+            data["turns"] = [turn.to_json() for turn in self.turns]
+            data["final"] = self.final.text if self.final else ""
+        return data
 
 
 Answer = TypeVar("Answer")
