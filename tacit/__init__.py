@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 DISTRIBUTION = "tacit-agents"
-"""what pip calls it: on the registry `tacit` is another project"""
+"""name on PyPI, where `tacit` is another project"""
 
 __all__ = ["DISTRIBUTION", "Evaluation", "Event", "OpenRun", "TacitError", "evaluate", "open_run", "train", "trust_code"]
 
@@ -30,7 +30,7 @@ _FROM_PYTHON = {
 
 
 def __getattr__(name: str) -> Any:
-    """Found when they are asked for: `import tacit` alone imports nothing else."""
+    """Import the names of _FROM_PYTHON on first use; `import tacit` alone imports nothing else."""
     if name not in _FROM_PYTHON:
         raise AttributeError(f"module 'tacit' has no attribute {name!r}")
     return getattr(importlib.import_module(_FROM_PYTHON[name]), name)

@@ -96,14 +96,14 @@ def name_worlds(worlds: Worlds) -> str:
     if hasattr(worlds, "reset") and hasattr(worlds, "step"):
         make = getattr(worlds, "__name__", type(worlds).__name__)
         raise TacitError(
-            f"world = {worlds!r} is what plays one episode; what is trained in is an Environment with make={make}, "
-            "its tasks and its wording (docs/tutorials/own_world.md)."
+            f"world = {worlds!r} is the simulator of one episode; pass an Environment with make={make}, its tasks and its "
+            "wording (docs/tutorials/own_world.md)."
         )
     raise TacitError(f"world = {worlds!r} must be a name, an Environment, several of them, or several with their shares.")
 
 
 def name_method(method: Method | Sequence[Method]) -> tuple[str, dict[str, Any]]:
-    """(name, settings of the instance that differ from its class's defaults)"""
+    """(name, settings that differ from the defaults). A name or a class has no such settings."""
     if isinstance(method, str):
         trust_names(method)
         return method, {}

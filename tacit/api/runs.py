@@ -94,7 +94,7 @@ class OpenRun:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.settings  # noqa: B018  one that is no run is refused here
+        self.settings  # noqa: B018  raises if this is not a run directory
 
     def __repr__(self) -> str:
         return f"OpenRun({str(self.path)!r}, {'finished' if self.finished else 'unfinished'})"
@@ -107,11 +107,11 @@ class OpenRun:
             return f"{self.path}: {'nothing was measured' if self.finished else 'not finished'}"
         final, peak = final_and_peak(measured)
         low, high = final["interval"]
-        told = f"{final['success']:.1%} [{100 * low:.1f}, {100 * high:.1f}] of {pluralize(final['episodes'], 'episode')}"
+        result = f"{final['success']:.1%} [{100 * low:.1f}, {100 * high:.1f}] of {pluralize(final['episodes'], 'episode')}"
         earlier = {e["stage"]: f"{format_stage(e)} {e['success']:.1%}" for e in measured if e["stage"] != final["stage"]}
         before = f"; before: {', '.join(earlier.values())}" if earlier else ""
         best = f"; peak {peak['success']:.1%} {format_stage(peak)}" if peak["success"] > final["success"] else ""
-        return f"{self.path}: success {told} {format_stage(final)} on {final['panel']}{before}{best}"
+        return f"{self.path}: success {result} {format_stage(final)} on {final['panel']}{before}{best}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class OpenRun:
         return table([row for n, f in self._files(stage, step) for row in episode_rows(stage, n, read_records(f))], rows)
 
     def trajectories(self, stage: str = "rl", step: int | None = None) -> list[Trajectory]:
-        """The recorded episodes as objects; of tokens only the counts."""
+        """The recorded episodes as objects. They have token counts, not tokens."""
         tasks = self._tasks()
         return [trajectory for _, file in self._files(stage, step) for trajectory in read_trajectories(file, tasks)]
 
@@ -167,7 +167,7 @@ class OpenRun:
         return evaluate(self.path, **options)
 
     def resume(self, *, callbacks: Callback | Sequence[Callback] = (), quiet: bool = False, **settings: Any) -> OpenRun:
-        """Continue the run; `settings` are those a resumed run may change, such as `iterations`."""
+        """Continue the run. Only `settings` that may change on resuming are accepted, such as `iterations`."""
         stored = read_settings(self.path)
         before = Recipe.from_json(stored)
         resumed = Recipe.from_json(override(stored, parse_settings(settings, method_name(stored))))
@@ -197,8 +197,8 @@ class OpenRun:
         for task in found:
             if known.setdefault(task.id, task.world) != task.world:
                 raise TacitError(
-                    f"records name a task by its id, and {task.id!r} is one of {known[task.id]!r} and one of {task.world!r}; "
-                    "take `turns` or `episodes`, which need no tasks."
+                    f"recordings name tasks by id, and {task.id!r} is a task of {known[task.id]!r} and of {task.world!r}; "
+                    "use `turns` or `episodes`, which need no tasks."
                 )
         return found
 
@@ -355,8 +355,8 @@ def evaluate(
         if checkpoint or endpoint:
             raise TacitError("a loaded policy has its weights already; remove `checkpoint` and `endpoint`.")
         run = str(like.path if isinstance(like, OpenRun) else like or "")
-        meant = with_panel(_collect_overrides(run, world, method, settings), panel, run)
-        target = open_loaded(check_hooks(cast(SamplingPolicy, who)), meant, run)
+        overrides = with_panel(_collect_overrides(run, world, method, settings), panel, run)
+        target = open_loaded(check_hooks(cast(SamplingPolicy, who)), overrides, run)
     else:
         if isinstance(who, Expert) and not callable(who):
             raise TacitError(f"{who!r} is an instance; pass the class {type(who).__name__}, which is created for each task.")
@@ -364,41 +364,41 @@ def evaluate(
             raise TacitError(f"like = {like}: only a loaded policy can use the settings of another run.")
         actor = cast(Callable[[Task], Expert], who) if callable(who) else None
         name = getattr(who, "__name__", "actor") if actor else str(who.path if isinstance(who, OpenRun) else who)
-        meant = with_panel(_collect_overrides(name, world, method, settings), panel, "" if endpoint else name)
+        overrides = with_panel(_collect_overrides(name, world, method, settings), panel, "" if endpoint else name)
         if endpoint is None:
-            target = open_agent(name, meant, checkpoint, actor)
+            target = open_agent(name, overrides, checkpoint, actor)
         elif checkpoint:
             raise TacitError(f"checkpoint = {checkpoint!r} is for runs; remove it for an endpoint.")
         else:
-            target = open_endpoint(meant, endpoint, name, key_variable, concurrency, timeout_s)
-    sitting = PanelEvaluation(target, tuple(ks), prices, Path(out) if out is not None else None, fresh, meant)
-    measured = sitting.play(batch, _ProgressObserver(progress) if progress else NO_OBSERVER)
-    return Evaluation(measured, sitting.keep(measured))
+            target = open_endpoint(overrides, endpoint, name, key_variable, concurrency, timeout_s)
+    evaluation = PanelEvaluation(target, tuple(ks), prices, Path(out) if out is not None else None, fresh, overrides)
+    measured = evaluation.play(batch, _ProgressObserver(progress) if progress else NO_OBSERVER)
+    return Evaluation(measured, evaluation.keep(measured))
 
 
 class _ProgressObserver(RolloutObserver):
     """Calls `progress` with the number of finished episodes."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
-        self._progress, self._over = progress, 0
+        self._progress, self._finished = progress, 0
 
     def on_episode_end(self, index: int, trajectory: Trajectory) -> None:
-        self._over += 1
-        self._progress(self._over)
+        self._finished += 1
+        self._progress(self._finished)
 
 
 def _collect_overrides(name: str, world: World | None, method: Method | None, settings: dict[str, Any]) -> Overrides:
     own: dict[str, Any] = {}
     run = run_of(name) if name else None
-    known = RULE_AGENT_METHOD if name == RULE_AGENT else method_name(read_settings(run)) if run else DEFAULT_METHOD
+    used = RULE_AGENT_METHOD if name == RULE_AGENT else method_name(read_settings(run)) if run else DEFAULT_METHOD
     said: dict[tuple[str, ...], Any] = {}
     if method is not None:
-        known, own = name_method(method)
+        used, own = name_method(method)
         own.pop("schedule", None)
         said |= {("prompt", key): value for key, value in own.pop("prompt", {}).items()}
-        said["method", "name"] = known
+        said["method", "name"] = used
     picked = {key: settings.pop(key) for key in PANEL_SETTINGS if key in settings}
-    said |= {("method", key): value for key, value in own.items()} | parse_settings(settings, known)
+    said |= {("method", key): value for key, value in own.items()} | parse_settings(settings, used)
     said |= {("evaluation", key): value for key, value in picked.items()}
     if world is not None:
         said["world",] = name_worlds(world)

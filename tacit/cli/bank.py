@@ -40,7 +40,8 @@ def run(argv: Sequence[str]) -> int:
 
 def list_entries(argv: Sequence[str]) -> int:
     parser = _parser("list", "List the entries of an experience bank.")
-    parser.flag("--by", "use", "by use; only entries that won more than they lost, or less", None, choices=ORDERS)
+    by_help = "use: most retrieved first; useful, harmful: only entries with more wins than losses, or the reverse"
+    parser.flag("--by", "use", by_help, None, choices=ORDERS)
     parser.flag("--most", 20, "number of entries to show")
     parser.flag("--json", False, "print one JSON list")
     arguments, bank = _parsed(parser, argv)
@@ -78,11 +79,11 @@ def explain(argv: Sequence[str]) -> int:
     parser.add_argument("id", type=int, metavar="ID", help="number of the entry")
     parser.flag("--json", False, "print one JSON object")
     arguments, bank = _parsed(parser, argv)
-    told = bank.explain(arguments.id)
+    record = bank.explain(arguments.id)
     if arguments.json:
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(record, ensure_ascii=False))
     else:
-        _show(told)
+        _show(record)
     return 0
 
 
@@ -169,12 +170,12 @@ def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[Any, Bank]:
 
 
 def _entry_record(entry: Entry, usage: Usage) -> dict[str, Any]:
-    told = {"id": entry.id, "text": entry.text, "origin": asdict(entry.origin)}
-    return told | {"retrieved": usage.retrieved, "wins": usage.wins, "losses": usage.losses, "trained": usage.trained}
+    record = {"id": entry.id, "text": entry.text, "origin": asdict(entry.origin)}
+    return record | {"retrieved": usage.retrieved, "wins": usage.wins, "losses": usage.losses, "trained": usage.trained}
 
 
 def _table(found: Sequence[tuple[Entry, Usage]]) -> Any:
-    numbers = ("handed out", "won", "lost", "trained on")
+    numbers = ("retrieved", "won", "lost", "trained on")
     rows = []
     for entry, use in found:
         counts = map(str, (entry.id, use.retrieved, use.wins, use.losses, use.trained))
@@ -182,24 +183,24 @@ def _table(found: Sequence[tuple[Entry, Usage]]) -> Any:
     return table("", ("id", *numbers, "from", "entry"), rows, numbers)
 
 
-def _show(told: dict[str, Any]) -> None:
-    console, origin = make_console(), told["origin"]
-    say(console, told["text"], "bold")
+def _show(record: dict[str, Any]) -> None:
+    console, origin = make_console(), record["origin"]
+    say(console, record["text"], "bold")
     outcome = "a success" if origin["success"] else "a failure"
     came = {"import": "a file", "merge": "a merge"}.get(origin["operation"], outcome)
     where = " ".join(filter(None, (origin["world"], origin["family"], origin["task"])))
-    guided = [event for event in told["events"] if event["kind"] == "guided"]
-    counts = Counter(event["kind"] for event in told["events"])
+    guided = [event for event in record["events"] if event["kind"] == "guided"]
+    counts = Counter(event["kind"] for event in record["events"])
     won = sum(bool(event["success"]) for event in guided)
-    after = f"; {', '.join(map(str, told['replaced_by']))} took its place" if told["replaced_by"] else ""
+    after = f"; replaced by {', '.join(map(str, record['replaced_by']))}" if record["replaced_by"] else ""
     came += f"{f' in {where}' if where else ''}, episode seed {origin['episode']}, iteration {origin['step']}"
-    pairs = [("entry", str(told["id"])), ("came from", came)]
-    pairs += [("state", f"retired: {told['retired']}{after}" if told["retired"] else "living")]
-    pairs += [("handed out", pluralize(counts["retrieved"], "time"))]
+    pairs = [("entry", str(record["id"])), ("origin", came)]
+    pairs += [("state", f"retired: {record['retired']}{after}" if record["retired"] else "live")]
+    pairs += [("retrieved", pluralize(counts["retrieved"], "time"))]
     pairs += [("guided", f"{pluralize(len(guided), 'episode')}: {won} won, {len(guided) - won} lost")]
     say_pairs(console, [*pairs, ("trained on", pluralize(counts["trained"], "time"))])
-    for old in told["replaced"]:
-        say(console, f"  took the place of {old['id']} ({old['retired']}): {shorten(old['text'], WIDTH)}")
+    for old in record["replaced"]:
+        say(console, f"  replaced {old['id']} ({old['retired']}): {shorten(old['text'], WIDTH)}")
     if guided:
         rows = [(str(e["step"]), e["task"] or "", "won" if e["success"] else "lost") for e in guided]
         console.print(table("", ("iteration", "task", "result"), rows))

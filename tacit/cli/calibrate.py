@@ -61,16 +61,16 @@ def run(argv: Sequence[str]) -> int:
     for layer in layers:
         policy.engine.model.check_layer(layer)
     if missing := [pooling for pooling in poolings or POOLINGS if pooling not in policy.poolings]:
-        say(console, f"left out: pooling {', '.join(missing)}; this architecture's weights cannot be read (see hidden_states)")
+        say(console, f"skipped pooling {', '.join(missing)}: not available for this architecture")
     poolings = [pooling for pooling in poolings or POOLINGS if pooling in policy.poolings]
     members = arguments.members or setup.group_size
     try:
         played = play_audit(setup, arguments.play, arguments.tasks_each, members, arguments.observations)
         tasks, families = len(set(played.task_N.tolist())), len(played.families)
-        asked = arguments.tasks_each * families
-        kinds = f"{tasks} tasks{f' of the {asked} asked for' if tasks < asked else ''} of {families} families"
+        requested = arguments.tasks_each * families
+        kinds = f"{tasks} tasks{f' of {requested} requested' if tasks < requested else ''} of {families} families"
         kinds += f"; --observations {arguments.observations} was reached" if len(played) >= arguments.observations else ""
-        kinds += "" if families > 1 else "; with one family there is nothing to tell apart, and ties decide"
+        kinds += "" if families > 1 else "; with one family the probe has nothing to distinguish, so ties decide"
         episodes = f"{len(set(played.episode_N.tolist()))} {SOURCES[arguments.play]}"
         say(console, f"probe: {len(played)} steps of {episodes}: {kinds}")
         slices = scan_layers(policy, played, layers, poolings, epsilons)
@@ -104,13 +104,13 @@ def run(argv: Sequence[str]) -> int:
     probed = f"probe {chosen.probe:.3f} ± {chosen.probe_error:.3f}"
     say(console, f"layer {chosen.layer}, pooling {chosen.pooling} ({probed})", style="bold")
     for embedder, radius in found.radii.items():
-        told = f"the median cluster has {radius.median_cluster:g} steps, the largest {radius.largest_cluster:.0%} of its group"
-        say(console, f"{embedder}: epsilon {radius.epsilon:.4g}, with which {told}", style="bold")
+        sizes = f"the median cluster has {radius.median_cluster:g} steps, the largest {radius.largest_cluster:.0%} of its group"
+        say(console, f"{embedder}: epsilon {radius.epsilon:.4g}; {sizes}", style="bold")
         if radius.warning:
             say(console, f"warning, {embedder}: {radius.warning}", style="yellow")
     say(console, f"written to {place}")
     if not arguments.out:
-        used = f"Training {target.recipe.model} with bigpo or bipace uses it from now on"
+        used = f"Training {target.recipe.model} with bigpo or bipace now uses it"
         say(console, f"{used}; --layer and --epsilon override it.")
     if arguments.json:
         print(json.dumps(result))
@@ -120,7 +120,7 @@ def run(argv: Sequence[str]) -> int:
 def _check(arguments: Any) -> None:
     for name, least in (("tasks_each", 2), ("observations", 1), ("min_clusters", 1), ("members", 0), ("groups", 0)):
         if getattr(arguments, name) < least:
-            reason = ": the probe learns from some tasks of a family and is asked about others" if least == 2 else ""
+            reason = ": the probe is trained on some tasks of a family and tested on the others" if least == 2 else ""
             raise TacitError(f"--{name.replace('_', '-')} {getattr(arguments, name)} must be at least {least}{reason}.")
     if arguments.group_size < 0 or arguments.group_size == 1:
         raise TacitError(f"--group-size {arguments.group_size} gives a group nothing to compare; it must be at least 2.")

@@ -1,4 +1,4 @@
-"""`tacit compare`: several methods × worlds × seeds from one file, ending in a table with intervals and significance."""
+"""`tacit compare`: run the methods × worlds × seeds of one file, then write a table with intervals and significance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.recipe import comparison_recipe, read_document
 from tacit.core.progress import format_duration, pluralize, report_elapsed
 
-SUMMARY_LINE = "Compare methods over worlds and seeds, as one file describes."
+SUMMARY_LINE = "Compare methods over worlds and seeds: run every combination in one settings file."
 SHAPE = """\
 the file (docs/guides/compare_methods.md; `tacit list recipes example` prints the path of one):
   seeds = [0, 1, 2]           one run for each method, world and seed
@@ -125,21 +125,21 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
             done = sum(status_of(directory / c.place, c.iterations) == "finished" for c in mine)
             shape = f"{schedule['iterations']} × {schedule['groups']} × {schedule['group_size']}"
             shape = shape if mine[0].learns else f"the {mine[0].document['model']} plays"
-            asked = sum(c in wanted for c in mine)
-            rows.append((world, method, shape, f"{panel['split']}/{panel['tasks']}", f"{done}/{len(mine)}", str(asked)))
+            selected = sum(c in wanted for c in mine)
+            rows.append((world, method, shape, f"{panel['split']}/{panel['tasks']}", f"{done}/{len(mine)}", str(selected)))
     console.print()
-    head = ("world", "method", "iterations × tasks × episodes", "panel", "done", "wanted")
+    head = ("world", "method", "iterations × tasks × episodes", "panel", "done", "selected")
     console.print(table("", head, rows, numbers=head[1:]))
     for world in plan.worlds:
         show_differences(console, plan, world)
 
 
 def show_differences(console: Console, plan: Plan, world: str) -> None:
-    """Settings, other than names, in which the methods of a world differ."""
-    told = [str(difference).partition(": ") for difference in plan.differences[world]]
-    if told:
+    """Print the settings, other than names, in which the methods of a world differ."""
+    differences = [str(difference).partition(": ") for difference in plan.differences[world]]
+    if differences:
         say(console, f"\nsettings in which the methods differ in {world}:")
-        say_pairs(console, [(setting, values) for setting, _, values in told])
+        say_pairs(console, [(setting, values) for setting, _, values in differences])
 
 
 def show_tables(console: Console, plan: Plan, found: dict[str, Any]) -> None:

@@ -74,12 +74,12 @@ def draft_rewards(argv: Sequence[str]) -> int:
     parser.flag("--check", Path, "check these rewards instead of asking a model", "FILE")
     arguments, _ = parser.parse(argv)
     if not arguments.world:
-        raise TacitError("no tracker: give --world NAME for the world's own; draft-tracker drafts its rewards, too.")
+        raise TacitError("no tracker: give --world NAME to use the world's own, or draft one with its rewards (draft-tracker).")
     return _draft(arguments, "rewards")
 
 
 def _draft(arguments: Namespace, kind: str) -> int:
-    """Ask for drafts until one passes its checks, save the last, and say what to do with it."""
+    """Ask for drafts until one passes its checks, save the last one, and print the next command. Returns the exit status."""
     console, episodes = make_console(), _episodes(arguments)
     kinds = list_action_kinds(episodes)
     blocks: dict[Recording, list[Fields]] | None = None
@@ -101,7 +101,9 @@ def _draft(arguments: Namespace, kind: str) -> int:
     written = save_draft(arguments.out, name, kind, drafted, absolute_name(arguments.world), block)
     say(console, f"written: {', '.join(map(str, written))}")
     if drafted.report is None or not drafted.report.passed:
-        say(console, "the draft was not run" if drafted.report is None else "no draft passed; fix one and run --check")
+        say(
+            console, "the draft was not run" if drafted.report is None else "no draft passed; fix one and check it with --check"
+        )
         return 1
     form = f" --block {DRAFTED}" if arguments.world else ""
     logs = " ".join(f"--from {path}" for path in arguments.logs)
@@ -113,7 +115,7 @@ def _draft(arguments: Namespace, kind: str) -> int:
 def _asker(
     arguments: Namespace, shown: Sequence[Recording], kinds: Sequence[str], blocks: Mapping[Recording, Sequence[Fields]] | None
 ) -> Callable[[str, str, int], str]:
-    """Who writes a draft, given the previous one and why it failed: the model, or once a file with --check."""
+    """A function (previous draft, its failures, attempt) -> draft, which asks the model; with --check, it reads the file."""
     if arguments.check:
         try:
             text = arguments.check.read_text(encoding="utf-8")
@@ -129,7 +131,7 @@ def _asker(
 def _follow_own_tracker(
     console: Console, arguments: Namespace, episodes: Sequence[Recording]
 ) -> tuple[list[Recording], dict[Recording, list[Fields]]]:
-    """The episodes that the world's tracker can follow, with its state blocks."""
+    """(episodes that the world's tracker can follow, their state blocks). Prints the others; raises if no success is left."""
     world = open_world(arguments.world)
     tasks = world.tasks_of(world.splits[0], POOL, 0)
     blocks, failed = render_fields(world, world.tracker_of(arguments.block), episodes, tasks)
@@ -160,7 +162,7 @@ def _parser(command: str, summary: str) -> Parser:
 
 
 def _episodes(arguments: Namespace) -> list[Recording]:
-    """The requested episodes; line numbers refer to the logs."""
+    """The episodes of --from and --family. Raises if none is a success or one has no goal."""
     if arguments.name and not arguments.name.isidentifier():
         raise TacitError(f"--name {arguments.name!r} must be a Python identifier: letters, digits and underscores.")
     if arguments.shown < 1 or arguments.attempts < 1:

@@ -127,17 +127,17 @@ def show(console: Console, target: Target, measured: EvaluationResult) -> None:
 
 def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
     if not uses:
-        say(console, "no episode to count tokens of: all worlds crashed")
+        say(console, "no tokens to count: the world crashed in every episode")
         return
     own = uses[0].figures["prompt_tokens_per_turn"]
     columns = ("context", "prompt", "longest", "growth", "action", "episode", "ratio")
     rows = []
     for use in uses:
-        said = use.figures
-        read, grew = said["prompt_tokens_per_turn"], said["growth_per_turn"]
-        rows.append((use.context, f"{read:.1f}", str(said["longest_prompt"]), "–" if grew is None else f"{grew:+.2f}",
-                     f"{said['action_tokens_per_turn']:.1f}", f"{said['tokens_per_episode']:.0f}",
-                     f"{read / own:.2f}×" if own else "–"))  # fmt: skip
+        figures = use.figures
+        prompt, growth = figures["prompt_tokens_per_turn"], figures["growth_per_turn"]
+        rows.append((use.context, f"{prompt:.1f}", str(figures["longest_prompt"]), "–" if growth is None else f"{growth:+.2f}",
+                     f"{figures['action_tokens_per_turn']:.1f}", f"{figures['tokens_per_episode']:.0f}",
+                     f"{prompt / own:.2f}×" if own else "–"))  # fmt: skip
     console.print()
     console.print(
         table(f"Tokens of the same {pluralize(uses[0].figures['turns'], 'turn')}", columns, rows, numbers=columns[1:])
@@ -176,7 +176,7 @@ def _results(measured: EvaluationResult) -> Pairs:
     pairs.append(("steps", f"{score.steps:.1f} per episode{of_successes}"))
     steps = [s for t in measured.played for s in t.steps]
     ran = sum(not s.valid and s.effective for s in steps) / max(1, len(steps))
-    loose = f" ({percent(ran)} ran all the same)" if ran else ""
+    loose = f" ({percent(ran)} still ran)" if ran else ""
     refused = f"{percent(score.ineffective)} were refused by the world"
     pairs.append(("actions", f"{percent(score.invalid)} not in the full format{loose}, {refused}"))
     if how.all_repeats is not None:
@@ -250,37 +250,37 @@ def run(argv: Sequence[str]) -> int:
     if min(prompt or 0, completion or 0) < 0:
         raise TacitError("a price must not be negative.")
     prices = None if prompt is None and completion is None else Prices(prompt or 0.0, completion or 0.0)
-    meant = with_panel(said, arguments.panel, arguments.target)
+    settings = with_panel(said, arguments.panel, arguments.target)
     console, opened = make_console(), arguments.target or arguments.endpoint
     with report_elapsed(partial(say, console), lambda spent: f"eval: loading {opened}, {format_duration(spent)}"):
         if arguments.endpoint:
             at = (arguments.endpoint, arguments.model or "", arguments.key_variable)
-            target = open_endpoint(meant, *at, arguments.concurrency, arguments.timeout)
+            target = open_endpoint(settings, *at, arguments.concurrency, arguments.timeout)
         else:
             target = open_agent(
-                arguments.target, meant, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback
+                arguments.target, settings, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback
             )
     if arguments.tokens and not isinstance(target.policy, Scorer):  # an expert, a rule agent, an endpoint
         own = f"a policy's own tokenizer, and {target.label!r} has none here"
         raise TacitError(f"--tokens counts with {own}; give a run or a model.")
-    sitting = PanelEvaluation(target, tuple(ks), prices, arguments.out, arguments.fresh, meant)
-    if sitting.panel.difference():
-        say(console, f"warning: {sitting.panel.difference()}", style="yellow")
-    progress = EvalProgress(console, sitting.episodes, sitting.rules.max_steps, target.policy)
+    evaluation = PanelEvaluation(target, tuple(ks), prices, arguments.out, arguments.fresh, settings)
+    if evaluation.panel.difference():
+        say(console, f"warning: {evaluation.panel.difference()}", style="yellow")
+    progress = EvalProgress(console, evaluation.episodes, evaluation.rules.max_steps, target.policy)
     try:
-        measured = sitting.play(arguments.batch, progress, progress.resume)
+        measured = evaluation.play(arguments.batch, progress, progress.resume)
     except KeyboardInterrupt as stop:
-        kept = f" Finished episodes are in {sitting.journal.path}; the same command resumes." if sitting.journal else ""
+        kept = f" Finished episodes are in {evaluation.journal.path}; the same command resumes." if evaluation.journal else ""
         print(f"\nstopped.{kept}", file=sys.stderr)
         return exit_status(stop)
     finally:
         progress.close()
-    for note in sitting.journal.notes if sitting.journal else ():
+    for note in evaluation.journal.notes if evaluation.journal else ():
         say(console, f"note: {note}")
     show(console, target, measured)
     if arguments.tokens:
-        show_tokens(console, sitting.account(measured))
-    if (place := sitting.keep(measured)) is not None:
+        show_tokens(console, evaluation.account(measured))
+    if (place := evaluation.keep(measured)) is not None:
         print(f"written to {place}")
     if arguments.json == PRINTED:
         print(json.dumps(measured.result))
@@ -323,7 +323,7 @@ def make_parser(method: str) -> Parser:
     parser.flag("--key-variable", DEFAULT_KEY_VARIABLE, key_help, "NAME", group=group)
     parser.flag("--concurrency", 16, "concurrent requests", group=group)
     parser.flag("--timeout", 120.0, "timeout of a request", "SECONDS", group=group)
-    add_shared_options(parser, method)
+    add_shared_options(parser, method, trains=False)
     return parser
 
 

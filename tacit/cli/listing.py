@@ -81,8 +81,8 @@ def _make_table(kind: str, worlds: dict[str, Environment | str]) -> Table:
     if kind == "worlds":
         rows = []
         for name, world in worlds.items():
-            known = ("", world) if isinstance(world, str) else (str(world.max_steps), world.summary)
-            rows.append((name, "no" if isinstance(world, str) or world.remedy else "yes", *known))
+            details = ("", world) if isinstance(world, str) else (str(world.max_steps), world.summary)
+            rows.append((name, "no" if isinstance(world, str) or world.remedy else "yes", *details))
         return table("Worlds", ("world", "ready", "steps", "what it is"), rows, numbers=("ready", "steps"))
     if kind == "parts":  # of worlds, in a table of their own: eight columns do not fit a terminal
         parts = []

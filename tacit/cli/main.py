@@ -19,7 +19,7 @@ from tacit.runs.files import REFUSALS, DiskError
 COMMANDS = {
     "train": ("tacit.cli.train", "train a policy in a world with a method"),
     "eval": ("tacit.cli.eval", "evaluate a run, a model or the expert on a fixed panel"),
-    "compare": ("tacit.cli.compare", "compare methods over worlds and seeds, as one file describes"),
+    "compare": ("tacit.cli.compare", "compare methods over worlds and seeds from one settings file"),
     "play": ("tacit.cli.play", "watch a policy or the expert play, or play yourself"),
     "modules": ("tacit.cli.modules", "train, export, share and verify skill modules"),
     "serve": ("tacit.cli.serve", "serve skill modules over HTTP (sessions, chat completions) or MCP"),
@@ -51,7 +51,7 @@ NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't allocate 
 
 
 def main(argv: Sequence[str] | None = None, again: str = "") -> int:
-    """`again`: the full command the user typed, if this is only a part of it; shown after disk errors."""
+    """Run one command and return its exit status. `again`: the command to repeat after a disk error, if not this one."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         with signals_as_interrupts(), trust_command_line(words):
@@ -95,7 +95,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _resume_command(words: list[str], path: Path) -> str:
-    """The command that continues: `--resume` for a started run, else the same command."""
+    """The command that continues after an error: `--resume` for a started run, else the same command."""
     from tacit.runs.directory import SETTINGS, resume_command
 
     run = next((place for place in (path, *path.parents) if (place / SETTINGS).exists()), None)
@@ -103,11 +103,11 @@ def _resume_command(words: list[str], path: Path) -> str:
 
 
 def _explain_limit(error: BaseException) -> str:
-    """One line for an error that a limit of this machine explains: memory, threads, a disk that cannot be written to."""
+    """One line for an error caused by a limit of this machine (memory, threads, disk); "" for any other error."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(error, OSError) and error.errno in REFUSALS and error.errno != EACCES:
         reason, remedy = REFUSALS[error.errno]
-        return f"cannot write {error.filename or 'a file'}: {reason}; {remedy}, then give the command again."
+        return f"cannot write {error.filename or 'a file'}: {reason}; {remedy}, then run the command again."
     if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY) or getattr(error, "errno", 0) == ENOMEM:
         return f"out of memory ({text}). Free some, raise the limit (`ulimit -v`), or choose smaller settings."
     return ""
@@ -115,7 +115,7 @@ def _explain_limit(error: BaseException) -> str:
 
 def _print_error(message: str) -> None:
     red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    message = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in message)  # of a stranger's file, for a terminal
+    message = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in message)  # it may quote an untrusted file
     print(f"\033[31merror:\033[0m {message}" if red else f"error: {message}", file=sys.stderr)
 
 

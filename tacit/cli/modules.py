@@ -103,7 +103,7 @@ def install_module(argv: Sequence[str]) -> int:
 def _make_install_parser(command: str, summary: str, usage: str) -> Parser:
     parser = Parser(f"modules {command}", summary, usage=f"tacit modules {command} {usage}")
     parser.flag("--out", Path, "directory of modules; the new one is DIR/SKILL", "DIR", required=True)
-    parser.flag("--verify", False, "play its panel, and refuse the module if its score does not hold")
+    parser.flag("--verify", False, "play its panel, and refuse the module if its score is not reproduced")
     parser.flag("--base-model", None, BASE_HELP, "MODEL")
     parser.flag("--replace", False, "replace another module of the same skill")
     parser.flag("--yes", False, "run a draft that it contains without asking; it is printed first")
@@ -189,23 +189,23 @@ def train(argv: Sequence[str]) -> int:
     if ("out",) not in said and (arguments.config is None or "out" not in read_document(arguments.config)):
         raise TacitError("no output directory: give --out DIR.")
     out, console = recipe.out, make_console()
-    told = partial(say, console)
+    report = partial(say, console)
     if arguments.logs:
-        taught = plan_from_logs(recipe, arguments.skills, out, arguments.logs)
-        show_logs(console, taught.logs, taught.coverage, out / LOGS / COVERAGE)
-        for skill, why in taught.skipped.items():
-            told(f"{skill}: no module, {why}")
-        code = train_modules(taught.runs, out, arguments.checkpoint, run_prepared, told, describe_log_training)
+        plan = plan_from_logs(recipe, arguments.skills, out, arguments.logs)
+        show_logs(console, plan.logs, plan.coverage, out / LOGS / COVERAGE)
+        for skill, why in plan.skipped.items():
+            report(f"{skill}: no module, {why}")
+        code = train_modules(plan.runs, out, arguments.checkpoint, run_prepared, report, describe_log_training)
     else:
-        code = train_modules(plan_skill_runs(recipe, arguments.skills, out), out, arguments.checkpoint, run_prepared, told)
+        code = train_modules(plan_skill_runs(recipe, arguments.skills, out), out, arguments.checkpoint, run_prepared, report)
     if code:
         return code
     console.print()
     show_modules(console, find_modules(out))
     if open_world(recipe.world).playable:
-        told(f"\nNext: tacit eval {out}        every task by the module of its family\n      tacit play --policy {out}")
+        report(f"\nNext: tacit eval {out}        each task with its family's module\n      tacit play --policy {out}")
     else:
-        told(f"\nNext: tacit serve {out}        or Agent.load({str(out)!r}) in a program of yours")
+        report(f"\nNext: tacit serve {out}        or Agent.load({str(out)!r}) in your program")
     return 0
 
 
@@ -261,21 +261,21 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
         measured = module.scores.get("rl") or module.scores.get("sft")
         base = f"{module.base.model} {module.fingerprint[:12]}" if module.adapter else "own weights"
         scores = map(module.scores.get, ("sft", "rl"))
-        told = [f"{percent(s['success'])} {interval(s['interval'])}" if s else "-" for s in scores]
-        told += [str(measured["episodes"]) if measured else "-", decimal(int(module.size))]
-        rows.append((skill, ", ".join(module.families), base, module.tracker or "-", *told))
+        cells = [f"{percent(s['success'])} {interval(s['interval'])}" if s else "-" for s in scores]
+        cells += [str(measured["episodes"]) if measured else "-", decimal(int(module.size))]
+        rows.append((skill, ", ".join(module.families), base, module.tracker or "-", *cells))
     console.print(table("", columns, rows, numbers=("after SFT", "after RL", "episodes", "size")))
     for skill, module in modules.items():
         if module.from_logs and not module.scores:
-            say(console, f"{skill}: {_taught(module.from_logs)}", style="dim")
+            say(console, f"{skill}: {_describe_logs(module.from_logs)}", style="dim")
     for panel in dict.fromkeys((s["panel"], s["panel_hash"]) for m in modules.values() for s in m.scores.values()):
         say(console, f"panel {panel[0]} (hash {panel[1]})", style="dim")
 
 
-def _taught(taught: Mapping[str, Any]) -> str:
-    """`taught from 22 logged episodes alone, without RL or play; does as they did at 71.0% of 40 turns kept back`"""
-    after = "then trained with RL" if taught["practised"] else "without RL or play"
-    said = f"taught from {pluralize(taught['episodes'], 'logged episode')} alone, {after}"
-    if turns := taught.get("kept_turns"):
-        said += f"; does as they did at {percent(taught['same_action'])} of {pluralize(turns, 'turn')} kept back"
-    return said
+def _describe_logs(logs: Mapping[str, Any]) -> str:
+    """`trained on 22 logged episodes, without RL; takes the logged action in 71.0% of 40 held-out turns`"""
+    after = "then with RL" if logs["practised"] else "without RL"
+    text = f"trained on {pluralize(logs['episodes'], 'logged episode')}, {after}"
+    if turns := logs.get("kept_turns"):
+        text += f"; takes the logged action in {percent(logs['same_action'])} of {pluralize(turns, 'held-out turn')}"
+    return text

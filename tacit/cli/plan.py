@@ -26,7 +26,7 @@ from tacit.runs.directory import SETTINGS, read_settings
 from tacit.runs.files import write_json
 
 SUMMARY_LINE = "Estimate the memory and time of a run on given GPUs, and print the command that starts it."
-NOT_OF_A_RUN = "plan"
+PLAN_TABLE = "plan"
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class PlanSettings:
     """The string under a field is its `--help`."""
 
     gpus: tuple[int, ...] = ()
-    """GPUs for ranks and servers together; several numbers, such as 8,64,512, make a table. None: those found here, else 8"""
+    """GPUs for ranks and servers together; several numbers, such as 8,64,512, make a table. none: this machine's, else 8"""
     gpu: str = ""
-    """b200, h200, h100, a100, a100-40, l40s, l4, 4090, or cpu (one core). None: the one found here, else h100"""
+    """b200, h200, h100, a100, a100-40, l40s, l4, 4090, or cpu (one core). none: this machine's, else h100"""
     ranks: Count = 0
     """devices that train; 0 chooses the fastest"""
     servers: int = -1
@@ -58,40 +58,40 @@ class PlanSettings:
     scorings: Count = 0
     """further forward passes per update; OPID has two"""
     network: Positive = 400.0
-    """Gb/s of each device's link to other machines"""
+    """bandwidth from each device to other machines, in Gb/s"""
     per_machine: AtLeastOne = 8
-    """devices of one machine"""
+    """devices per machine"""
     transport: Literal["nccl", "file"] = "nccl"
     """how weights reach the servers: broadcast, or as files on shared storage as the sharded engine does"""
     storage: Positive = 5.0
-    """GB/s of the shared storage for all readers (--transport file)"""
+    """total read bandwidth of the shared storage, in GB/s (--transport file)"""
     episodes: Count = 0
     """episodes per iteration; 0 is --groups times --group-size"""
     turns: NotNegative = 0.0
-    """mean turns per episode; 0 is as measured"""
+    """mean turns per episode; 0 uses the measured value"""
     prompt_tokens: NotNegative = 0.0
-    """mean prompt tokens per turn; 0 is as measured"""
+    """mean prompt tokens per turn; 0 uses the measured value"""
     completion_tokens: NotNegative = 0.0
-    """mean completion tokens per turn; 0 is as recorded (--from), else an assumption that the plan states"""
+    """mean completion tokens per turn; 0 uses the recorded value (--from), else an assumption that the plan prints"""
     world_s: float = -1.0
-    """seconds of a world step; -1 is as measured"""
+    """seconds per world step; -1 uses the measured value"""
     driver_ms: NotNegative = 2.5
-    """milliseconds of the driver per turn: render and encode the prompt, parse the answer"""
+    """milliseconds per turn on the driver: render and encode the prompt, parse the answer"""
     measure: AtLeastOne = 64
     """tasks the expert plays to measure turns and tokens"""
     from_: str = ""
     """measure a run's recorded episodes instead: a run directory or a trajectories/*.jsonl.gz"""
     seed: int = 0
-    """of the measured tasks"""
+    """seed of the measured tasks"""
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if min(self.gpus, default=1) < 1:
             raise TacitError(f"gpus = {', '.join(map(str, self.gpus))} must be at least 1.")
         if self.servers < -1:
-            raise TacitError(f"servers = {self.servers} must be 0 or more, or -1 for what is best.")
+            raise TacitError(f"servers = {self.servers} must be 0 or more, or -1 to choose the fastest.")
         if self.world_s < 0 and self.world_s != -1:
-            raise TacitError(f"world_s = {self.world_s} must not be negative, or -1 for what is measured.")
+            raise TacitError(f"world_s = {self.world_s} must be 0 or more, or -1 to use the measured value.")
 
     def cluster(self, shape: ModelShape, device: Device) -> Cluster:
         training = Training(self.lora_rank, self.recompute, self.gather, self.reference)
@@ -106,9 +106,9 @@ def run(argv: Sequence[str]) -> int:
     recorded = read_settings(source) if (source / SETTINGS).is_file() else {}  # none of a trajectory file
     parser = make_parser(first.method or method_name(recorded))
     arguments, said = parser.parse(argv)
-    own = {field_name(place[1]): said.pop(place) for place in list(said) if place[0] == NOT_OF_A_RUN}
-    again = bool(recorded) and recorded.get("model") == absolute_path(arguments.model)
-    if again:  # the same run on more GPUs trains what it trained
+    own = {field_name(place[1]): said.pop(place) for place in list(said) if place[0] == PLAN_TABLE}
+    same_run = bool(recorded) and recorded.get("model") == absolute_path(arguments.model)
+    if same_run:  # on more GPUs, it trains the same weights
         engine = recorded.get("engine", {})
         own = {"lora_rank": engine.get("lora_rank", 0), "recompute": engine.get("gradient_checkpointing", False), **own}
     settings = PlanSettings(**own)
@@ -123,8 +123,8 @@ def run(argv: Sequence[str]) -> int:
         recipe = _recipe(arguments.model, said, recorded, settings)
         work, completions = _workload(recipe, settings, (shape.name, place))
     cluster = settings.cluster(shape, device)
-    asked = settings.ranks, settings.servers, settings.server_gpus
-    plans = [best_division(cluster, work, count, *asked) for count in settings.gpus]
+    division = settings.ranks, settings.servers, settings.server_gpus
+    plans = [best_division(cluster, work, count, *division) for count in settings.gpus]
     trained = f"adapters of rank {settings.lora_rank}" if settings.lora_rank else "all weights"
     say(
         console,
@@ -139,11 +139,11 @@ def run(argv: Sequence[str]) -> int:
         console.print()
         console.print(_table("", plans))
         for plan in (plan for plan in plans if plan.trouble):
-            would = "; ".join(find_remedies(cluster, plan.ranks, work.longest_row, not plan.servers)) or "nothing"
-            say(console, f"{plan.devices}: {plan.trouble}. What would fit: {would}.")
+            remedies = "; ".join(find_remedies(cluster, plan.ranks, work.longest_row, not plan.servers)) or "nothing"
+            say(console, f"{plan.devices}: {plan.trouble}. What would fit: {remedies}.")
     else:
         show(console, cluster, work, plans[0], settings)
-        if again:
+        if same_run:
             path = Path(settings.from_)
             words = ["--config", str(path / SETTINGS), "--out", f"{path}-{settings.gpus[0]}gpus", *parser.as_flags(said)]
         else:
@@ -153,7 +153,7 @@ def run(argv: Sequence[str]) -> int:
         if settings.episodes and recipe and ("schedule", "groups") not in said:
             words += ["--groups", str(max(1, round(settings.episodes / recipe.schedule.group_size)))]
         words += ["--model", arguments.model if place else "MODEL"]
-        command = show_command(console, words, cluster, work, plans[0], settings, recorded["engine"] if again else {})
+        command = show_command(console, words, cluster, work, plans[0], settings, recorded["engine"] if same_run else {})
     if arguments.json:
         document = {
             "model": {"name": shape.name, "weights": shape.weights},
@@ -178,15 +178,17 @@ def make_parser(method: str) -> Parser:
         usage="tacit plan --model MODEL --world WORLD [--gpus N] [--gpu h100] [settings]",
         epilog="docs/guides/planning.md has the equations and their accuracy.",
     )
-    known = f"a hub id (owner/name), a directory, a packaged base, or a size ({', '.join(SIZES)}, or any such as 360M)"
-    parser.flag("--model", None, known, "MODEL", required=True)
-    parser.flag("--json", Path, "write everything to this file", "FILE")
-    parser.add_options("plan", options_of(PlanSettings, (NOT_OF_A_RUN,)))
+    model_help = f"a hub id (owner/name), a directory, a packaged base, or a size ({', '.join(SIZES)}, or any such as 360M)"
+    parser.flag("--model", None, model_help, "MODEL", required=True)
+    parser.flag("--json", Path, "write the workload, every plan and the command to this file", "FILE")
+    parser.add_options("plan", options_of(PlanSettings, (PLAN_TABLE,)))
     parser.add_options("world and method", [o for o in TOP_OPTIONS if o.place[0] in ("world", "method")])
     own = {option.name for option in options_of(PlanSettings)} | {"model", "json"}
     reading = [o for o in method_options(method) if o.name not in own]
     reading += [o for o in train_options() if o.name in ("max-tokens", "max-steps")]
-    parser.add_options(f"method {method}", reading, "What the agent reads, and how many episodes an iteration has.")
+    parser.add_options(
+        f"method {method}", reading, "Prompt and schedule decide the plan; other settings appear only in its command."
+    )
     return parser
 
 
@@ -199,24 +201,24 @@ def _recipe(model: str, said: Overrides, recorded: Document, settings: PlanSetti
     return Recipe.from_json(override({"world": "countdown", **before, "model": model}, said))
 
 
-USUAL_SHARE = 0.34  # mean length of a completion / longest: 175 of 512, Qwen2.5-Coder-1.5B-Instruct in ALFWorld
+USUAL_SHARE = 0.34  # mean / maximum completion length: 175 of 512 tokens, Qwen2.5-Coder-1.5B-Instruct in ALFWorld
 
 
 def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, Path | None]) -> tuple[Workload, str]:
-    """(the work, where its completion lengths come from): the given numbers, recordings, or the world's expert."""
+    """(workload, source of its completion lengths). The source is the given numbers, recordings, or the world's expert."""
     from tacit.config.checks import open_world
     from tacit.config.workload import expert_workload, recorded_workload
     from tacit.training.setup import completion_limit
 
-    told = (settings.turns, settings.prompt_tokens, settings.completion_tokens)
-    completions = f"{told[2]:g} tokens a turn (--completion-tokens)" if told[2] else ""
+    given = (settings.turns, settings.prompt_tokens, settings.completion_tokens)
+    completions = f"{given[2]:g} tokens a turn (--completion-tokens)" if given[2] else ""
     if recipe is None:
-        if not all(told):
+        if not all(given):
             raise TacitError(
-                "no workload was named: give a world (--world alfworld), a recorded run (--from RUN), or all of "
+                "no workload: give a world (--world alfworld), a recorded run (--from RUN), or all of "
                 "--turns, --prompt-tokens and --completion-tokens."
             )
-        turns, prompt, completion = (max(1, round(mean)) for mean in told)
+        turns, prompt, completion = (max(1, round(mean)) for mean in given)
         work = uniform(settings.episodes or 128, turns, prompt, completion, max(0.0, settings.world_s))
         return replace(work, driver_s=settings.driver_ms / 1e3), completions
     episodes = settings.episodes or recipe.schedule.groups * recipe.schedule.group_size
@@ -232,12 +234,12 @@ def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, P
         work = expert_workload(world, tasks, context, model, episodes, limit)
         most = completion_limit(recipe.train, context, world)
         better = "--from RUN or --completion-tokens N is better"
-        if not told[2] and context.format.thinks:
-            told = (*told[:2], max(work.completion, round(USUAL_SHARE * most)))
-            completions = f"{told[2]:.0f} tokens a turn, assumed: a third of the {most} allowed (--max-tokens); {better}"
+        if not given[2] and context.format.thinks:
+            given = (*given[:2], max(work.completion, round(USUAL_SHARE * most)))
+            completions = f"{given[2]:.0f} tokens a turn, assumed: a third of the {most} allowed (--max-tokens); {better}"
         completions = completions or f"{work.completion:.0f} tokens a turn, the expert's own actions; {better}"
     seconds = settings.world_s if settings.world_s >= 0 else work.world_s
-    return replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3).scale(*told, limit), completions
+    return replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3).scale(*given, limit), completions
 
 
 def show_command(
@@ -249,8 +251,8 @@ def show_command(
     settings: PlanSettings,
     before: Document,
 ) -> str:
-    """Print and return the `tacit train` command of this plan, one process per GPU; nothing for a plan that does not fit.
-    `before`: the engine's settings in the run that is repeated."""
+    """Print and return the `tacit train` command of this plan, one process per GPU; "" if the plan does not fit.
+    `before`: engine settings of the recorded run, if the plan repeats it."""
     if plan.server_devices > 1:  # the engine starts servers of one GPU only
         plan = best_division(cluster, work, settings.gpus[0], settings.ranks, settings.servers, 1)
     if plan.trouble:
@@ -284,7 +286,7 @@ def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, setting
     if plan.trouble:
         say(console, f"\ndoes not fit: {plan.trouble}.", style="red")
         found = list(find_remedies(cluster, plan.ranks, work.longest_row, not plan.servers))
-        say(console, "what would fit:" if found else "no change that was tried would fit.")
+        say(console, "what would fit:" if found else "none of the changes tried would fit.")
         for remedy in found:
             say(console, f"  {remedy}")
         return
@@ -331,8 +333,8 @@ def _table(title: str, plans: Sequence[Plan]) -> Any:
     rows = []
     for plan in plans:
         seconds = (plan.rollout, plan.update_total, plan.push, plan.iteration)
-        told = ("–",) * 4 if plan.trouble else tuple(f"{s:,.2f} s" for s in seconds)
+        times = ("–",) * 4 if plan.trouble else tuple(f"{s:,.2f} s" for s in seconds)
         wide = f"{plan.servers} × {plan.server_devices}" if plan.server_devices > 1 else str(plan.servers)
         what = "does not fit" if plan.trouble else plan.bottleneck
-        rows.append((str(plan.devices), str(plan.ranks), wide, f"{plan.rank_bytes / 1e9:,.0f}", *told, what))
+        rows.append((str(plan.devices), str(plan.ranks), wide, f"{plan.rank_bytes / 1e9:,.0f}", *times, what))
     return table(title, columns, rows, columns[:-1])

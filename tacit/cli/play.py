@@ -83,7 +83,7 @@ def make_parser(method: str) -> Parser:
     parser.flag("--prompts", False, "print every prompt")
     add_checkpoint_flag(parser)
     add_panel_options(parser, SHOWN_SETTINGS)
-    add_shared_options(parser, method)
+    add_shared_options(parser, method, trains=False)
     return parser
 
 
@@ -129,7 +129,7 @@ class PrintingPool(WorldPool):
         note = ""
         if self.wrote and not self._format.parse(self.wrote).valid:
             ending = self.wrote.lower().endswith(action.lower())
-            note = "  [no action in the answer: its end is taken]" if ending else "  [not in the full format]"
+            note = "  [no action found: using the end of the answer]" if ending else "  [not in the full format]"
         line = Text.assemble((f"{self._turn:3d} > ", "dim"), (action, "bold cyan"), (note, "yellow"))
         self._console.print(line, soft_wrap=True)
         answers = self._worlds.step(actions)

@@ -49,7 +49,7 @@ def prepare_base(argv: Sequence[str]) -> int:
     parser.flag("--size", "tiny-base", "tiny-base (default) or tiny-base-3m", "NAME")
     parser.flag("--steps", usual.steps, f"optimizer steps (default {usual.steps})")
     parser.flag("--rows", usual.rows, f"documents in a step (default {usual.rows})")
-    parser.flag("--share", 1.0, "share of the corpus to make (default 1)", "X")
+    parser.flag("--share", 1.0, "share of the corpus to generate (default 1)", "X")
     parser.flag("--processes", os.cpu_count() or 1, "processes that make the corpus")
     parser.flag("--device", "auto", "device to train on", "auto|cpu|cuda")
     said, _ = parser.parse(argv)
@@ -113,5 +113,8 @@ def prepare_code(argv: Sequence[str]) -> int:
     records = open_folder(root).records
     splits = {split: sum(record.split == split for record in records) for split in dict.fromkeys(r.split for r in records)}
     print(f"tasks: {len(records)} ({', '.join(f'{split} {number}' for split, number in splits.items())})")
-    print(f"ready: tacit train --world code+folder={root}")
+    if splits.get("train"):
+        print(f"ready: tacit train --world code+folder={root}")
+    else:
+        print(f"no task is in split train, so this folder is for evaluation only: {root}")
     return 0

@@ -1,4 +1,4 @@
-"""`tacit runs`: pack a run to continue it on another machine, and unpack it there."""
+"""`tacit runs`: pack a run, and unpack it on another machine to resume it there."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def pack(argv: Sequence[str]) -> int:
-    parser = Parser("runs pack", "Write the newest checkpoint of a run, in parts of at most 16 MB.")
+    parser = Parser("runs pack", "Write settings, metrics and one checkpoint of a run, in parts of at most 16 MB.")
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
     parser.flag("--out", Path, "new directory of the pack (default: RUN.pack)", "DIR")
-    parser.flag("--checkpoint", "newest", "newest, best, sft, or a name such as rl-000020", "NAME")
+    parser.flag("--checkpoint", "newest", "checkpoint to pack: newest, best, sft, or a name such as rl-000020", "NAME")
     parser.flag("--compact", False, "round the optimizer's state: about a sixth of the size; the weights stay exact")
     arguments = parser.parse_args(argv)
     out = arguments.out or arguments.run.with_name(arguments.run.resolve().name + ".pack")
@@ -53,6 +53,6 @@ def restore(pack: Path, out: Path | None = None, model: str = "") -> Path:
     console = make_console()
     path, before = unpack_run(pack, out, model)
     if before:
-        say(console, f"note: {pack} was unpacked before ({before}); the two runs repeat the same iterations.")
+        say(console, f"note: {pack} was unpacked before ({before}); both runs continue from the same iteration.")
     say(console, f"unpacked to {path}; continue it with: {resume_command(path)}")
     return path

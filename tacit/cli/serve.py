@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
     engine = replace(EngineSettings(), **{place[-1]: value for place, value in said.items() if place[0] == "engine"})
 
     def may_run_draft(name: str, draft: PackagedDraft) -> bool:
-        """Answered by --yes: stdout may carry a protocol, and modules reload without a user present."""
+        """True with --yes. It does not ask: stdout may carry MCP, and modules reload without a user present."""
         from tacit.cli.modules import show_draft
 
         show_draft(make_console(sys.stderr), name, draft)

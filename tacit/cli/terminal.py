@@ -24,6 +24,7 @@ from tacit.config.measuring import run_of
 from tacit.config.recipe import DEFAULT_METHOD, method_name
 from tacit.core.errors import unknown
 from tacit.core.progress import format_stage
+from tacit.methods import get_method
 from tacit.runs.directory import read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
 
@@ -199,17 +200,29 @@ def add_panel_options(parser: Parser, settings: Iterable[str]) -> None:
     parser.add_options("panel and sampling", [*options_of(EvaluationSettings, ("evaluation",), only=settings), *families])
 
 
-def add_shared_options(parser: Parser, method: str) -> None:
-    """Flags for the world, the prompt and the engine."""
+TRAINING_ONLY = ("clip_norm", "weight_decay", "betas", "lora_dropout", "gradient_checkpointing")  # of [engine]
+
+
+def add_shared_options(parser: Parser, method: str, trains: bool = True) -> None:
+    """Flags for the world, the prompt and the engine. Without `trains`, `--help` hides the settings that only training uses;
+    the flags are still accepted."""
     parser.add_options("world and method", [o for o in TOP_OPTIONS if o.place[0] in ("world", "method")])
-    own = [o for o in method_options(method) if o.place[0] in ("method", "prompt")]
-    parser.add_options(f"method {method}", own, "Only settings that change the prompt matter here.")
+    own = {table: [o for o in method_options(method) if o.place[0] == table] for table in ("method", "prompt")}
+    cls = get_method(method)
+    # The prompt of a built-in method depends on [prompt] alone; a user's method may read its other settings.
+    parts = getattr(cls, "made_of", {method: cls}).values()
+    unused = not trains and all(part.__module__.startswith("tacit.methods.") for part in parts)
+    parser.add_options(f"method {method}", own["method"], hidden=unused)
+    parser.add_options(f"method {method}: prompt", own["prompt"])
     parser.add_options("episodes", options_of(TrainSettings, only=RUN_SETTINGS))
     group = parser.add_argument_group("skill modules")
     parser.flag("--base-model", None, "path of the base model, if it has moved since training", "MODEL", group=group)
     parser.flag("--fallback", None, "module for families without one (default: refuse them)", "SKILL", group=group)
-    for section in ("engine", "tiny"):
-        parser.add_options(section, section_options()[section])
+    sections = section_options()
+    skipped = [o for o in sections["engine"] if not trains and o.place[-1] in TRAINING_ONLY]
+    parser.add_options("engine", [o for o in sections["engine"] if o not in skipped])
+    parser.add_options("training", skipped, hidden=True)
+    parser.add_options("tiny", sections["tiny"])
 
 
 def peek_method(argv: Sequence[str], command: str) -> str:

@@ -1,4 +1,4 @@
-"""`tacit train`."""
+"""`tacit train`: its flags, live progress and summary."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_ENGINE) -> Parser:
-    """All settings as flags; those of method, model size and engine depend on the named ones."""
+    """A parser with all settings as flags; the flags depend on the method, the model and the engine."""
     parser = Parser(
         "train",
         SUMMARY_LINE,
@@ -124,7 +124,7 @@ def add_training_options(
 
 
 def peek_arguments(argv: Sequence[str], resumable: bool = True) -> tuple[str, str, str]:
-    """(method, model, engine), which decide the other flags."""
+    """(method, model, engine) of a command line, its settings file or its run; they decide the other flags."""
     seen, _ = peek("train", argv, "--config", "--resume", "--method", "--model", "--engine")
     document: Document = {}
     if seen.resume is not None and resumable:
@@ -199,8 +199,10 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     say_pairs(console, [*pairs, ("weights", summary["digest"][:16]), ("run", str(path))])
     if measured and summary["settings"].get("model") not in AGENTS:
         worlds = summary["evaluations"][-1].get("worlds", ())
-        here = (f" --world {next(iter(worlds))}" if worlds else "") + flag_for_later()
-        again = "repeats the last number" + (f" of one world; the others are {', '.join(list(worlds)[1:])}" if worlds else "")
+        # A finished run is resumed without importing its world, so look for code of the user's in its settings, too.
+        here = (f" --world {next(iter(worlds))}" if worlds else "") + flag_for_later(summary["settings"])
+        again = "repeats the last evaluation"
+        again += f" in one world; the others are {', '.join(list(worlds)[1:])}" if worlds else ""
         say(console, f"\nNext: tacit eval {path}{here}        {again}\n      tacit play --policy {path}{here}")
         final, peak = final_and_peak(summary["evaluations"])
         if peak["success"] > final["success"]:
@@ -278,7 +280,7 @@ class LiveReporter:
         counts = [f"{self._step}/{self._total}", *([f"{format_duration(left)} left"] if left is not None else [])]
         numbers = format_metrics(self._metrics)
         room = width - len(self._name) - len("  ".join(counts)) - 4
-        if room < 10:  # a bar that has no room is left out; the numbers are not
+        if room < 10:  # too narrow for a bar: show the numbers only
             return _lines([*pack_lines([self._name, *counts, *numbers], width), *now])
         bar = ProgressBar(total=max(1, self._total), completed=self._step, width=min(room, 40))
         line = Table.grid(padding=(0, 2, 0, 0))

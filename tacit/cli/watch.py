@@ -1,4 +1,4 @@
-"""`tacit watch`: the report of runs as a page that follows them."""
+"""`tacit watch`: a live report page of one or several runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PORT = 8766
 
 def run(argv: Sequence[str]) -> int:
     parser = Parser("watch", SUMMARY_LINE, imports=False, usage="tacit watch RUN [RUN …] [--port N] [--open]")
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directory; the run need not have started")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directory; the run may start later")
     parser.flag("--port", PORT, "port on this machine; 0 chooses a free one")
     parser.flag("--open", False, "open it in the browser")
     parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")
     arguments, _ = parser.parse(argv)
     if arguments.trajectories < 0:
-        raise TacitError(f"--trajectories must not be negative, and is {arguments.trajectories}.")
+        raise TacitError(f"--trajectories {arguments.trajectories} must not be negative.")
     runs, settings = find_watched_runs(arguments.runs), ServingSettings(port=arguments.port)
     try:
         from tacit.serving.live import make_app

@@ -36,7 +36,7 @@ Sequences = Sequence[Phrase]
 
 @dataclass(frozen=True)
 class Dictionary:
-    """C: every single skill, and the phrases merged from them. Equal if the phrases and their order are."""
+    """C: every single skill, and the merged phrases. Two dictionaries are equal if their phrases and the order are equal."""
 
     skills: tuple[str, ...]  # Σ
     merged: tuple[Phrase, ...] = ()  # the phrases of two or more skills, in the order they were merged
@@ -49,7 +49,7 @@ class Dictionary:
             if not 2 <= len(phrase) <= self.max_phrase:
                 raise TacitError(f"the phrase {spell(phrase)!r} has {len(phrase)} skills; it must have 2 to {self.max_phrase}.")
         if len(self._phrases) < len(self.merged):
-            raise TacitError("a phrase is in the dictionary twice.")
+            raise TacitError("the dictionary contains a phrase twice.")
 
     def __len__(self) -> int:
         """|C|"""
@@ -68,11 +68,11 @@ class Dictionary:
         return sum(phrase_bits(len(p), len(self.skills), self.max_phrase) for p in self.phrases)
 
     def seg(self, sequence: Sequence[str]) -> int:
-        """Fewest phrases that spell the sequence; 0 for the empty one."""
+        """seg(s, C): the fewest phrases that concatenate to the sequence; 0 for an empty sequence."""
         return len(self.segment(sequence))
 
     def segment(self, sequence: Sequence[str]) -> tuple[Phrase, ...]:
-        """The minimum segmentation. Ties: the longest last phrase, then the longest before it, and so on."""
+        """The minimum segmentation; of several, that with the longest last phrase, then the longest before it, and so on."""
         sequence = tuple(sequence)
         self.check_known(sequence)
         lengths = [
@@ -84,7 +84,7 @@ class Dictionary:
     def description_length(self, corpus: Sequences) -> float:
         """L_BDL(B, C), Eq. 3: bits per sequence."""
         if not corpus:
-            raise TacitError("a description length is a mean over successes, but there are none.")
+            raise TacitError("the description length needs at least one success.")
         return (self.bits + sum(map(self.seg, corpus)) * log2(len(self))) / len(corpus)
 
     def check_known(self, sequence: Collection[str]) -> None:
@@ -109,7 +109,7 @@ class Dictionary:
 
 
 def min_segmentation(lengths_T: Sequence[Sequence[int]]) -> list[int]:
-    """The cut positions of a minimum segmentation of T skills, 0 and T included.
+    """The cut positions of a minimum segmentation of T skills, including 0 and T.
 
     `lengths_T`: for each position, the lengths of the merged phrases that end there, shortest first. A single skill is always a
     phrase.
@@ -130,7 +130,7 @@ def min_segmentation(lengths_T: Sequence[Sequence[int]]) -> list[int]:
 
 
 def phrase_bits(length: int, alphabet: int, max_phrase: int) -> float:
-    """|p| log₂ K + log₂ L: the skills of a phrase, and its length."""
+    """|p| log₂ K + log₂ L: bits for the skills of a phrase and for its length."""
     return length * log2(alphabet) + log2(max_phrase)
 
 
@@ -149,7 +149,7 @@ def check_alphabet(skills: Sequence[str]) -> None:
         raise TacitError(f"the alphabet has the skill {twice!r} twice.")
 
 
-MIN_GAIN_BITS = 1e-9  # bits a merge must save; less is rounding, which differs between machines
+MIN_GAIN_BITS = 1e-9  # bits that a merge must save; smaller gains may be rounding errors, which differ between machines
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def extract_dictionary(corpus: Sequences, skills: Sequence[str], max_phrase: int
     each use of p could be undone with one more phrase.
     """
     if not corpus:
-        raise TacitError("a dictionary is extracted from successes, but there are none.")
+        raise TacitError("extracting a dictionary needs at least one success.")
     Dictionary(tuple(skills), (), max_phrase).check_known(set().union(*corpus))
     letters = {skill: chr(i) for i, skill in enumerate(skills)}
     words = ["".join(letters[skill] for skill in sequence) for sequence in corpus]
@@ -219,13 +219,13 @@ def extract_dictionary(corpus: Sequences, skills: Sequence[str], max_phrase: int
 
 
 def merge_gain(segments: int, size: int, saved: int, bits: float) -> float:
-    """−|B| Δ_BDL: bits saved by adding a phrase of `bits` bits to `size` phrases, if it saves `saved` of `segments`."""
+    """−|B| Δ_BDL: bits saved by adding a phrase of `bits` bits to `size` phrases, if it saves `saved` of `segments` segments."""
     after = (segments - saved) * log2(size + 1) + bits
     return segments * log2(size) - after
 
 
 def min_saved_segments(segments: int, size: int, bits: float) -> int:
-    """The fewest segments a phrase of `bits` bits must save to pay; more than `segments` if it never does."""
+    """The fewest segments that a phrase of `bits` bits must save to reduce the total; above `segments` if none would."""
     return bisect_left(range(segments + 1), True, key=lambda saved: merge_gain(segments, size, saved, bits) > MIN_GAIN_BITS)
 
 
@@ -255,10 +255,10 @@ class Segmentation(NamedTuple):
 
 
 def normalized_loss(segments: float, dictionary: Dictionary, m: int, horizon: int) -> float:
-    """ℓ̃_m of a success with that many segments, 1 … T. Affine, so the mean segments give the mean loss."""
+    """ℓ̃_m of a success with 1 … T segments. It is affine, so the mean number of segments gives the mean loss."""
     shared, per_segment = dictionary.bits / m, log2(len(dictionary))
     longest = shared + horizon * per_segment
-    return (shared + segments * per_segment) / longest if longest else 0.0  # one skill and L = 1: zero bits
+    return (shared + segments * per_segment) / longest if longest else 0.0  # with one skill and L = 1 everything costs 0 bits
 
 
 def complexity(bits: float, m: int, delta: float) -> float:
@@ -292,7 +292,7 @@ FILE = "dictionary.json"
 
 @dataclass
 class SkillDictionary(Companion):
-    """Learns a dictionary from successes. Equality compares settings only, not what was learned."""
+    """Learns a dictionary from successes. Equality compares the settings, not the learned dictionary."""
 
     name = "dictionary"
     read_in_rollouts: ClassVar[bool] = False
@@ -316,7 +316,7 @@ class SkillDictionary(Companion):
     def observe(
         self, groups: Sequence[Group], policy: Policy | None = None, info: IterationInfo | None = None
     ) -> dict[str, float]:
-        """The E-step; returns its metrics. A bad projection raises before anything is changed."""
+        """The E-step; returns its metrics. An invalid skill raises before anything is changed."""
         began = time.perf_counter()
         batch = [success_skills(self.alphabet, t) for g in groups for t in g.trajectories if t.success]
         self.history.iteration += 1
@@ -338,7 +338,7 @@ class SkillDictionary(Companion):
             "success_segments": segments,
             "phrase_length": found.skills / found.segments,
         }
-        if max(map(len, corpus)) <= self.horizon:  # otherwise the loss leaves [0, 1] and there is no bound
+        if max(map(len, corpus)) <= self.horizon:  # otherwise the loss exceeds 1 and there is no bound
             settings = segments, self.dictionary, found.sequences, self.horizon
             metrics |= {"mdl_loss": normalized_loss(*settings), "mdl_bound": theorem_3(*settings, self.delta)}
         return metrics | {"dictionary_seconds": time.perf_counter() - began}
@@ -354,7 +354,7 @@ class SkillDictionary(Companion):
     def load(self, directory: Path) -> None:
         state = read_json(directory / FILE)
         if tuple(state["skills"]) != self.alphabet.skills:
-            raise TacitError("the saved skill dictionary has another alphabet: the world's skills have changed since.")
+            raise TacitError("the saved skill dictionary has another alphabet: the world's skills have changed.")
         self.dictionary = Dictionary(self.alphabet.skills, tuple(map(tuple, state["phrases"])), self.max_phrase)
         self.successes = [tuple(s) for s in state["buffer"]]
         self.history = History.load(state["history"])
@@ -370,7 +370,7 @@ class SkillDictionary(Companion):
 
 @dataclass
 class History:
-    """The merged phrases of every E-step with their uses. Phrases are stored once and numbered."""
+    """The merged phrases of every E-step with their uses. Each phrase is stored once and referred to by number."""
 
     iteration: int = 0  # batches observed
     phrases: list[Phrase] = field(default_factory=list)
@@ -394,7 +394,7 @@ class History:
         return [(step, {self.phrases[i]: count for i, count in uses}) for step, uses in self.steps]
 
     def standing(self) -> list[dict[str, Any]]:
-        """Merged phrases by use: uses, the iteration since which it has been present, share of E-steps it was in."""
+        """The current merged phrases, most used first: uses, first iteration of the current stay, share of E-steps with it."""
         history = self.uses()
         now = history[-1][1] if history else {}
         rows = []

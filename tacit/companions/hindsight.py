@@ -1,5 +1,5 @@
-"""OPID's hindsight: analyzers, which read finished episodes and return an episode skill and step skills for the critical steps;
-the companion that has episodes analyzed, skill routing, teacher prompts, and handbooks."""
+"""OPID's hindsight. Analyzers read finished episodes and return an episode skill, and step skills for the critical steps. Also
+the companion that runs the analyzer, skill routing, teacher prompts, and handbooks."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ step_skills      advice for the steps on which the outcome turned, at most {most
 
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _STEP = re.compile(r"\s*0*([0-9]{1,9})\s*")
-MAX_ANSWER_CHARS = 40_000  # parsed of an answer, from its end; far more than it can have
-MAX_SKILL_CHARS = 2000  # the rest of a skill is cut off
+MAX_ANSWER_CHARS = 40_000  # only this many characters at the end of an answer are parsed
+MAX_SKILL_CHARS = 2000  # longer skills are cut
 
 
 class UnusableAnswer(Exception):
@@ -96,7 +96,7 @@ class UnusableAnswer(Exception):
 
 
 def parse_skills(answer: str, steps: int, most: int) -> Skills:
-    """The first `most` step skills and the episode skill. As lenient as OPID's release: what is not valid is left out."""
+    """The episode skill and the first `most` step skills. Invalid ones are skipped, as in OPID's release."""
     found = _object(answer)
     by_step: dict[int, str] = {}
     step_skills = found.get("step_skills")
@@ -153,8 +153,8 @@ def _text(value: object) -> str:
 
 
 ATTEMPTS = 2  # questions per episode; after that the episode has no skill
-CHARACTERS_PER_TOKEN = 3  # first estimate for a question; one that does not fit loses more turns
-MIN_ANSWER_TOKENS = 64  # fewer have no room for a usable answer
+CHARACTERS_PER_TOKEN = 3  # first estimate for a question; if it does not fit, more turns are dropped
+MIN_ANSWER_TOKENS = 64  # a usable answer does not fit into fewer
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Analyzer(ABC):
 
     @abstractmethod
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
-        """Start, and return a function that waits for the result: one analysis per episode, in order."""
+        """Start the analysis. Returns a function that waits for the result: one analysis per episode, in order."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class RuleAnalyzer(Analyzer):
 
 @dataclass
 class ModelAnalyzer(Analyzer):
-    """Asks a model about each episode, and once more if the answer is unusable.
+    """Asks a model about each episode, and a second time if the answer is unusable.
 
     A remote model (an endpoint) works in the background. A local one blocks, because it uses the same device.
     """
@@ -220,8 +220,8 @@ class ModelAnalyzer(Analyzer):
 
     def check(self, policy: Policy) -> None:
         """Raise if the model's context has no room for a question and its answer."""
-        asked = self.model() if self.model else policy
-        least, limit = len(asked.encode_prompt(render_request(True, self.most, self.wording))), asked.context_limit
+        model = self.model() if self.model else policy
+        least, limit = len(model.encode_prompt(render_request(True, self.most, self.wording))), model.context_limit
         if least + self.max_tokens < limit:
             return
         free = limit - least - 1
@@ -316,7 +316,7 @@ class ModelAnalyzer(Analyzer):
 
 
 class Hindsight(Companion):
-    """`observe` starts the analysis of a batch; the first request for a skill waits for it. Nothing is kept afterwards."""
+    """`observe` starts the analysis of a batch; the first request for a skill waits for it. The next batch replaces it."""
 
     name = "hindsight"
     has_state = False
@@ -397,7 +397,7 @@ EMPTY = "..."  # the text of a note that says nothing
 
 @dataclass(frozen=True)
 class RoutedSkills:
-    """Hindsight's skills, routed to the steps; or notes to compare them with.
+    """Hindsight's skills, routed to the steps, or control notes to compare them with.
 
     empty     EMPTY in the place of each skill
     placebo   the skills of an episode of another task
@@ -414,8 +414,8 @@ class RoutedSkills:
         if self.notes == "oracle":
             assert self.expert is not None, "the oracle needs an expert"
             return [(Lesson(step=action),) if action else () for action in advise(self.expert, trajectory)]
-        told = self.hindsight.other_task(trajectory) if self.notes == "placebo" else trajectory
-        skills = self.hindsight.skills(told) if told else Skills()
+        source = self.hindsight.other_task(trajectory) if self.notes == "placebo" else trajectory
+        skills = self.hindsight.skills(source) if source else Skills()
         if self.notes == "empty":
             skills = Skills(skills.episode and EMPTY, dict.fromkeys(skills.steps, EMPTY))
         return [route(skills, t, self.routing) for t in range(len(trajectory))]
@@ -426,14 +426,14 @@ class RoutedSkills:
 
 def advise(expert: Callable[[Task], Expert], trajectory: Trajectory) -> list[str]:
     """The expert's action at each recorded observation; empty texts from the first step at which the expert fails."""
-    told: list[str] = []
+    actions: list[str] = []
     adviser = expert(trajectory.task)
     for step in trajectory.steps:
         try:
-            told.append(adviser.act(step.observation))
+            actions.append(adviser.act(step.observation))
         except Exception:  # the policy may reach states that the expert does not handle
-            return told + [""] * (len(trajectory) - len(told))
-    return told
+            return actions + [""] * (len(trajectory) - len(actions))
+    return actions
 
 
 @dataclass(frozen=True)
@@ -466,12 +466,13 @@ def render_teacher_prompts(
     tokenizer: Tokenizer,
     instructed: bool = False,
 ) -> list[list[np.ndarray]]:
-    """The teacher's prompts H(h, s) of every step. History is dropped, oldest first; what still does not fit is left out."""
+    """The teacher's prompts H(h, s) of every step. The oldest history is dropped first; a prompt that still does not fit is
+    skipped."""
     found = []
     for trajectory in group.trajectories:
         for step, at_step in zip(trajectory.steps, lessons(trajectory), strict=True):
-            taught = [insert_lesson(step.prompt, lesson, instructed) for lesson in at_step]
-            fitted = [fit_prompt(prompt, tokenizer, len(step.completion.tokens)) for prompt in taught]
+            prompts = [insert_lesson(step.prompt, lesson, instructed) for lesson in at_step]
+            fitted = [fit_prompt(prompt, tokenizer, len(step.completion.tokens)) for prompt in prompts]
             found.append([tokens for _, tokens, fits in fitted if fits])
     return found
 

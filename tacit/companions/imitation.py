@@ -27,7 +27,7 @@ ExampleMaker = Callable[[Sequence[Trajectory], Policy], Examples]
 
 
 def select_above_mean(group: Group, share: float = 1.0, quickest: bool = False) -> list[Trajectory]:
-    """Members above their group's mean score, among the first `share` of them; `quickest`: those with the fewest turns."""
+    """Members above their group's mean score, at most `share` of the group. `quickest`: only those with the fewest turns."""
     mean, members = np.mean([trajectory.score for trajectory in group.trajectories]), group.trajectories
     better = [trajectory for trajectory in members[: round(share * len(members))] if trajectory.score > mean]
     fewest = min(map(len, better), default=0)

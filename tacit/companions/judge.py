@@ -59,9 +59,9 @@ class EpisodeJudge(RewardTerm, Companion):
         (read, written), every = ((sum(a.read for a in some), sum(a.written for a in some)) for some in (fresh, everything))
         self._grades = {}
         for group in groups:
-            known = {id(t): grade for t in group.trajectories if (grade := parse_grade(found[id(t)].text)) is not None}
-            usual = float(np.mean(list(known.values()))) if known else 0.0
-            self._grades |= {id(t): known.get(id(t), usual) for t in group.trajectories}
+            grades = {id(t): grade for t in group.trajectories if (grade := parse_grade(found[id(t)].text)) is not None}
+            mean = float(np.mean(list(grades.values()))) if grades else 0.0
+            self._grades |= {id(t): grades.get(id(t), mean) for t in group.trajectories}
         unread = sum(parse_grade(found[id(t)].text) is None for t in judged)
         return {
             "judge_grade": float(np.mean(list(self._grades.values()))) if self._grades else 0.0,
@@ -99,13 +99,13 @@ class EpisodeJudge(RewardTerm, Companion):
             while waiting:
                 for request_id, completion in scheduler.wait():
                     key, read = waiting.pop(request_id)
-                    if completion.finish != "unusable":  # a failed request is asked again another time
+                    if completion.finish != "unusable":  # a failed request is repeated in another iteration
                         self._answers.add(key, Answer(completion.text, completion.read or read, len(completion.tokens)))
         return {identity: self._answers.get(key) or Answer("", 0, 0) for identity, key in keys.items()}
 
 
 def render_question(rubric: str, trajectory: Trajectory) -> Prompt:
-    """The judge's prompt. A long episode loses its oldest turns, like any prompt."""
+    """The judge's prompt. The oldest turns of a long episode are dropped, as in any prompt."""
     turns = tuple(
         f"Turn {number}. It saw: {step.observation.text}\nIt did: {step.action}"
         for number, step in enumerate(trajectory.steps, start=1)

@@ -30,7 +30,7 @@ def markdown(found: Found) -> str:
             lines += [*(f"- {line}" for line in missing), ""]
         if differences := found["differences"][world]:
             shown = [f"- {Difference(**each)}" for each in differences]
-            lines += ["Settings in which the methods differ, where they have the same:", "", *shown, ""]
+            lines += ["Settings that several methods have, with different values:", "", *shown, ""]
     lines += [f"Note: {note}\n" for note in found["notes"]]
     count, baseline = outcome_count(found), found["baseline"]
     compared, test = "final success", "exact McNemar test over seeds × tasks"
@@ -49,12 +49,12 @@ def markdown(found: Found) -> str:
 
 
 def outcome_count(found: Found) -> int:
-    """`mean:3` -> 3: how many of its last evaluations a run is compared by."""
+    """`mean:3` -> 3: number of last evaluations whose mean is a run's outcome."""
     return int(found.get("outcome", "last").partition(":")[2] or 1)
 
 
 def table_text(found: Found, world: str) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows of a world's table; an unknown number is a dash."""
+    """(titles, rows) of a world's table; a dash stands for an unknown number."""
     further, count = found["further"][world], outcome_count(found)
     # `alfworld/valid_seen/140` -> valid_seen
     splits = [panel.split("/")[1] if panel.count("/") > 1 else panel for panel in further]
@@ -170,9 +170,9 @@ def draw(found: Found, directory: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
     # SVG ids are random unless salted.
-    dress = PLAIN | {"svg.hashsalt": "tacit", "font.size": 9, "grid.alpha": 0.25}
-    dress |= {"axes.spines.top": False, "axes.spines.right": False}
-    with matplotlib.rc_context(dress):
+    style = PLAIN | {"svg.hashsalt": "tacit", "font.size": 9, "grid.alpha": 0.25}
+    style |= {"axes.spines.top": False, "axes.spines.right": False}
+    with matplotlib.rc_context(style):
         for world in found["worlds"]:
             cells = [c for c in found["cells"] if c["world"] == world and c["status"] == "finished" and len(c["curve"]) > 1]
             for kind, figure in _pictures(found, world, cells) if cells else ():

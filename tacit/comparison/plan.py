@@ -25,7 +25,7 @@ THRESHOLDS = (0.25, 0.5, 0.75)
 START = "start"
 OPTIONAL = "optional"  # marks a world that is skipped with a note if its data are missing
 PLAYS = "plays"  # marks a row that learns nothing: `plays = "reader"` or `"expert"`
-AGENT_METHOD = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}  # the prompt's method for agents that do not learn
+AGENT_METHOD = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}  # method whose prompt an untrained agent reads
 NO_IMITATION = {"steps": 0, "epochs": 0, "rounds": 0}
 STILL = {"sft": NO_IMITATION, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
@@ -41,7 +41,7 @@ def read_list(document: Document, key: str, default: Sequence[Any], fits: Callab
 
 
 def read_outcome(text: str) -> int:
-    """How many of a run's last evaluations its outcome is the mean of: `last` -> 1, `mean:3` -> 3."""
+    """Number of last evaluations whose mean is a run's outcome: `last` -> 1, `mean:3` -> 3."""
     found = re.fullmatch(r"last|mean:([1-9]\d*)", text)
     if not found:
         raise TacitError(f"outcome = {text!r} must be last, or mean:N for the mean of the last N evaluations, such as mean:3.")
@@ -62,7 +62,7 @@ def read_table(value: Any, where: str) -> Document:
 def read_tables(document: Document, kind: str) -> dict[str, Document]:
     tables = document.get(kind)
     if not isinstance(tables, Mapping) or not tables:
-        raise TacitError(f"the file names no {kind}: add at least one table [{kind}.NAME].")
+        raise TacitError(f"the file has no {kind}: add at least one table [{kind}.NAME].")
     for name in tables:
         check_name(name, kind.removesuffix("s"))
     return {name: read_table(table, f"{kind}.{name}") for name, table in tables.items()}
@@ -86,7 +86,7 @@ def read_shared(value: Any, where: str) -> Document:
 
 
 def fold_prompt(table: Document) -> Document:
-    """A method's table with its prompt settings among its own; `_complete` separates them again."""
+    """A method's table with its prompt settings moved to the top level; `_complete` moves them back."""
     return {**table.get("prompt", {}), **{key: value for key, value in table.items() if key != "prompt"}}
 
 
@@ -101,7 +101,7 @@ def merge(*documents: Mapping[str, Any]) -> Document:
 
 
 def method_settings(method: str) -> dict[str, str]:
-    """A method's settings and those of its prompt -> the table they belong to, `method` or `prompt`."""
+    """Each setting of a method and of its prompt -> its table, `method` or `prompt`."""
     return {option.place[1]: option.place[0] for option in method_options(method) if option.place[0] in ("method", "prompt")}
 
 
@@ -137,9 +137,9 @@ def find_missing_data(shared: Document) -> str:
     return ""
 
 
-# Fairness. A column names its own settings in `[methods.X]` or `[worlds.W.methods.X]`. A setting that differs between columns
-# that do not name it differs by the methods' defaults, which may explain the result. It is an error, unless the file lists it:
-# `unequal = ["invalid_penalty"]`.
+# Fairness. A column (method) sets its own settings in `[methods.X]` or `[worlds.W.methods.X]`. If columns that do not set a
+# setting differ in it, the methods' defaults differ, which may explain the result. This is an error unless the file lists the
+# setting: `unequal = ["invalid_penalty"]`.
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Difference:
     setting: str  # as a column would write it: `invalid_penalty`, `schedule.lr`
     values: Mapping[str, Any]  # by column; columns without this setting are absent
     named_by: tuple[str, ...]  # the columns that name it
-    unequal: bool  # columns that do not name it differ in it
+    unequal: bool  # columns that do not name it differ, by their methods' defaults
 
     def __str__(self) -> str:
         """`buffer: 256 in reuserl; 0 in reuserl-batch`"""
@@ -162,10 +162,10 @@ class Difference:
 
 
 def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Iterable[Document]]) -> list[Difference]:
-    """Between the columns of one world, from their complete documents and their own tables."""
+    """Differences between the columns of one world, given their complete documents and their own tables."""
     columns = {}
     for column, document in documents.items():
-        if document["model"] in AGENTS:  # it reads, and that is all
+        if document["model"] in AGENTS:  # an agent that is not trained: only its prompt matters
             document = {"prompt": document["prompt"]} if document["model"] == RULE_AGENT else {}
         own = flatten({section: document.get(section, {}) for section in ("method", "prompt", *SECTIONS)})
         columns[column] = {".".join(place): value for place, value in own.items() if place != ("method", "name")}
@@ -207,7 +207,7 @@ class PlannedRun:
     method: str  # name in the file, or `start`
     seed: int
     document: Document  # complete, without `out`; `with_start` fills in `model` for a run that continues a start
-    starts_from: str = ""  # the start's checkpoint relative to its run directory; empty without a start
+    starts_from: str = ""  # checkpoint of the start, relative to the start's directory; empty without a start
 
     @property
     def learns(self) -> bool:
@@ -260,20 +260,20 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     differences: Mapping[str, Sequence[Difference]] = field(default_factory=dict)  # by world
     metrics: tuple[str, ...] = ()  # RL metrics to plot
-    outcome: int = 1  # methods are compared by the mean success of a run's last so many evaluations
+    outcome: int = 1  # methods are compared by the mean success of this many last evaluations of a run
 
     def start_of(self, cell: PlannedRun) -> PlannedRun | None:
         return next((s for s in self.starts if s.world == cell.world), None) if cell.starts_from else None
 
     def choose(self, only: str) -> list[PlannedRun]:
-        """The named cells, or all; * is a wildcard."""
+        """The cells that match one of the comma-separated names, or all cells if `only` is empty; * is a wildcard."""
         names = [name.strip() for name in only.split(",") if name.strip()]
-        meant = [{c.world, c.method, f"{c.world}/{c.method}", f"{c.method}/{c.seed}", c.label} for c in self.cells]
+        aliases = [{c.world, c.method, f"{c.world}/{c.method}", f"{c.method}/{c.seed}", c.label} for c in self.cells]
         for name in names:
-            if not any(fnmatch.filter(own, name) for own in meant):
+            if not any(fnmatch.filter(own, name) for own in aliases):
                 raise unknown("world, method or run of this comparison", name, [*self.worlds, *self.methods])
-        called = [not names or any(fnmatch.filter(own, name) for name in names) for own in meant]
-        return [cell for cell, wanted in zip(self.cells, called, strict=True) if wanted]
+        matches = [not names or any(fnmatch.filter(own, name) for name in names) for own in aliases]
+        return [cell for cell, matched in zip(self.cells, matches, strict=True) if matched]
 
 
 def make_plan(document: Document, default_name: str = "comparison") -> Plan:
@@ -288,7 +288,7 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
         raise TacitError(f"seeds = {seeds} names a seed twice; remove the repetition.")
     worlds, methods = read_tables(document, "worlds"), read_tables(document, "methods")
     if START in methods:
-        raise TacitError(f"a method cannot be called {START!r}, the directory of a world's shared start; rename it.")
+        raise TacitError(f"a method cannot be named {START!r}: that is the directory of a world's shared start; rename it.")
     common = read_shared(document.get("common", {}), "common")
     starts: dict[str, PlannedRun] = {}
     resolved, differing, notes = {}, {}, []
@@ -298,21 +298,21 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
             notes.append(f"{world} is skipped, its data is missing: {missing}")
             del worlds[world]
             continue
-        begin = own.pop(START, None)
+        start_table = own.pop(START, None)
         special = {name: read_table(t, f"worlds.{world}.methods.{name}") for name, t in own.pop("methods", {}).items()}
         for name in special:
             if name not in methods:
                 raise unknown(f"method in [worlds.{world}.methods]", name, methods)
         shared = merge(common, {"world": world}, read_shared(own, f"worlds.{world}"))
-        if begin is not None:
-            starts[world] = _start(world, shared, begin)
+        if start_table is not None:
+            starts[world] = _start(world, shared, start_table)
         tables = {method: [fold_prompt(table), fold_prompt(special.get(method, {}))] for method, table in methods.items()}
         for method, said in tables.items():
             cell = _cell_document(method, shared, said, f"{world}/{method}", starts.get(world))
             resolved[world, method] = _complete(cell, f"{world}/{method}")
         here = {method: resolved[world, method] for method in methods}
         differing[world] = find_differences(here, tables)
-        # Shared settings are skipped for methods without them, but one that no method has is an error.
+        # A shared setting is ignored for methods without it, but it is an error if no method has it.
         known = set().union(*(method_settings(cell["method"]["name"]) for cell in here.values()))
         for key in shared.get("method", {}):
             if key == "name":
@@ -348,9 +348,9 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     )  # fmt: skip
 
 
-def _start(world: str, shared: Document, begin: Any) -> PlannedRun:
+def _start(world: str, shared: Document, table: Any) -> PlannedRun:
     """The imitation run that the world's cells start from."""
-    own = read_table(begin, f"worlds.{world}.{START}")
+    own = read_table(table, f"worlds.{world}.{START}")
     seed = own.pop("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise TacitError(f"worlds.{world}.{START}.seed must be a whole number, not {seed!r}.")
@@ -358,8 +358,8 @@ def _start(world: str, shared: Document, begin: Any) -> PlannedRun:
     method = {"name": method} if isinstance(method, str) else read_table(method, f"worlds.{world}.{START}.method")
     method = {**own.pop("prompt", {}), **method}
     name = method.get("name", "grpo")
-    told = shared_settings(shared, name)
-    document = merge(shared, {"method": None}, own, {"seed": seed, "method": {**told, "name": name, **method}})
+    settings = {**shared_settings(shared, name), "name": name, **method}
+    document = merge(shared, {"method": None}, own, {"seed": seed, "method": settings})
     document["schedule"] = {**document.get("schedule", {}), "iterations": own.get("schedule", {}).get("iterations", 0)}
     complete = _complete(document, f"{world}/{START}")
     if complete["engine"]["lora_rank"]:
@@ -382,12 +382,12 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
     if any(PLAYS in table for table in tables):
         return agent_document(method, shared, merge(*tables))
     name = merge(own, *tables)["name"]
-    known = method_settings(name) if isinstance(name, str) else {}
+    settings = method_settings(name) if isinstance(name, str) else {}
     for table in tables:
         for key, value in table.items():
             if key in SECTIONS:
                 sections = merge(sections, {key: read_table(value, f"{where}: {key}")})
-            elif (isinstance(value, Mapping) and key not in known) or key in NOT_OF_METHODS:
+            elif (isinstance(value, Mapping) and key not in settings) or key in NOT_OF_METHODS:
                 raise TacitError(
                     f"method {method!r} sets {key!r}, which all methods of a world share. A method may set its own settings "
                     f"and {', '.join(SECTIONS)}; put {key!r} in [common] or in the world."
@@ -396,13 +396,13 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
                 own = merge(own, {key: value})
     if not isinstance(own["name"], str):
         raise TacitError(f"the name of method {method!r} must be text, not {own['name']!r}.")
-    told = shared_settings(shared, own["name"])
+    inherited = shared_settings(shared, own["name"])
     if start is not None:
-        # A run keeps the prompt of the start it continues. The start has imitated and was evaluated.
-        told = {**shared_settings({"method": start.document["prompt"]}, own["name"]), **told}
+        # The run keeps the prompt of its start, and does not repeat the start's imitation and evaluation.
+        inherited = {**shared_settings({"method": start.document["prompt"]}, own["name"]), **inherited}
         untrained = shared.get("evaluation", {}).get("untrained", False)
         shared = merge(shared, {"sft": NO_IMITATION, "evaluation": {"untrained": untrained}})
-    return merge(shared, {"method": None}, sections, {"method": merge(told, own), "seed": 0})
+    return merge(shared, {"method": None}, sections, {"method": merge(inherited, own), "seed": 0})
 
 
 def _complete(document: Document, where: str) -> Document:

@@ -44,7 +44,7 @@ FROM_SUMMARY = ("iterations", "episodes", "turns", "generated_tokens", "wall_s",
 
 
 def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Found | None) -> Found:
-    """`started`: the cell of the shared start, if there is one."""
+    """The data of a run, in the layout of comparison.json. `started`: the cell of the shared start, if the world has one."""
     path = directory / cell.place
     common = _read_run(cell, path)
     evaluations, finished = common["evaluations"], common["status"] == "finished"
@@ -93,7 +93,7 @@ def _read_run(run: PlannedRun, path: Path) -> Found:
     newest = open_checkpoints(path).newest() if status != "finished" else None
     try:
         with (path / LOG).open(encoding="utf-8", errors="replace") as file:
-            command = file.readline().removeprefix("$ ").split()  # the first; later ones resumed it
+            command = file.readline().removeprefix("$ ").split()  # the first command; later ones resumed the run
     except OSError:
         command = None
     return {
@@ -130,7 +130,7 @@ def check_same_panel(world: str, measured: dict[str, Found]) -> Found | None:
 
 
 def last_evaluations(evaluations: Sequence[Found], count: int) -> list[Found]:
-    """What the outcome of a run is the mean of: its last `count` evaluations in RL, or its last one if it has none there."""
+    """The evaluations whose mean is a run's outcome: the last `count` in RL, or the very last if RL has none."""
     return [e for e in evaluations if e["stage"] == "rl"][-count:] or list(evaluations[-1:])
 
 
@@ -139,10 +139,11 @@ def mean_success(evaluations: Sequence[Found]) -> float:
 
 
 def compare_runs(ours: Sequence[Sequence[Found]], theirs: Sequence[Sequence[Found]]) -> Found:
-    """Two methods from the evaluations of their runs, paired by seed and by task: both play the same tasks with the same seeds.
+    """Compare two methods by the evaluations of their runs, paired by seed and task: both play the same tasks with the same
+    seeds.
 
-    The outcome of a run is its mean success over these evaluations. `p` is an exact McNemar test over seeds × tasks for one
-    evaluation per run; several repeat the tasks, so it is a sign-flip test over the tasks' mean differences.
+    The outcome of a run is its mean success over its evaluations. With one evaluation per run, `p` is an exact McNemar test
+    over seeds × tasks. Several evaluations repeat the tasks, so `p` is then a sign-flip test over tasks' mean differences.
     """
     differences = [mean_success(a) - mean_success(b) for a, b in zip(ours, theirs, strict=True)]
     difference = _mean(differences, (-1.0, 1.0)) or {}
@@ -188,8 +189,8 @@ def make_table(
                 row["against"] = {"method": methods[0], "seeds": [a["seed"] for a, _ in pairs], **compare_runs(*sides)}
             rows.append(row)
     for name in ("p", "p_seeds"):
-        asked = [row["against"] for row in rows if row["against"] and row["against"][name] is not None]
-        for against, corrected in zip(asked, holm([a[name] for a in asked]), strict=True):
+        tested = [row["against"] for row in rows if row["against"] and row["against"][name] is not None]
+        for against, corrected in zip(tested, holm([a[name] for a in tested]), strict=True):
             against[f"{name}_holm"] = corrected
     return rows
 
@@ -235,13 +236,13 @@ def _share(evaluations: Sequence[Found | None]) -> Found | None:
 
 
 def _share_of_runs(runs: Sequence[Sequence[Found]]) -> Found | None:
-    """Mean success over the evaluations of each run."""
+    """Mean success over runs, each the mean of its evaluations, with an interval; None without runs."""
     if not runs:
         return None
     # Seeds that share one evaluated start have one measurement, not several.
     once = list({tuple(map(id, run)): run for run in runs}.values())
     shares, tries_T = [mean_success(run) for run in once], outcomes_by_task([e for run in once for e in run])
-    p, episodes = float(np.mean(shares)), float(once[0][0]["episodes"])  # where tasks cannot be told apart, one seed's
+    p, episodes = float(np.mean(shares)), float(once[0][0]["episodes"])  # those of one seed, if outcomes by task are unknown
     if tries_T is not None:
         episodes = effective_episodes([sum(own) / len(own) for own in tries_T], p * (1 - p), sum(map(len, tries_T)))
     low, high = share_interval(shares, episodes, CONFIDENCE)
@@ -258,17 +259,18 @@ def outcomes_by_task(evaluations: Sequence[Found]) -> list[list[bool]] | None:
 
 
 def _mean(values: Sequence[float | None], bounds: tuple[float, float]) -> Found | None:
-    """Mean with the t interval over seeds, clipped to the bounds unless a value leaves them; none if all values are equal."""
-    there = [v for v in values if v is not None]
-    if not there:
+    """Mean with the t interval over seeds, clipped to `bounds` unless a value lies outside. No interval if all values are
+    equal; None if there are no values."""
+    given = [v for v in values if v is not None]
+    if not given:
         return None
     low: float | None = None
     high: float | None = None
-    if len(set(there)) > 1:
-        inside = bounds[0] <= min(there) and max(there) <= bounds[1]
-        low, high = (bounded_interval if inside and bounds == UNIT else t_interval)(there, CONFIDENCE)
+    if len(set(given)) > 1:
+        inside = bounds[0] <= min(given) and max(given) <= bounds[1]
+        low, high = (bounded_interval if inside and bounds == UNIT else t_interval)(given, CONFIDENCE)
         low, high = (max(bounds[0], low), min(bounds[1], high)) if inside else (low, high)
-    return {"mean": float(np.mean(there)), "low": low, "high": high, "per_seed": list(values)}
+    return {"mean": float(np.mean(given)), "low": low, "high": high, "per_seed": list(values)}
 
 
 class Results:
@@ -289,7 +291,7 @@ class Results:
                 self.write()
             tell(event)
 
-        self.gather()  # what is there already must fit in one table before more is added to it
+        self.gather()  # raises before any run starts if the existing runs cannot share a table
         try:
             failed = run_cells(self.plan, wanted, self.directory, processes, on_event)
         except KeyboardInterrupt:

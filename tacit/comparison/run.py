@@ -26,8 +26,8 @@ from tacit.core.platform import usable_cpus
 from tacit.runs.directory import SETTINGS, find_summary, read_settings
 from tacit.runs.files import explain_disk_errors, write_json, write_text
 
-# Processes are forked from a server that has imported everything (see `warm`): a small run would spend more time importing
-# torch than training, and all runs use the code as it was at the start.
+# Processes are forked from a server that has imported everything (see warm.py). A small run would otherwise spend more time
+# importing torch than training, and all runs use the same version of the code.
 
 
 class Processes:
@@ -39,7 +39,7 @@ class Processes:
         # Tokenizer threads: each run's share of the cores.
         each = max(1, usable_cpus() // most)
         self._share = {"TOKENIZERS_PARALLELISM": "true" if each > 1 else "false", "RAYON_NUM_THREADS": str(each)}
-        # Do not initialize CUDA in the server: a used driver does not survive a fork.
+        # Do not initialize CUDA in the server: an initialized driver does not survive a fork.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         if most > 1:
             # Each run gets its share of the cores.
@@ -48,9 +48,9 @@ class Processes:
         self._context.set_forkserver_preload(["tacit.comparison.warm"])
 
     def start(self, words: Sequence[str], log: Path) -> Command:
-        # The server may be older than this environment.
-        told = (self._main, list(words), str(log), {**self._share, **os.environ})
-        process = self._context.Process(target=_run, args=told, name=" ".join(words))
+        # Pass the environment along: the server was started with an older one.
+        args = (self._main, list(words), str(log), {**self._share, **os.environ})
+        process = self._context.Process(target=_run, args=args, name=" ".join(words))
         with _hide_main_module():
             process.start()
         return Command(process)
@@ -153,15 +153,15 @@ def check_stored(plan: Plan, directory: Path) -> None:
         path = directory / planned.place
         if not (path / SETTINGS).exists():
             continue
-        # As recipes, so that settings added since have their defaults.
+        # Compare as recipes: settings that were added later have their defaults.
         before = {key: value for key, value in Recipe.from_json(read_settings(path)).to_json().items() if key != "out"}
         after = planned.with_start(directory)
         if planned.starts_from and before["model"].endswith(f"/{planned.start_place.as_posix()}"):
             before["model"] = after["model"]  # the comparison may have been moved since
         if changed := fixed_differences(before, after):
             raise TacitError(
-                f"{path} was made with other settings than the file has now ({', '.join(changed)}). Undo the change, delete "
-                "that run to repeat it, or name another --out."
+                f"{path} was made with other settings than the file now has ({', '.join(changed)}). Undo the change, delete "
+                "that run to repeat it, or use another --out."
             )
 
 
@@ -178,7 +178,7 @@ def run_cells(
     plan: Plan, wanted: Sequence[PlannedRun], directory: Path, processes: Processes, tell: Callable[[RunEvent], None]
 ) -> list[PlannedRun]:
     """Run the wanted cells and their starts; returns those that failed."""
-    # Two commands in one directory would each take the other's runs for abandoned.
+    # Of two commands in one directory, each would take the other's running runs for interrupted ones and resume them.
     with explain_disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / ".lock").open("a")
@@ -226,14 +226,14 @@ def run_cells(
 
 
 def _check_starts(plan: Plan, waiting: Sequence[PlannedRun], directory: Path) -> None:
-    """A finished start without weights is not repeated: other runs started from it."""
+    """Raise if a finished start has lost its weights. It is not repeated silently, because other runs started from it."""
     for run in waiting:
         start = plan.start_of(run)
         if start is not None and start not in waiting and not (directory / run.start_place).is_dir():
             place = directory / start.place
             raise TacitError(
                 f"{run.label} starts from {directory / run.start_place}, which is missing, though {place} is finished. Restore "
-                f"it, or delete {place} to make it again: the runs of {run.world} are comparable if its digest is the same."
+                f"it, or delete {place} to repeat it: the runs of {run.world} stay comparable if its digest is the same."
             )
 
 
@@ -262,8 +262,8 @@ def _ended(work: _Working, path: Path) -> RunEvent:
         final = (find_summary(path) or {}).get("final") or {}
         return RunEvent("finished", work.run, seconds, success=final.get("success"))
     lines = [line.strip() for line in (path / LOG).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
-    reason = said or f"exit status {code}: {lines[-1] if lines else 'no output'}"
+    message = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
+    reason = message or f"exit status {code}: {lines[-1] if lines else 'no output'}"
     return RunEvent("failed", work.run, seconds, reason if code >= 0 else f"killed by {signal.Signals(-code).name}")
 
 

@@ -1,7 +1,6 @@
 """Imports all of Tacit for the server that comparison runs are forked from.
 
-Runs no model, starts no thread and touches no GPU, so that forks are clean. All runs of a comparison use the code as it was at
-its start.
+It runs no model, starts no thread and uses no GPU, so that it can be forked safely.
 """
 
 from __future__ import annotations
@@ -26,6 +25,6 @@ def modules() -> list[str]:
 for _name in (*LIBRARIES, *modules()):
     try:
         import_module(_name)
-    except Exception:  # an optional dependency that is not installed; a run that needs it will say so itself
+    except Exception:  # an optional dependency is not installed; a run that needs it will report that
         continue
 code_version()

@@ -48,7 +48,7 @@ class ActingContext(Context):
         actor = self.make(task)
         if not isinstance(actor, Expert):
             raise TacitError(
-                f"{self.make!r} made {actor!r} of a task, which cannot play: it must be a class, or a function of a task, "
+                f"{self.make!r} returned {actor!r} for a task, which cannot play: pass a class, or a function of a task, "
                 "whose object has `act(observation)`."
             )
         return _ActingReader(actor)
@@ -82,7 +82,7 @@ class Echo(ByteTokens):
 
 
 class RulePolicy(ByteTokens):
-    """Completes each prompt by a rule; of a conversation the rule reads the messages' text."""
+    """Completes each prompt with `rule(prompt)`. The prompt of a conversation is the text of its messages."""
 
     def __init__(self, rule: Callable[[str], str]) -> None:
         self._rule = rule
@@ -100,15 +100,15 @@ class RulePolicy(ByteTokens):
 
 
 def expert_context(world: Environment, timeout_s: float) -> ActingContext:
-    """The world's expert, with the world's timeout."""
+    """The context in which the world's expert acts; `timeout_s` limits each action."""
     return ActingContext(partial(TimedExpert, world.expert(), timeout_s))
 
 
 def as_policy(name: str, setup: WorldSetup) -> tuple[Policy, WorldSetup]:
-    """The expert or the rule agent in place of a trained policy; it can only be evaluated."""
+    """(policy, setup) of the expert or the rule agent, for evaluation only."""
     if name == EXPERT:
-        advised = expert_context(setup.world, setup.settings.world_timeout_s)
-        return cast(Policy, Echo()), replace(setup, method=replace(setup.method, context=advised))
+        context = expert_context(setup.world, setup.settings.world_timeout_s)
+        return cast(Policy, Echo()), replace(setup, method=replace(setup.method, context=context))
     assert setup.world.reader is not None, "refused before"
     return cast(Policy, RulePolicy(setup.world.reader)), setup
 
@@ -176,7 +176,7 @@ def open_target(name: str, said: Overrides, checkpoint: str = "", actor: Callabl
 
 
 def open_loaded(policy: SamplingPolicy, said: Overrides, like: str = "") -> Target:
-    """A loaded policy, with the prompt of these settings or of the run `like`."""
+    """The target of a policy that is already loaded. Its prompt comes from these settings, or from the run `like`."""
     if like:
         recipe, seed, trained_in = _run_recipe(Path(like).expanduser(), dict(said))
         return _open(f"a policy as {like}", recipe, seed, texts=trained_in, policy=policy)
@@ -208,7 +208,7 @@ def _run_recipe(path: Path, said: dict[tuple[str, ...], Any]) -> tuple[Recipe, i
     recipe = replace(Recipe.from_json(override(_with_method(read_settings(path), said), said)), out=path)
     trained_in = tuple(open_world(place.world) for place in recipe.places)
     if world is not None and world not in [place.world for place in recipe.places]:
-        recipe = replace(recipe.at(recipe.places[0].world), world=world)  # somewhere it has never been
+        recipe = replace(recipe.at(recipe.places[0].world), world=world)  # a world that it was not trained in
     else:
         recipe = recipe.alone(world or "")
     return recipe, recipe.train.seed if seed is None else seed, trained_in
@@ -226,8 +226,8 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
         saved = open_checkpoints(path)
         if not saved.all():
             raise TacitError(
-                f"{path} has no checkpoint yet. Continue it with `{resume_command(path)}`, or look at what it starts "
-                f"from with --checkpoint {UNTRAINED}."
+                f"{path} has no checkpoint yet. Continue it with `{resume_command(path)}`, or use its initial weights "
+                f"with --checkpoint {UNTRAINED}."
             )
         found = saved.find(name or "newest")
     label = f"{path} ({found.path.name if found else UNTRAINED})"
@@ -236,10 +236,10 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
 
 def _with_method(document: Document, said: Overrides) -> Document:
     """A run's settings under another method: settings that both methods have keep the run's values."""
-    known = {f.name for f in fields(get_method(said.get(("method", "name"), document["method"]["name"])))} | {"name"}
+    settings = {f.name for f in fields(get_method(said.get(("method", "name"), document["method"]["name"])))} | {"name"}
 
     def shared(table: Document) -> Document:
-        own = {k: v for k, v in table.get("method", {}).items() if k in known}
+        own = {k: v for k, v in table.get("method", {}).items() if k in settings}
         return {**table, "method": own} if own else {k: v for k, v in table.items() if k != "method"}
 
     worlds = {world: shared(table) for world, table in document.get("worlds", {}).items()}
@@ -286,7 +286,7 @@ def _open_agent(name: str, said: Overrides, actor: Callable[[Task], Expert] | No
 
 
 def _needs_world(name: str, said: Overrides, place: bool = False) -> None:
-    """`place`: the name may be a missing run directory."""
+    """Raise if no world is set. `place`: the name may be a missing run directory, so the error says so."""
     if ("world",) not in said:
         if not place or name in (*TINY_SIZES, *BASES):
             where = "add --world, or world=… from Python (see `tacit list worlds`)"

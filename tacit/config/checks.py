@@ -32,7 +32,7 @@ LANGUAGE_MODEL_SFT_LR = 3e-4  # above this, imitation may undo a language model'
 
 
 def find_warnings(recipe: Recipe) -> tuple[str, ...]:
-    """Warnings about a run that will hardly learn. Nothing is refused."""
+    """Warnings about settings with which a run will hardly learn. Raises nothing."""
     schedule, imitates = recipe.schedule, recipe.train.sft.imitates
     small = recipe.model in TINY_SIZES or is_small(recipe.model)
     found = []
@@ -106,7 +106,7 @@ def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
     for split, _, _ in measured.further_panels:
         world.split_to_measure(split)
     if measured.panel and not measured.split:
-        return train  # tasks of the user's own: no split is asked
+        return train  # the user's own tasks need no split
     split = world.split_to_measure(measured.split)
     return replace(train, evaluation=replace(measured, split=split, tasks=measured.tasks or world.panel_size(split)))
 
@@ -115,7 +115,7 @@ def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
 class Prepared:
     """A checked run; nothing heavy is loaded yet."""
 
-    recipe: Recipe  # with all open choices made, as it will be saved
+    recipe: Recipe  # with every default filled in, as it will be saved
     worlds: tuple[Environment, ...]
     methods: tuple[Method, ...]  # one per world
     resources: RunResources
@@ -156,8 +156,8 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     for world in worlds:
         if not world.playable and (schedule.iterations or train.sft.rounds or not train.sft.from_ or len(worlds) > 1):
             raise TacitError(
-                f"world {world.name!r} is {world.summary}: it is taught by recorded episodes (--sft.from FILE), alone and "
-                "without practice (--iterations 0, --sft.rounds 0)."
+                f"world {world.name!r} is {world.summary}, so it can only imitate recorded episodes: use it alone, with "
+                "--sft.from FILE, --iterations 0 and --sft.rounds 0."
             )
         if train.sft.renamed and world.names is None:
             raise TacitError(
@@ -203,7 +203,7 @@ def _check_agent(recipe: Recipe, worlds: Sequence[Environment]) -> None:
 
 
 def _fill_choices(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
-    """Make the choices left open, per world: the evaluation split, and what the method fits to the model."""
+    """Fill in, per world, the evaluation split and the settings that the method fits to the model."""
     several = len(worlds) > 1
     for world, place in zip(worlds, recipe.places, strict=True):
         here = recipe.at(place.world) if several else recipe
@@ -329,7 +329,7 @@ ON_RESUME = (
     "schedule.iterations", "evaluation.patience", "keep", "checkpoint_every", "workers", "workers_at", "world_timeout_s",
     "trajectories", "wandb",
 )  # fmt: skip
-"""settings that may change when a run is resumed, for the run or for one world; none affects what was done"""
+"""settings that may change when a run is resumed, for the run or for one world; none affects finished iterations"""
 MAY_CHANGE = f"{', '.join(ON_RESUME[:-1])} and {ON_RESUME[-1]}".removeprefix("schedule.")
 
 
@@ -352,7 +352,7 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
             f"{MAY_CHANGE} may change; otherwise start a new run."
         )
     if (summary := find_summary(path)) is not None and summary.get("iterations") == after.schedule.iterations:
-        # A run stopped by a callback continues; one out of patience only with more patience.
+        # A run stopped by a callback continues. A run stopped by `patience` continues only if `patience` has changed.
         impatient = before.train.evaluation.patience == after.train.evaluation.patience
         if not (stopped := summary.get("stopped", "")) or (stopped == "patience" and impatient):
             return True

@@ -36,7 +36,7 @@ def rollout_setup(target: Target, groups: int = 0, group_size: int = 0) -> Rollo
     Its next iteration is exactly the one training would collect: seeds depend on the iteration's number.
     """
     if not isinstance(target.policy, Encoder):
-        raise TacitError(f"{target.label} has no hidden states to look at; name a run, or a model that is loaded here.")
+        raise TacitError(f"{target.label} has no hidden states; name a run, or a model that is loaded on this machine.")
     recipe, world, policy = target.recipe, target.world, cast(Policy, target.policy)
     train = recipe.train
     method = recipe.settings.build(world)
@@ -64,7 +64,7 @@ def rollout_setup(target: Target, groups: int = 0, group_size: int = 0) -> Rollo
 
 
 class LearnedBefore(TacitError):
-    """Credit that depends on more than these groups and the policy."""
+    """The credit depends on earlier iterations, not only on these groups and the policy."""
 
 
 def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -> list[np.ndarray]:
@@ -77,7 +77,7 @@ def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -
     method = settings.build(target.world)
     for companion in method.companions:
         if companion.has_state and not isinstance(companion, AdaptiveRadius):
-            raise LearnedBefore(f"its {companion.name} learns from all that came before, and these groups do not say what.")
+            raise LearnedBefore(f"its {companion.name} depends on earlier iterations, which these groups do not contain.")
     for companion in method.companions:
         if isinstance(companion, AdaptiveRadius) and not name and (kept := _kept(target, companion.name)):
             companion.load(kept)
@@ -110,14 +110,14 @@ def geometries_of(target: Target) -> list[Geometry]:
 def credited_groups(
     target: Target, groups: Sequence[Group], geometries: Sequence[Geometry], gamma: float, methods: Sequence[str] = ()
 ) -> tuple[list[Credited], dict[str, float], dict[str, str]]:
-    """(estimates by name: the standard ones, the run's own method, further methods; radii searched on these groups; what was
-    skipped and why)"""
+    """(estimates by name, radii found on these groups, reason for each skipped estimator). Estimators: the standard ones, the
+    run's own method, and further methods."""
     policy: Any = target.policy
     parts, radii = partitions(groups, policy, geometries)
     others: dict[str, list[np.ndarray]] = {}
     left_out: dict[str, str] = {}
-    asked = {f"as trained: {target.recipe.method}": "", **{f"{name}, as published": name for name in methods}}
-    for name, method in asked.items():
+    requested = {f"as trained: {target.recipe.method}": "", **{f"{name}, as published": name for name in methods}}
+    for name, method in requested.items():
         try:
             others[name] = credit_as_trained(target, groups, method)
         except LearnedBefore as error:
@@ -129,7 +129,7 @@ def credited_groups(
 
 
 def rule_of(target: Target) -> RuleAnalyzer:
-    """The world's analyzer, with the run's number of critical steps, or the world's default."""
+    """The world's rule analyzer, with the run's number of critical steps or else the world's."""
     return RuleAnalyzer.of(target.world, getattr(target.recipe.settings, "critical_steps", None) or target.world.critical_steps)
 
 
@@ -160,6 +160,7 @@ def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
 def circumstances(
     target: Target, setup: RolloutSetup, radii: Mapping[str, float], left_out: Mapping[str, str], rollouts: int, gamma: float
 ) -> dict[str, Any]:
+    """The settings of a measurement, as saved with its result."""
     return {
         "of": target.label, "world": target.world.name, "model": target.recipe.model, "method": target.recipe.method,
         "fingerprint": target.fingerprint, "reads": target.reads, "seed": setup.seed, "iteration": setup.iteration,

@@ -50,8 +50,8 @@ class Option:
 def options_of(
     settings: type[Any] | Any, place: tuple[str, ...] = (), prefix: str = "", only: Iterable[str] | None = None
 ) -> list[Option]:
-    """The options of a settings class, or of an instance, whose values are then the defaults. A field that is a settings class
-    becomes a section: its flags carry its name as a prefix."""
+    """One option per field of a settings class. An instance may be given instead; its values are the defaults. A field that is
+    itself a settings class becomes a section, whose flags have its name as a prefix."""
     cls: Any = settings if isinstance(settings, type) else type(settings)
     if not dataclasses.is_dataclass(settings):
         raise TacitError(f"{cls.__name__} has no settings to read: it must be a dataclass.")
@@ -75,12 +75,12 @@ def options_of(
 def field_docs(cls: type[Any]) -> Mapping[str, str]:
     """Field -> the string literal under it, inherited ones included; subclasses override."""
     docs: dict[str, str] = {}
-    for part in getattr(cls, "made_of", {}).values():  # a class put together from others has no source of its own
+    for part in getattr(cls, "made_of", {}).values():  # a combined method has no source of its own
         docs = {**field_docs(part), **docs}
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        except (OSError, TypeError):  # no source file: defined in a prompt, or shipped without
+        except (OSError, TypeError):  # no source file: defined interactively, or not shipped
             continue
         body = next(node for node in tree.body if isinstance(node, ast.ClassDef)).body
         for node, below in pairwise(body):
@@ -102,9 +102,8 @@ NAMES_ELSEWHERE = {
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises TacitErrors, suggests the nearest flag, and treats `_` and `-` alike.
 
-    With `brief` (the commands that train), `--help` shows the basic settings and `--help all` all of them, and a flag of
-    another method is explained. `imports`: the command may import code that a file names; `main` has seen its --trust-code
-    before."""
+    With `brief` (the commands that train), `--help` shows the basic settings and `--help all` shows all of them. The error for
+    a flag of another method then names that method. `imports`: accept --trust-code, which `main` has already read."""
 
     def __init__(
         self, command: str, summary: str, brief: bool = False, add_help: bool = True, imports: bool = True, **more: Any
@@ -119,7 +118,8 @@ class Parser(argparse.ArgumentParser):
                 self.add_argument(FLAG, action="store_true", help=HELP)
 
     def flag(self, name: str, default: Any, help: str, metavar: str | None = "N", group: Any = None, **more: Any) -> None:
-        """A flag of the command itself, with the type of its default. False makes a switch; a type or None has no default."""
+        """Add a flag that is not a setting. Its type is that of `default`; False makes a switch. A type as `default` means no
+        default, None means text without a default."""
         if default is False:
             (group or self).add_argument(name, action="store_true", help=help, **more)
             return
@@ -129,14 +129,16 @@ class Parser(argparse.ArgumentParser):
         start = None if default is kind else default
         (group or self).add_argument(name, type=kind, default=start, metavar=metavar, help=help, **more)
 
-    def add_options(self, title: str, options: Sequence[Option], description: str = "") -> None:
+    def add_options(self, title: str, options: Sequence[Option], description: str = "", hidden: bool = False) -> None:
+        """Add settings as a group of flags. `hidden`: accept them, but leave them out of `--help`."""
         group = self.add_argument_group(title, description or None)
         for option in options:
             if option.name in self._options or option.flag in self._option_string_actions:
                 raise TacitError(f"two settings share the flag {option.flag}: {'.'.join(option.place)} is one of them.")
             self._options[option.name] = option
             help = (option.help + _shown_default(option.default)).strip().replace("%", "%%")
-            common: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": help}
+            common: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS}
+            common["help"] = argparse.SUPPRESS if hidden else help
             if option.kind is bool:
                 group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **common)
             else:
@@ -175,8 +177,8 @@ class Parser(argparse.ArgumentParser):
         # Prefer `--sft.steps` for `--steps`, whatever the edit distance.
         tails = [name for name in known if name.split(".")[-1] == flag.lstrip("-")]
         close = difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
-        meant = "--" + NAMES_ELSEWHERE.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
-        return next(iter([*tails, *([meant] if meant in known else []), *close]), None)
+        alias = "--" + NAMES_ELSEWHERE.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
+        return next(iter([*tails, *([alias] if alias in known else []), *close]), None)
 
     def _refuse(self, left: Sequence[str]) -> NoReturn:
         flag = next((word.partition("=")[0] for word in left if word.startswith("-")), None)
@@ -232,7 +234,7 @@ def _metavar(kind: Any) -> str:
 
 
 def peek(command: str, argv: Sequence[str], *flags: str) -> tuple[argparse.Namespace, list[str]]:
-    """(the values of a few flags, which decide what the others are; all other words)"""
+    """(values of these flags, all other words). Parsed first, because they decide which other flags exist."""
     parser = Parser(command, "", add_help=False)
     for flag in flags:
         parser.add_argument(flag)
@@ -257,7 +259,7 @@ TOP_OPTIONS = (
     Option("engine", ("engine", "name"), str, DEFAULT_ENGINE, "engine that loads, trains and samples the model: a name from "
            "`tacit list engines`, or your own as package.module:OBJECT or path/to/file.py:OBJECT"),
     Option("tests", ("world", "tests"), str, dataclasses.MISSING, "world code: shown (default), or hidden, which removes "
-           "the deciding tests from the repository", False),
+           "the tests that decide success from the repository", False),
     Option("sandbox", ("world", "sandbox"), str, dataclasses.MISSING, "world code: isolated (default), or none, which runs "
            "the agent's commands without isolation", False),
     Option("folder", ("world", "folder"), str, dataclasses.MISSING, "world code: directory of tasks from `tacit prepare code` "
@@ -267,7 +269,7 @@ RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run direct
 
 
 def method_options(name: str) -> list[Option]:
-    """The flags of a method: its fields and those of its prompt and schedule, without a prefix. What GRPO lacks is basic."""
+    """The flags of a method, its prompt and its schedule, without a prefix. Fields that GRPO lacks are basic."""
     shared = {field.name for field in dataclasses.fields(GRPO)}
     own, inner = [], []
     for option in options_of(get_method(name), ("method",)):
@@ -279,6 +281,7 @@ def method_options(name: str) -> list[Option]:
 
 
 def methods_with(flag: str) -> list[str]:
+    """Names of the methods that have this flag."""
     return [name for name in REGISTRY.own if any(o.flag == flag for o in method_options(name))]
 
 

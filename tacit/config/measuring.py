@@ -81,7 +81,7 @@ class EvaluationResult:
 
 
 class PanelEvaluation:
-    """An agent on a panel. Raises before anything is played if it cannot be evaluated."""
+    """An agent on a panel. The constructor raises if the agent cannot be evaluated, before any episode is played."""
 
     def __init__(
         self,
@@ -131,11 +131,11 @@ class PanelEvaluation:
         # An agent without a single usable completion was not evaluated.
         turns = sum(len(t) for t in played)
         if turns and sum(t.unusable for t in played) == turns:
-            reason = next(iter(target.policy.broken), "nothing came back")
+            reason = next(iter(target.policy.broken), "no answer was returned")
             raise TacitError(
-                f"none of the {turns} answers of {target.label} could be used; nothing was kept. The first: {reason}"
+                f"none of the {turns} answers of {target.label} could be used; nothing was saved. The first: {reason}"
             )
-        refuse_if_all_crashed(played, "There is nothing to measure, and nothing was kept.")
+        refuse_if_all_crashed(played, "There is nothing to measure, and nothing was saved.")
         score = score_panel(self.panel, played, self.rules, self.ks, self.prices)
         how = behavior(played, target.world.alphabet, target.world.failure, target.world.place)
         earlier, measured = _own_evaluation(target, score), self.measurement
@@ -160,11 +160,11 @@ class PanelEvaluation:
         return EvaluationResult(played, score, how, earlier, result)
 
     def account(self, measured: EvaluationResult) -> list[TokenUse]:
-        """Count the tokens of the agent's own prompt, then of ReAct-1step and ReAct-full with the same wording, with and
-        without the list of actions, on the same episodes; adds them to the result.
+        """Count the tokens of these episodes under the agent's own prompt, and under ReAct-1step and ReAct-full with the same
+        wording, with and without the list of actions. Adds the counts to the result.
 
-        Episodes read from a recording are replayed for the actions the world listed. With skill modules, each module's episodes
-        use its own prompt."""
+        Recordings lack the actions that the world listed, so recorded episodes are replayed. With skill modules, each module's
+        episodes use its own prompt."""
         target, live = self.target, self.target.world.make()
         shares: dict[str, list[Trajectory]] = {}
         try:
@@ -184,8 +184,8 @@ class PanelEvaluation:
         return uses
 
     def keep(self, measured: EvaluationResult) -> Path | None:
-        """Save the result next to the episodes, one file per combination of settings: its name has the main ones, and ends in
-        the hashes of the episode file."""
+        """Save the result next to the episodes, in one file per combination of settings. The file name has the main settings
+        and the hashes of the episode file. Returns None if there is no output directory."""
         if self.directory is None:
             return None
         result, sampling = measured.result, measured.result["sampling"]
@@ -209,6 +209,7 @@ def episode_at(target: Target, number: int) -> EpisodePlan:
 
 
 def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
+    """The run's own evaluation of this checkpoint on the same episodes, or None."""
     if target.run is None:
         return None
     own, world = Recipe.from_json(read_settings(target.run)), target.recipe.world
@@ -218,12 +219,12 @@ def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
     steps = there.train.evaluation.max_steps or target.world.max_steps
     if (there.settings, steps) != (target.recipe.settings, target.rules.max_steps):
         return None
-    said = find_summary(target.run) or (target.checkpoint.state() if target.checkpoint else {"evaluations": []})
+    state = find_summary(target.run) or (target.checkpoint.state() if target.checkpoint else {"evaluations": []})
     stage, step = (target.checkpoint.stage, target.checkpoint.step) if target.checkpoint else (UNTRAINED, 0)
     now = {"stage": stage, "step": step, **json.loads(json.dumps(score.to_json()))}
-    alike = ("stage", "step", "panel_hash", "episodes", "sampling", "seed")
-    measured = (in_world(e, world) for e in said["evaluations"])
-    return next((e for e in measured if all(e.get(name) == now[name] for name in alike)), None)
+    keys = ("stage", "step", "panel_hash", "episodes", "sampling", "seed")
+    measured = (in_world(e, world) for e in state["evaluations"])
+    return next((e for e in measured if all(e.get(key) == now[key] for key in keys)), None)
 
 
 def _slug(text: str) -> str:

@@ -35,7 +35,7 @@ from tacit.runs.files import explain_disk_errors, write_directory, write_json
 
 MANIFEST, FORMAT, USES = "pack.json", 1, "unpacked.json"
 PART_BYTES = 16_000_000
-MAX_RATIO, MIN_ROOM = 64, 1 << 26  # a run may have so many times the bytes of its parts, and always so many
+MAX_RATIO, MIN_ROOM = 64, 1 << 26  # an unpacked run may have 64 times the bytes of its parts plus 64 MiB
 SKIPPED = ("checkpoints", "trajectories", "tensorboard", ".lock")
 
 
@@ -85,8 +85,8 @@ def pack_run(run: Path, out: Path, checkpoint: str = "newest", compact: bool = F
 
 
 def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Path, str]:
-    """Restore the run into `out` (default: its name, beside the pack). `model`: where its base model lies here. Returns the
-    run's directory, and when and where the pack was unpacked before, if it was."""
+    """Restore the run into `out` (default: its name, beside the pack). `model`: path of its base model on this machine. Returns
+    (run directory, time and place of the previous unpacking or "")."""
     manifest = read_manifest(pack)
     out = out or pack.resolve().parent / manifest["run"]
     if out.exists():
@@ -120,7 +120,7 @@ def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Pa
                 restore_file(file)
         except (TacitError, MemoryError):
             raise
-        except Exception as error:  # the parts may come from anybody
+        except Exception as error:  # the parts are untrusted input
             raise TacitError(f"{pack} is damaged: {describe_error(error)}. Copy it again.") from error
         settings = read_settings(directory)
         if model:
@@ -135,7 +135,8 @@ def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Pa
 
 
 class _Expanding(gzip.GzipFile):
-    """Stops a small file that expands without end, also inside a header, which tarfile reads whole into memory."""
+    """Raises once a file has expanded to more than `limit` bytes (a decompression bomb). tarfile reads each header whole into
+    memory, so checking the sizes of its members would be too late."""
 
     def __init__(self, packed: IO[bytes], limit: int) -> None:
         super().__init__(fileobj=packed)
@@ -158,7 +159,7 @@ def read_manifest(pack: Path) -> dict[str, Any]:
             if not isinstance(manifest[key], str) or not manifest[key].isprintable():
                 raise ValueError(f"{key} is {str(manifest[key])[:80]!r}")
         if Path(manifest["run"]).name != manifest["run"] or manifest["run"] in ("", ".", ".."):
-            raise ValueError(f"the run's name {manifest['run']!r} is no directory name")
+            raise ValueError(f"the run's name {manifest['run']!r} is not a directory name")
         for part in manifest["parts"]:
             found = pack / Path(part["name"]).name
             if not found.is_file() or found.stat().st_size != part["bytes"] or hash_file(found) != part["sha256"]:
@@ -169,7 +170,7 @@ def read_manifest(pack: Path) -> dict[str, Any]:
 
 
 def _fingerprint(model: str, why: Path | None = None) -> str:
-    """Of a model in files; a built-in model has none, it is the same everywhere."""
+    """Fingerprint of a model's files; "" for a built-in model. `why`: the pack that needs the model, for the error."""
     if model in TINY_SIZES or model in BASES or model in AGENTS:
         return ""
     try:
@@ -178,7 +179,7 @@ def _fingerprint(model: str, why: Path | None = None) -> str:
         if why is None:
             raise
         raise TacitError(
-            f"{why} continues a run of model {model}, which is not here: {error} Give its place with --model."
+            f"{why} continues a run of model {model}, which was not found: {error} Give its path with --model."
         ) from error
 
 

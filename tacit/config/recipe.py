@@ -1,11 +1,11 @@
-"""A recipe: everything a run is told, in one frozen object. Files and flags become one; `settings.json` is its other form.
+"""A recipe: all settings of a run in one frozen object, read from a file and flags, and saved as `settings.json`.
 
-world = "countdown", model = "tiny", seed = 0      whatever has no section of its own
+world = "countdown", model = "tiny", seed = 0      settings without a section
 [world]       name = "code", tests = "hidden"      or  world = "code+tests=hidden"; several: "alfworld=0.75,countdown=0.25"
 [method]      name = "grpo", kl = 0.0              or only  method = "grpo", or several: "reuserl+bipace"
 [prompt], [schedule], [sft], [evaluation], [engine], [tiny]
-[worlds.countdown]    max_steps = 12, evaluation.tasks = 64       where one of several worlds is to be different
-[policies.extractor]  model = "tiny-base"                         further policies that the method asks for by name
+[worlds.countdown]    max_steps = 12, evaluation.tasks = 64       overrides for one of several worlds
+[policies.extractor]  model = "tiny-base"                         further policies, by the name that the method uses
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tacit.methods import get_method
 from tacit.prompts.settings import PromptSettings
 from tacit.training.settings import TrainSettings
 
-# Packaged recipes, by name. Each starts with a comment that says what it is, and the command that runs it.
+# Packaged recipes, by name. Each file starts with comments: a summary, and the command that runs it.
 
 FOLDER = Path(tacit.__file__).parent / "recipes"
 Kind = Literal["run", "comparison", "script"]
@@ -58,7 +58,7 @@ def find_recipe(name: str, kind: Kind | None = None) -> Path:
         if kind in (recipe.kind, None):
             return recipe.path
     if found:
-        raise TacitError(f"{found[0].name} is a {found[0].kind}: it is run with `{found[0].command}`.")
+        raise TacitError(f"{found[0].name} is a {found[0].kind}; run it with `{found[0].command}`.")
     known = [recipe.name if "/" in wanted else recipe.path.stem for recipe in packaged() if kind in (recipe.kind, None)]
     if Path(name).suffix:
         near = difflib.get_close_matches(wanted, known, n=1)
@@ -106,7 +106,7 @@ def read_mixture(text: str) -> Mapping[str, float]:
             name, equals = part.strip(), ""
         name = name.strip()
         if not name:
-            raise TacitError(f"world = {text!r} has an empty name in it; write for example {EXAMPLE}.")
+            raise TacitError(f"world = {text!r} contains an empty name; write for example {EXAMPLE}.")
         if name in shares:
             raise TacitError(f"world = {text!r} names {name!r} twice.")
         shares[name] = None
@@ -115,14 +115,14 @@ def read_mixture(text: str) -> Mapping[str, float]:
                 shares[name] = float(number)
             if not 0 < (shares[name] or 0) <= 1:
                 raise TacitError(f"world = {text!r}: the share {number!r} must be above 0 and at most 1, as in {EXAMPLE}.")
-    said = [share for share in shares.values() if share is not None]
-    if not said:
+    given = [share for share in shares.values() if share is not None]
+    if not given:
         return {name: 1 / len(shares) for name in shares}
-    if len(said) < len(shares):
-        silent = ", ".join(name for name, share in shares.items() if share is None)
-        raise TacitError(f"world = {text!r} has no share for {silent}; give every world a share, or none.")
-    if abs(sum(said) - 1) > 1e-6:
-        raise TacitError(f"the shares of world = {text!r} add up to {sum(said):g}, not to 1; write for example {EXAMPLE}.")
+    if len(given) < len(shares):
+        missing = ", ".join(name for name, share in shares.items() if share is None)
+        raise TacitError(f"world = {text!r} has no share for {missing}; give every world a share, or none.")
+    if abs(sum(given) - 1) > 1e-6:
+        raise TacitError(f"the shares of world = {text!r} add up to {sum(given):g}, not to 1; write for example {EXAMPLE}.")
     return {name: share for name, share in shares.items() if share is not None}
 
 
@@ -247,11 +247,11 @@ class Recipe:
         world = _world_name(outside.get("world", ""))
         if not world:
             where = "Give --world NAME (see `tacit list worlds`), `world = ...` in the file, or world=… from Python"
-            raise TacitError(f"no world was named. {where}.")
+            raise TacitError(f"no world. {where}.")
         mixture = read_mixture(world)
         worlds = _world_tables(outside.get("worlds", {}), mixture)
-        beside = outside.get("policies", {})
-        policies = {name: _policy(_complete_policy(main, own), f"policies.{name}") for name, own in beside.items()}
+        others = outside.get("policies", {})
+        policies = {name: _policy(_complete_policy(main, own), f"policies.{name}") for name, own in others.items()}
         # `package.module:OBJECT` -> `OBJECT` in the name of a directory
         short = [name.rpartition(":")[2] for name in (*(w.partition("+")[0] for w in mixture), method)]
         out = read_text(outside, "out", "") or f"runs/{'+'.join(short[:-1])}-{short[-1]}-{train.seed}"
@@ -270,8 +270,8 @@ class Recipe:
         document = {"world": self.world, "model": self.model, "out": str(self.out), **to_data(self.train)}
         document |= {"method": {"name": self.method, **method}, **tables} | _policy_table(self.main)
         document |= {"worlds": dict(self.worlds)} if self.worlds else {}
-        beside = {name: _policy_table(policy) for name, policy in self.policies.items()}
-        return make_paths_absolute(document | ({"policies": beside} if beside else {}))
+        others = {name: _policy_table(policy) for name, policy in self.policies.items()}
+        return make_paths_absolute(document | ({"policies": others} if others else {}))
 
     @property
     def main(self) -> PolicyRecipe:
@@ -296,7 +296,7 @@ class Recipe:
         for place in self.places:
             if place.world == world:
                 return replace(self, world=world, worlds={}, settings=place.settings, train=place.train)
-        raise TacitError(f"this run was in {self.world}, not in {world!r}.")
+        raise TacitError(f"this run was trained in {self.world}, not in {world!r}.")
 
     def alone(self, world: str = "") -> Recipe:
         """The same run in the named world, or in its only world."""
@@ -319,13 +319,13 @@ def _common_tables(engine: str) -> dict[str, Iterable[str]]:
 
 
 def describe_base(model: str, tiny: TinySettings | None, engine: str) -> Base:
-    """What is known of a model without loading it. A model on other machines has no files or template here."""
+    """Facts about a model that need no loading. A model on another machine has no files or chat template here."""
     small = tiny is not None or is_small(model)
     return Base(model, small, not small and not get_engine(engine).elsewhere and has_chat_template(model))
 
 
 def build_tables(settings: Any, own: Mapping[str, Any], where: str, tables: Tables = dict) -> Any:
-    """A method's settings with what its tables (METHOD_TABLES) say."""
+    """A method's settings with the values of its tables (METHOD_TABLES) filled in."""
     for key, table in own.items():
         if table and not hasattr(settings, key):
             raise TacitError(f"[{where}{key}] has settings, but {type(settings).__name__} has no field `{key}` to read them.")
@@ -352,7 +352,7 @@ def read_document(file: Path) -> Document:
         raise TacitError(f"the settings file {file} is not valid {file.suffix.lstrip('.') or 'toml'}: {error}.") from error
     if not isinstance(document, dict):
         raise TacitError(f"the settings file {file} must hold a table of settings.")
-    if file.suffix != ".json":  # a run's settings are data
+    if file.suffix != ".json":  # a run's settings.json may come from someone else: its endpoints are not trusted
         trust_endpoints(document)
     return document
 
@@ -427,7 +427,7 @@ def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Doc
         raise TacitError(f"[worlds] must hold a table for each world, not {tables!r}.")
     for name in tables:
         if name not in mixture:
-            raise TacitError(f"[worlds.{name}] is about a world the run is not in; it is in {', '.join(mixture)}.")
+            raise TacitError(f"[worlds.{name}] names a world that the run does not use; its worlds are {', '.join(mixture)}.")
         for section, shared in SHARED_BY_WORLDS.items():
             own = tables[name].get(section, {}) if section else tables[name]
             for key in own if isinstance(own, Mapping) else ():

@@ -26,7 +26,7 @@ from tacit.engines import get_engine
 from tacit.engines.models.bases import FOLDER, TEXTS_SEED, base_named
 from tacit.engines.models.tiny import cache_root
 
-# What is known of a model without loading it: size, depth, calibration.
+# Facts about a model that need no loading: size, depth, calibration.
 
 HASHED_BYTES = 1 << 16  # bytes hashed at each end of a weights file
 
@@ -40,7 +40,7 @@ def describe_model(recipe: Recipe, world: Environment) -> Base:
 
 
 def calibration_path(recipe: Recipe, world: Environment) -> Path:
-    """A calibration belongs to a model, a world and a prompt: another prompt has other hidden states."""
+    """File of the calibration of a model in a world with a prompt. Hidden states depend on all three."""
     base = base_named(recipe.model)
     path = Path(base or recipe.model).expanduser()
     config = None if base else _config(path)
@@ -76,7 +76,7 @@ def _digest(path: Path) -> str:
 
 
 def _identity(context: Context) -> dict[str, Any]:
-    """What decides the text of a prompt: the context's type and settings, its wording and tracker."""
+    """Everything that the text of a prompt depends on: the context's type and settings, its wording and tracker."""
     own: dict[str, Any] = {"kind": type(context).__name__}
     for name, value in vars(context).items():
         plain = value is None or isinstance(value, bool | int | float | str)
@@ -159,8 +159,8 @@ class RunResources(Resources):
     def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
         if name not in self._shared:
             self._shared[name] = (like, make())
-        known, thing = self._shared[name]
-        if known != like:
+        first, thing = self._shared[name]
+        if first != like:
             raise TacitError(
                 f"the worlds of a run share its {name}, but [worlds.…] gives it different settings; move them out of [worlds]."
             )
@@ -172,20 +172,20 @@ class RunResources(Resources):
         return frozenset(self._policies.keys() - self.recipe.policies.keys())
 
     def check_learns(self, name: str, remedy: str) -> None:
-        beside = self.recipe.policies.get(name)
-        if beside is not None and LEARNING not in get_engine(beside.engine_name).capabilities:
-            raise TacitError(f"[policies.{name}]: engine {beside.engine_name!r} cannot learn. {remedy}")
+        policy = self.recipe.policies.get(name)
+        if policy is not None and LEARNING not in get_engine(policy.engine_name).capabilities:
+            raise TacitError(f"[policies.{name}]: engine {policy.engine_name!r} cannot train. {remedy}")
 
     def check_layer(self, layer: int) -> None:
         self._layers.add(layer)
 
     def check_policies(self) -> None:
-        """Raises if [policies] names one that the methods do not use."""
-        known, method = [*self._policies, *self._helpers], self.recipe.method
+        """Raise if [policies] names a policy that the methods do not use."""
+        used, method = [*self._policies, *self._helpers], self.recipe.method
         for name in self.recipe.policies:
-            if name not in known:
-                asked = f"it asks for {', '.join(known) or 'none'}"
-                raise TacitError(f"[policies.{name}]: method {method!r} does not use a policy of that name; {asked}.")
+            if name not in used:
+                names = f"it uses {', '.join(used) or 'none'}"
+                raise TacitError(f"[policies.{name}]: method {method!r} does not use a policy of that name; {names}.")
 
     def open(self) -> Policy:
         """Load the trained policy and all declared resources. Raises if something is missing."""
@@ -216,7 +216,7 @@ def prefix_errors(name: str) -> Iterator[None]:
 
 def load_policy(policy: PolicyRecipe, seed: int, worlds: Sequence[Environment]) -> Policy:
     """The untrained policy. A tiny model trains its tokenizer on the worlds' text."""
-    told = [world for world in worlds if world.example_texts is not None]
-    texts = (lambda: [text for world in told for text in world.texts(TEXTS_SEED)]) if told else None
+    sources = [world for world in worlds if world.example_texts is not None]
+    texts = (lambda: [text for world in sources for text in world.texts(TEXTS_SEED)]) if sources else None
     loaded = get_engine(policy.engine_name).load(ModelSource(policy.model, seed, texts, policy.tiny), policy.engine)
     return check_hooks(loaded)

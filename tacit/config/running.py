@@ -29,7 +29,7 @@ def run_training(
     callbacks: Sequence[Callback] = (),
     begun: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Run everything that is left of a run; returns its summary.
+    """Run the remaining stages of a run and return its summary.
 
     `begun` is called once the run directory exists. If the engine's processes are lost, they are restarted and the run
     continues from the last checkpoint.
@@ -81,9 +81,9 @@ def _run_once(
             return trainer.train()
         except EngineLost as lost:
             less = ", ".join(f"{name} = {value}" for name, value in lost.settings.items())
-            reporter.say(f"warning: {lost} This run tries by itself{f' with {less}' if less else ''}.")
-            for held in (policy, *prepared.resources.policies.values()):
-                held.close()
+            reporter.say(f"warning: {lost} The run restarts automatically{f' with {less}' if less else ''}.")
+            for loaded in (policy, *prepared.resources.policies.values()):
+                loaded.close()
             raise
         finally:
             run.close()

@@ -29,7 +29,7 @@ def from_text(kind: Any, text: str, where: str) -> Any:
         return _either(from_text, kind, text, where)
     if get_origin(kind) is tuple:
         parts = [part.strip() for part in text.split(",") if part.strip()]
-        kinds = [*_item_kinds(kind, len(parts)), *[str] * len(parts)]  # more than there should be: refused by `from_data`
+        kinds = [*_item_kinds(kind, len(parts)), *[str] * len(parts)]  # `from_data` refuses surplus items
         return from_data(kind, [_scalar(k, part) for k, part in zip(kinds, parts, strict=False)], where)
     return from_data(kind, _scalar(kind, text), where)
 
@@ -135,8 +135,8 @@ def field_types(cls: type[Any]) -> Mapping[str, Any]:
 def unknown_key(
     key: str, where: str, known: Iterable[str], tables: Mapping[str, Iterable[str]], inner: Iterable[str] = ()
 ) -> TacitError:
-    """Suggests the table that has this key (`iterations`, `sft_steps`) or the keys inside it (`[train] iterations`), or the
-    nearest key of this table."""
+    """The error for an unknown key. It suggests the table that has this key (`iterations`, `sft_steps`) or the keys inside it
+    (`[train] iterations`), or else the nearest key of this table."""
     plain = key.replace("-", "_")
     names = sorted({*known, *tables.get(where, ())})
     moved = [(t, k) for t, keys in tables.items() for k in keys if t != where and plain in (k, f"{t}_{k}")]
@@ -165,7 +165,7 @@ def _inside(kind: Any) -> Any:
 
 
 def _item_kinds(kind: Any, count: int) -> list[Any]:
-    """The types of a tuple's items; those of `tuple[int, ...]` are as many as there are items."""
+    """The type of each item of a tuple; `tuple[int, ...]` repeats its type `count` times."""
     inner = get_args(kind)
     return [inner[0]] * count if inner[-1] is ... else list(inner)
 
@@ -181,7 +181,7 @@ def _scalar(kind: Any, text: str) -> Any:
 
 
 def _either(read: Callable[[Any, Any, str], Any], kind: Any, value: Any, where: str) -> Any:
-    """The value as the first type of a union that it can be."""
+    """Read the value as the first type of the union that fits."""
     for inner in get_args(kind):
         with suppress(TacitError):
             return read(inner, value, where)

@@ -30,7 +30,8 @@ ENOUGH = 256  # recorded episodes used, newest first
 
 
 def model_shape(name: str) -> tuple[ModelShape, Path | None]:
-    """Shape and tokenizer of a size, a packaged base, a directory or a hub id, of which only these files are loaded."""
+    """(shape, directory of the tokenizer) of a size, a packaged base, a directory or a hub id. A size has no tokenizer (None).
+    From the hub, only config and tokenizer files are downloaded."""
     shape = shape_of_size(name)
     if shape is not None:
         return shape, None
@@ -42,7 +43,7 @@ def model_shape(name: str) -> tuple[ModelShape, Path | None]:
 
 
 def _hub_directory(name: str) -> Path:
-    """Where config.json and tokenizer of a hub id lie: in the cache, or there after a download."""
+    """Cache directory with config.json and tokenizer of a hub id, downloaded if necessary."""
     from huggingface_hub import snapshot_download, try_to_load_from_cache
 
     try:
@@ -52,8 +53,10 @@ def _hub_directory(name: str) -> Path:
         take_from_cache_if_offline(name)
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.jinja", "*.txt", "*.model"]))
     except TacitError as error:
-        raise TacitError(f"{error} To plan without it, name its size: {', '.join(SIZES)}, or any such as 360M.") from error
-    except Exception as error:  # not there, gated, misspelled
+        raise TacitError(
+            f"{error} To plan without its files, give its size: {', '.join(SIZES)}, or any such as 360M."
+        ) from error
+    except Exception as error:  # missing, gated or misspelled
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise TacitError(
             f"cannot read the config.json of model {name!r}: {reason}. Name its directory, or its size."
@@ -90,8 +93,8 @@ def recorded_workload(path: Path, episodes: int) -> Workload:
 def expert_workload(
     world: Environment, tasks: Sequence[Task], context: Context, model: tuple[str, Path | None], episodes: int, limit: int
 ) -> Workload:
-    """From episodes of the world's expert, counted as an agent with this prompt would read and answer them. `model`: its
-    name, and the directory of its tokenizer."""
+    """Turns and tokens of the expert's episodes, with this context's prompts. `model`: its name and the directory of its
+    tokenizer; without a tokenizer, tokens are estimated from bytes."""
     name, place = model
     tokenizer: Tokenizer = ByteTokens()
     share, counted = 1 / BYTES_PER_TOKEN, f"{BYTES_PER_TOKEN:g} bytes a token"
@@ -101,7 +104,7 @@ def expert_workload(
     measured, seconds, steps = [], 0.0, 0
 
     def timed(course: Iterator[Interaction]) -> Iterator[Interaction]:
-        """The episode; adds up the seconds its world and expert take."""
+        """Yield the same interactions and add the time of world and expert to `seconds`."""
         nonlocal seconds
         while True:
             began = time.perf_counter()

@@ -101,24 +101,24 @@ def describe_episode(trajectory: Trajectory, world: Environment) -> dict[str, An
             if alphabet := world.alphabet:
                 found["skills"] = [kind(skill) for skill in alphabet(trajectory)]
                 found |= {"kinds": sorted(_kinds(alphabet)), "operators": list(alphabet.operators)}
-    except Exception:  # a world may be the user's own code; its run goes on
+    except Exception:  # a world may be the user's own code; its errors must not stop the run
         return {"world": world.name}
     return found
 
 
 def behavior_from_labels(played: Sequence[Trajectory], labels: Sequence[Mapping[str, Any]]) -> Behavior | None:
     """`behavior` from the labels of `describe_episode`; None if any episode has no labels."""
-    known = {id(t): own for t, own in zip(played, labels, strict=True)}
+    by_episode = {id(t): own for t, own in zip(played, labels, strict=True)}
     sound = [t for t in played if not t.stop.crashed]
-    for own, success in ((known[id(t)], t.success) for t in sound):
+    for own, success in ((by_episode[id(t)], t.success) for t in sound):
         if not (isinstance(own.get("revisits", ""), int | None) if success else own.get("failure")):
             return None
-    won = [known[id(t)] for t in sound if t.success]
-    skills = {id(t): list(map(str, known[id(t)].get("skills", ()))) for t in sound}
+    won = [by_episode[id(t)] for t in sound if t.success]
+    skills = {id(t): list(map(str, by_episode[id(t)].get("skills", ()))) for t in sound}
     kinds, operators = ({str(name) for own in won for name in own.get(key, ())} for key in ("kinds", "operators"))
     kinds |= {name for own in skills.values() for name in own}
     alphabet = Alphabet(tuple(sorted(kinds)), lambda t: skills[id(t)], tuple(operators)) if kinds else None
-    found = behavior(played, alphabet, lambda t: str(known[id(t)]["failure"]))
+    found = behavior(played, alphabet, lambda t: str(by_episode[id(t)]["failure"]))
     return replace(found, revisits=_mean(own["revisits"] for own in won if own["revisits"] is not None))
 
 
@@ -126,7 +126,7 @@ IN_WORDS = {"timeout": "out of steps", "step_limit": "out of steps", "failure": 
 
 
 def describe_ending(label: str) -> str:
-    """A label in words; `timeout`, the papers' term, means the step limit."""
+    """A label in words. `timeout` is the papers' term for the step limit."""
     return IN_WORDS.get(label, label.replace("_", " "))
 
 
@@ -146,13 +146,13 @@ def revisits(trajectory: Trajectory, place: Places | None) -> int:
     steps = trajectory.steps
     if place is None or not steps:
         return 0
-    been, again = {place("", steps[0].observation)}, 0
+    visited, count = {place("", steps[0].observation)}, 0
     for step, after in zip(steps, trajectory.observations[1:], strict=True):
-        there = place(step.action, after) if step.effective else ""
-        if there:
-            again += there in been
-            been.add(there)
-    return again
+        reached = place(step.action, after) if step.effective else ""
+        if reached:
+            count += reached in visited
+            visited.add(reached)
+    return count
 
 
 def kind(skill: str) -> str:

@@ -43,8 +43,7 @@ class ClusterStep:
         return float(self.record.get("step_credit", self.record.get("credit", 0.0)))
 
     def to_json(self) -> dict[str, Any]:
-        told = {"return": self.value, "q": self.q, "v": self.v}
-        numbers = {name: round(value, 4) for name, value in told.items()}
+        numbers = {name: round(value, 4) for name, value in (("return", self.value), ("q", self.q), ("v", self.v))}
         return {"member": self.member, "turn": self.turn, "won": self.won, **self.record, **numbers, "branch": self.branch}
 
 
@@ -59,17 +58,18 @@ def read_groups(path: Path) -> dict[str, list[ClusterStep]]:
         steps = groups.setdefault(record["task"], [])
         steps += [ClusterStep(member, t, turn, record["success"]) for t, turn in enumerate(record["turns"])]
     if not groups:
-        raise TacitError(f"{path} holds no episode that was trained on.")
+        raise TacitError(f"{path} contains no episode that was trained on.")
     return groups
 
 
 def partition(steps: Sequence[ClusterStep], by: str, epsilon: float = 0.25) -> np.ndarray:
+    """[N] cluster of each step, recorded or computed from the observations (`by`). `epsilon`: radius for n-grams."""
     if by not in BY:
         raise unknown("partition", by, BY)
     if by == "recorded":
         if not all("part" in s.record for s in steps):
             raise TacitError(
-                "this run's method recorded no clusters; make them from the text with --by identity or --by ngram."
+                "this run's method recorded no clusters; compute them from the text with --by identity or --by ngram."
             )
         return np.array([int(s.record["part"]) for s in steps])
     texts = [s.record["saw"] for s in steps]
@@ -92,8 +92,8 @@ def value_steps(steps: Sequence[ClusterStep], cluster_N: np.ndarray, gamma: floa
     key_N = by_key([s.record["action"] if s.record["valid"] else ("", s.record["wrote"]) for s in steps])
     branch_N = action_peers(returns_N, own_N, key_N)[1]
     q_N, v_N = action_values(returns_N, own_N, key_N)
-    told = zip(steps, returns_N.tolist(), q_N.tolist(), v_N.tolist(), branch_N.tolist(), strict=True)
-    return [replace(s, value=value, q=q, v=v, branch=BRANCHES[branch]) for s, value, q, v, branch in told]
+    rows = zip(steps, returns_N.tolist(), q_N.tolist(), v_N.tolist(), branch_N.tolist(), strict=True)
+    return [replace(s, value=value, q=q, v=v, branch=BRANCHES[branch]) for s, value, q, v, branch in rows]
 
 
 def returns_of(steps: Sequence[ClusterStep], gamma: float) -> np.ndarray:
@@ -108,7 +108,7 @@ def returns_of(steps: Sequence[ClusterStep], gamma: float) -> np.ndarray:
 
 
 def list_clusters(steps: Sequence[ClusterStep], cluster_N: np.ndarray) -> list[list[ClusterStep]]:
-    """Clusters, largest first; members sorted by return, then action."""
+    """Clusters, largest first; members sorted by step-level credit, highest first, then action."""
     clusters: dict[int, list[ClusterStep]] = {}
     for step, label in zip(steps, cluster_N.tolist(), strict=True):
         clusters.setdefault(label, []).append(step)
@@ -122,7 +122,7 @@ def as_json(task: str, steps: Sequence[ClusterStep], cluster_N: np.ndarray, by: 
 
 
 def choose_group(groups: Mapping[str, list[ClusterStep]], name: str, path: Path) -> str:
-    """By task id or number; by default the largest group with differing outcomes."""
+    """The task of a group, by task id or number. Default: the largest group with both outcomes, else the largest."""
     if not name:
         return max(groups, key=lambda task: (len({s.won for s in groups[task]}), len(groups[task])))
     if name.isdigit() and int(name) < len(groups):

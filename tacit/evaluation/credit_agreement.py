@@ -33,7 +33,7 @@ Estimators = Mapping[str, tuple[CreditTerm, ...]]
 
 @dataclass(frozen=True)
 class Geometry:
-    """How steps are compared: hidden states of a layer within a radius; without a radius it is searched on the groups."""
+    """How steps are compared: hidden states of a layer within a cosine radius, which is searched if it is None."""
 
     layer: int
     pooling: Pooling = "last"
@@ -49,7 +49,7 @@ class Geometry:
                 raise ValueError(pooling)
             return cls(int(layer), pooling, float(epsilon) if epsilon else None)  # type: ignore[arg-type]
         except ValueError as error:
-            raise TacitError(f"{text!r} is no geometry such as -2:last or -1:mean:0.0675 (LAYER:POOLING[:EPSILON]).") from error
+            raise TacitError(f"{text!r} must be LAYER:POOLING[:EPSILON], such as -2:last or -1:mean:0.0675.") from error
 
 
 class CachedEmbedder(Embedder):
@@ -78,10 +78,10 @@ def partitions(
     searched: dict[str, float] = {}
 
     def cluster(name: str, features: CachedEmbedder, epsilon: float | None) -> None:
-        whole = f"{name}, ε " + ("searched" if epsilon is None else f"{epsilon:.4g}")
+        label = f"{name}, ε " + ("searched" if epsilon is None else f"{epsilon:.4g}")
         if epsilon is None:
-            epsilon = searched[whole] = features.searched()
-        found[whole] = Clusters(features, epsilon)
+            epsilon = searched[label] = features.searched()
+        found[label] = Clusters(features, epsilon)
 
     cluster("n-grams", CachedEmbedder(HashNgram(), groups, policy), None)
     states: dict[tuple[int, Pooling], CachedEmbedder] = {}
@@ -94,7 +94,7 @@ def partitions(
 
 
 def standard(parts: Mapping[str, Partition], gamma: float = 0.95, history: int | None = 2) -> dict[str, tuple[CreditTerm, ...]]:
-    """The methods by name, over these partitions. `history`: past turns in the prompt, for HGPO's depth."""
+    """Name -> credit terms of the methods, over these partitions. `history`: past turns in the prompt, for HGPO's depth."""
     episode = EpisodeRelative()
     depth = None if history is None else history + 1
     exact, state = parts["exact observation"], parts["exact state"]
@@ -160,7 +160,7 @@ class Credited:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """With the measured values; each half of the continuations gives its own."""
+    """A group's credit with its Monte Carlo values, one estimate from each half of the continuations."""
 
     group: Credited
     a_HN: np.ndarray  # [2, N] Q − V
@@ -227,15 +227,15 @@ def stages_of(group: Group) -> np.ndarray:
 #
 # estimate the correlation and cosine with A itself (correction for attenuation, with reliability cov(Â₁, Â₂) / var Â).
 #
-# For a partition: the share of V's variance inside its clusters, Σ (V₁ − mean_C V₁)(V₂ − mean_C V₂) over the same about the
-# group mean. No baseline computed within clusters can do better. A singleton leaves nothing.
+# For a partition: the share of V's variance inside its clusters, Σ (V₁ − mean_C V₁)(V₂ − mean_C V₂), divided by the same sum
+# about the group mean. No baseline computed within clusters can do better. A singleton contributes 0.
 #
 # Intervals resample tasks, not steps, since steps of a task are correlated; differences from the baseline use the same draws.
-# Sums of squares at rounding level count as 0. A figure that noise carries out of [−1, 1] is unknown; a resample counts as ±1.
+# Sums of squares at rounding level count as 0. An estimate outside [−1, 1] is unknown; a resample outside is clipped to ±1.
 
 RESAMPLES = 2000
 BASELINE = "GRPO"
-ROUNDING = 1e-12  # a variance below this share of its terms is rounding, and so is an advantage below it
+ROUNDING = 1e-12  # variances below this share of their terms, and advantages below this, are rounding errors
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Unexplained:
-    """V's variance that a partition leaves unexplained."""
+    """The share of V's variance that lies within the clusters of a partition."""
 
     partition: str
     unexplained: Figure
@@ -314,7 +314,7 @@ class Quality:
 
 
 def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: int = RESAMPLES, seed: int = 0) -> Quality:
-    """All agreement figures of some groups."""
+    """Agreement of every estimator with the measured advantages, on all steps and on subsets of them."""
     tasks = list(dict.fromkeys(m.group.task for m in measured))
     rng, even = np.random.default_rng(seed), np.full(len(tasks), 1.0 / max(1, len(tasks)))
     drawn_BT = rng.multinomial(len(tasks), even, size=resamples) if len(tasks) > 1 else np.zeros((0, len(tasks)))

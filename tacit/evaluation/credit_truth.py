@@ -44,7 +44,7 @@ def done_in(step: Step) -> TakenTurn:
 
 
 def split_midway(task: Task) -> tuple[Task, tuple[TakenTurn, ...]]:
-    """(the task from its start, the first turns)"""
+    """(task without replayed turns, the replayed turns)"""
     return replace(task, data={k: v for k, v in task.data.items() if k != AFTER}), tuple(task.data.get(AFTER, ()))
 
 
@@ -73,7 +73,7 @@ class MidwayWorld:
 
 @dataclass(frozen=True)
 class MidwayContext(Context):
-    """A context that has recorded the first turns."""
+    """A context that records the replayed turns before its first prompt."""
 
     context: Context
     make: Callable[[], World]
@@ -94,7 +94,7 @@ class MidwayContext(Context):
         return reader
 
     def _happened(self, task: Task, done: tuple[TakenTurn, ...]) -> list[Interaction]:
-        """Cached: consecutive episodes start from the same state."""
+        """Cached, because consecutive episodes start from the same state."""
         if (task.id, done) not in self._last:
             self._last.clear()
             self._last[task.id, done] = happenings(self.make, task, done)
@@ -162,7 +162,7 @@ def value_group(
 
 
 def states_of(trajectory: Trajectory) -> list[State]:
-    """The states of the group's steps."""
+    """The state before each step of the trajectory, in order."""
     done = tuple(map(done_in, trajectory.steps))
     return [(trajectory.condition, done[:t]) for t in range(len(done))]
 

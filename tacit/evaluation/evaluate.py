@@ -108,12 +108,12 @@ def play_panel(
 
 
 def is_lost(trajectory: Trajectory) -> bool:
-    """The world crashed, or a completion was unusable: the episode is no evidence about the policy."""
+    """Whether the world crashed or a completion was unusable, so that the episode says nothing about the policy."""
     return trajectory.stop.crashed or trajectory.unusable > 0
 
 
 class _EpisodeStore(RolloutObserver):
-    """Stores each finished episode at its place."""
+    """Stores each finished episode under its (repeat, index)."""
 
     def __init__(self, observer: RolloutObserver, store: Callable[[int, Trajectory], Trajectory]) -> None:
         self._observer, self._store = observer, store
@@ -141,7 +141,7 @@ class RolloutSetup:
     collect: Callable[[int], Sequence[Group]]  # the groups of an iteration as in training, without crashed episodes
 
     def play(self, tasks: Sequence[Task], members: int, seed: int) -> list[Group]:
-        """Groups of other tasks, rolled out in the same way."""
+        """Groups of the given tasks, rolled out with the same settings."""
         played = rollout_groups(
             tasks, members, seed, Alike(), self.context, self.worlds, self.policy, self.sampling, self.max_steps
         )

@@ -41,12 +41,12 @@ class TurnCache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, Completion] = {}
+        self._completions: dict[str, Completion] = {}
         self.used = 0  # completions read from the file
 
     def read(self) -> None:
         """Read the file. A truncated last line is ignored."""
-        self._known = {}
+        self._completions = {}
         for record in read_objects(self._path):
             try:
                 # Only the number of tokens and their summed log-probability are stored, not the tokens.
@@ -54,12 +54,12 @@ class TurnCache:
                     continue
                 tokens, text, finish = np.zeros(count := record["tokens"], np.int64), record["wrote"], record["finish"]
                 each = np.full(count, record["logprob"] / max(1, count), np.float32)
-                self._known[record["request"]] = Completion(tokens, each, text, finish, read=record.get("read", 0))
+                self._completions[record["request"]] = Completion(tokens, each, text, finish, read=record.get("read", 0))
             except (ValueError, KeyError, TypeError):
                 continue
 
     def find(self, request: Request) -> Completion | None:
-        found = self._known.get(_name(request))
+        found = self._completions.get(_name(request))
         self.used += found is not None
         return found
 
@@ -75,12 +75,12 @@ class TurnCache:
                 file.write(text)
 
     def drop(self) -> None:
-        self._known = {}
+        self._completions = {}
         self._path.unlink(missing_ok=True)
 
 
 class CachedPolicy(PolicyHooks):
-    """A policy that answers known requests from the file."""
+    """A policy that takes stored completions from the file and samples the others."""
 
     def __init__(self, policy: SamplingPolicy, turns: TurnCache) -> None:
         self._policy, self._turns = policy, turns
@@ -100,22 +100,22 @@ class CachedPolicy(PolicyHooks):
 class RememberingScheduler:
     def __init__(self, scheduler: Scheduler, turns: TurnCache) -> None:
         self._scheduler, self._turns, self._submitted = scheduler, turns, 0
-        self._known: list[tuple[int, Completion]] = []
-        self._asked: dict[int, tuple[int, str]] = {}  # the scheduler's request id -> (our id, key of the request)
+        self._stored: list[tuple[int, Completion]] = []
+        self._pending: dict[int, tuple[int, str]] = {}  # the scheduler's request id -> (our id, key of the request)
 
     def submit(self, request: Request) -> int:
         request_id, self._submitted = self._submitted, self._submitted + 1
-        if (known := self._turns.find(request)) is not None:
-            self._known.append((request_id, known))
+        if (stored := self._turns.find(request)) is not None:
+            self._stored.append((request_id, stored))
         else:
-            self._asked[self._scheduler.submit(request)] = (request_id, _name(request))
+            self._pending[self._scheduler.submit(request)] = (request_id, _name(request))
         return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
-        if self._known:
-            known, self._known = self._known, []
-            return known
-        found = [(*self._asked.pop(request_id), completion) for request_id, completion in self._scheduler.wait()]
+        if self._stored:
+            stored, self._stored = self._stored, []
+            return stored
+        found = [(*self._pending.pop(request_id), completion) for request_id, completion in self._scheduler.wait()]
         self._turns.keep({name: completion for _, name, completion in found})
         return [(request_id, completion) for request_id, _, completion in found]
 
@@ -213,12 +213,12 @@ class Journal:
                 if record["task"] == task.id and place[0] < repeats:
                     found[place] = trajectory_from_record(record, task)
             except (ValueError, KeyError, IndexError, TypeError):
-                whole = False  # the half line of a killed write: that episode is played again
+                whole = False  # a truncated line of a killed process: its episode is played again
         if not whole or not lines[-1].endswith("\n"):
             self._append([], newline=not lines[-1].endswith("\n"))
         self.turns.read()
         if found:
-            self.notes.append(f"played before: {pluralize(len(found), 'episode')}, in {self.path} (--fresh plays anew)")
+            self.notes.append(f"already played: {pluralize(len(found), 'episode')}, in {self.path} (--fresh plays them again)")
         return found
 
     def write(self, episodes: Sequence[tuple[Place, Trajectory]]) -> None:
@@ -228,12 +228,12 @@ class Journal:
         )  # fmt: skip
 
     def finish(self, lost: int) -> None:
-        """The panel is done, except for `lost` episodes, which keep their turns for next time."""
+        """Finish the panel. The turns of `lost` episodes, which broke off, are kept for the next attempt."""
         if self.turns.used:
-            self.notes.append(f"kept from episodes that were not over: {pluralize(self.turns.used, 'turn')}")
+            self.notes.append(f"reused from unfinished episodes: {pluralize(self.turns.used, 'turn')}")
         if lost:
             self.notes.append(
-                f"not kept, since they broke off: {pluralize(lost, 'episode')}; the same command plays them again"
+                f"not saved, because they broke off: {pluralize(lost, 'episode')}; the same command plays them again"
             )
         else:
             self.turns.drop()
@@ -241,10 +241,10 @@ class Journal:
     def reset_files(self) -> None:
         """Rename the existing files."""
         if self.path.exists():
-            self.notes.append(f"the episodes played before are kept in {self._put_aside('earlier')}")
+            self.notes.append(f"earlier episodes were moved to {self._put_aside('earlier')}")
 
     def _lines(self) -> list[str] | None:
-        """The lines of a file that this measurement may continue; None if there is none."""
+        """The lines of the existing file if this measurement may continue it, else None; an unusable file is moved aside."""
         if not self.path.exists():
             return None
         try:
@@ -253,17 +253,19 @@ class Journal:
             head = json.loads(lines[0])
             form, code = head["format"], head["code"]
         except (OSError, ValueError, KeyError, IndexError, TypeError):
-            self.notes.append(f"{self.path} could not be read and was put aside as {self._put_aside('damaged')}")
+            self.notes.append(f"{self.path} could not be read and was moved to {self._put_aside('damaged')}")
             return None
         if form != FORMAT:
             aside = self._put_aside(f"format{form}")
-            self.notes.append(f"earlier episodes are in format {form}, not {FORMAT}: played anew, the old ones are in {aside}")
+            self.notes.append(
+                f"earlier episodes are in format {form}, not {FORMAT}, and are played again; the old ones are in {aside}"
+            )
             return None
         if code != self.measured.code:
             aside = self._put_aside(code)
             self.notes.append(
-                f"earlier episodes were played by tacit {code}, and this is {self.measured.code}: played anew, not mixed; "
-                f"the old ones are in {aside}"
+                f"earlier episodes were played by tacit {code}, this is {self.measured.code}; they are played again, and the "
+                f"old ones are in {aside}"
             )
             return None
         return lines

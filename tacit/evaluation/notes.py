@@ -1,4 +1,4 @@
-"""Can a policy use its notes? The gate before a comparison of methods that distill or show notes.
+"""Test whether a policy can use notes. Run it before comparing methods that distill notes or put them in the prompt.
 
 The same on-policy episodes are scored with four notes in the prompts, routed as in OPID:
 
@@ -44,7 +44,7 @@ Told = Callable[[Observation], Lesson]
 class NotedContext(WrappedContext):
     """Another context with a lesson in every prompt."""
 
-    lesson: Callable[[Task], Told]  # called at the beginning of an episode; the result gives the lesson of each turn
+    lesson: Callable[[Task], Told]  # called when an episode begins; the result gives the lesson of each turn
     instructed: bool = False
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
@@ -69,7 +69,7 @@ class _NotedReader(PromptReader):
 
 @dataclass(frozen=True)
 class NoteResult:
-    """What one kind of note does."""
+    """The effect of one kind of note."""
 
     note: str
     success: float
@@ -98,17 +98,17 @@ class Gate:
 
     @property
     def passes(self) -> bool:
-        """A world without a handbook is judged by the AUC alone."""
+        """Whether both gains are large enough. Without a handbook, only the AUC counts."""
         by_success = self.handbook_gain is None or self.handbook_gain >= MIN_HANDBOOK_GAIN
         return self.auc_gain is not None and self.auc_gain >= MIN_AUC_GAIN and by_success
 
 
 def measure_notes(setup: RolloutSetup, tasks: int, members: int, analyzer: Analyzer, instructed: bool) -> Gate:
-    """Play the last training tasks, score these episodes with each note, and play the tasks with each note. The first training
-    tasks are those that imitation has shown."""
+    """Play the last `tasks` training tasks (imitation uses the first), score these episodes with each kind of note, and play
+    the tasks with each kind of note."""
     world, policy, chosen = setup.world, setup.policy, setup.tasks[-tasks:]
     if len({task.id for task in chosen}) < 2:
-        raise TacitError(f"{len(chosen)} task: a placebo is another task's note, so at least 2 are needed (--tasks).")
+        raise TacitError(f"{len(chosen)} task is too few: a placebo is another task's note, so use --tasks 2 or more.")
     expert = world.expert()
     groups = setup.play(chosen, members, setup.seed)
     hindsight = Hindsight(analyzer)
@@ -169,7 +169,7 @@ def score_notes(groups: Sequence[Group], teachers: Mapping[str, RoutedSkills], p
         shifts[kind] = np.array([own_T.sum() for own_T in steps])
     agrees: list[bool] = []
     for t in (trajectory for group in groups for trajectory in group.trajectories):
-        agrees += [step.action == told for step, told in zip(t.steps, advise(expert, t), strict=True)]
+        agrees += [step.action == advice for step, advice in zip(t.steps, advise(expert, t), strict=True)]
     task_N = np.concatenate([np.full(len(group.steps), i) for i, group in enumerate(groups)])[counts_N]
     agrees_N, rows = np.array(agrees)[counts_N], [np.flatnonzero(task_N == i) for i in range(len(groups))]
     found: dict[str, AUC] = {}

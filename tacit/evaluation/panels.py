@@ -44,23 +44,23 @@ class Panel:
         tasks = tuple(world.tasks_of(split, count, PANEL_SEED, families))
         if not tasks:
             of = f" of {', '.join(families)}" if families else ""
-            raise TacitError(f"split {split!r} of world {world.name!r} has no tasks{of} here.")
+            raise TacitError(f"split {split!r} of world {world.name!r} has no tasks{of} on this machine.")
         return cls(panel_name(world.name, split, len(tasks), families), tasks, world.panel_version).known_to(world)
 
     def known_to(self, world: Environment) -> Panel:
-        """The panel with the hashes its world published under this name and version."""
+        """The panel with the hashes that its world published for this split and version, if any."""
         place, _, count = self.name.rpartition("/")
         of, _, split = place.rpartition("/")
-        known = count.isdigit() and (of, self.version) == (world.name, world.panel_version)
-        return replace(self, published=world.panels.get(split, {}) if known else {})
+        published = count.isdigit() and (of, self.version) == (world.name, world.panel_version)
+        return replace(self, published=world.panels.get(split, {}) if published else {})
 
     def difference(self) -> str:
         """Empty, or how the tasks differ from the published ones. Larger panels start with smaller ones, so every panel at
         least as large as a published one is checked."""
-        known = [n for n in self.published if n <= len(self.tasks)]
-        if not known:
+        sizes = [n for n in self.published if n <= len(self.tasks)]
+        if not sizes:
             return ""
-        size, place = max(known), self.name.rpartition("/")[0]
+        size, place = max(sizes), self.name.rpartition("/")[0]
         here, published = hash_tasks(self.tasks[:size]), self.published[size]
         if here == published:
             return ""
@@ -81,7 +81,7 @@ def choose_panel(world: Environment, split: str, count: int, families: Sequence[
         return Panel.of(world, split, count or world.panel_size(world.split_to_measure(split)), families)
     panel = read_panel(Path(file).expanduser(), world.name)
     if panel.tasks[0].world != world.name:
-        raise TacitError(f"the panel {file} is of world {panel.tasks[0].world!r}, and cannot be played in {world.name!r}.")
+        raise TacitError(f"the panel {file} is for world {panel.tasks[0].world!r} and cannot be played in {world.name!r}.")
     return panel.known_to(world)
 
 
@@ -133,32 +133,34 @@ def read_panel(path: Path, world: str = "") -> Panel:
     for where, entry in entries:
         task = _task(entry, world, where)
         if task.id in seen:
-            raise TacitError(f"{where}: task {task.id!r} was already there ({seen[task.id]}); a task has an id of its own.")
+            raise TacitError(f"{where}: task id {task.id!r} is already used ({seen[task.id]}); ids must be unique.")
         seen[task.id] = where
         tasks.append(task)
     if not tasks:
         raise TacitError(f"the panel {path} has no tasks.")
     worlds = sorted({task.world for task in tasks})
     if len(worlds) > 1:
-        raise TacitError(f"the panel {path} has tasks of several worlds ({', '.join(worlds)}); a panel is played in one.")
+        raise TacitError(
+            f"the panel {path} has tasks of several worlds ({', '.join(worlds)}); split it into one panel per world."
+        )
     return Panel(name, tuple(tasks), version)
 
 
 def _task(entry: Any, world: str, where: str) -> Task:
     if not isinstance(entry, dict):
         raise TacitError(f"{where}: a task is an object with an id, a goal and data, not {entry!r}.")
-    known = [field.name for field in fields(Task)]
-    strange = next((key for key in entry if key not in known), None)
-    if strange is not None:
-        raise TacitError(f"{where}: {unknown('field of a task', strange, known)}")
+    names = [field.name for field in fields(Task)]
+    extra = next((key for key in entry if key not in names), None)
+    if extra is not None:
+        raise TacitError(f"{where}: {unknown('field of a task', extra, names)}")
     seed, data = entry.get("seed", 0), entry.get("data", {})
     if type(seed) is not int:
         raise TacitError(f"{where}: seed must be a whole number, not {seed!r}.")
     if not isinstance(data, dict):
-        raise TacitError(f"{where}: data must be an object, what the world needs to set the task up, not {data!r}.")
+        raise TacitError(f"{where}: data must be an object with what the world needs to set up the task, not {data!r}.")
     world = _text(entry, "world", where) if "world" in entry else world
     if not world:
-        raise TacitError(f'{where}: which world is it of? Give "world" here or in the first entry, or name one with --world.')
+        raise TacitError(f'{where}: the task has no world. Give "world" here or in the first entry, or use --world.')
     entry = {"family": "own", "split": "own", "goal": "", **entry}
     own, family, split, goal = (_text(entry, key, where) for key in ("id", "family", "split", "goal"))
     return Task(world=world, id=own, family=family, split=split, seed=seed, goal=goal, data=data)

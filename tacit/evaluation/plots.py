@@ -56,7 +56,7 @@ def line_style(index: int) -> tuple[str, str]:
 
 
 def mean_series(name: str, curves: Sequence[dict[float, float]], color: int) -> Series:
-    """Mean over seeds at the steps all of them measured, and the seeds."""
+    """The mean over seeds at the steps that all of them measured, with the seeds' own lines."""
     shared = sorted(set.intersection(*map(set, curves)) if curves else ())
     means = [Point(step, sum(curve[step] for curve in curves) / len(curves)) for step in shared]
     return Series(name, means, color, [[Point(*at) for at in curve.items()] for curve in curves])
@@ -67,9 +67,9 @@ def draw_lines(axes: Any, series: Sequence[Series], marks: bool = False) -> None
     axes.locator_params(axis="x", integer=True)  # iterations, steps and turns are whole
     for s in series:
         color, style = line_style(s.color)
-        known = [(p.x, p.low, p.high) for p in s.points if p.low is not None and p.high is not None]
-        if len(known) > 1:
-            axes.fill_between(*zip(*known, strict=True), color=color, alpha=0.14, linewidth=0, clip_on=False)
+        bounds = [(p.x, p.low, p.high) for p in s.points if p.low is not None and p.high is not None]
+        if len(bounds) > 1:
+            axes.fill_between(*zip(*bounds, strict=True), color=color, alpha=0.14, linewidth=0, clip_on=False)
         for line in s.each:
             axes.plot([p.x for p in line], [p.y for p in line], color=color, linewidth=0.7, alpha=0.4, clip_on=False)
         dot = "o" if marks or len(s.points) == 1 else ""
@@ -111,7 +111,7 @@ def draw_spreads(axes: Any, rows: Sequence[Spread]) -> None:
 
 
 def draw_arrivals(axes: Any, rows: Sequence[Arrivals], last: float) -> None:
-    """A dot per seed at the iteration it reached the rate; hollow, past the last iteration, if it never did."""
+    """A dot per seed at the iteration where it reached the rate; a hollow dot past the last iteration if it never did."""
     end = last or 1.0
     never = end * 1.2
     for y, row in enumerate(rows):
@@ -132,7 +132,7 @@ def draw_arrivals(axes: Any, rows: Sequence[Arrivals], last: float) -> None:
 
 
 def _right_of_axes(axes: Any, y: float, text: str, color: str, away: float) -> None:
-    """To the right of the axes."""
+    """Write text to the right of the axes."""
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center", "annotation_clip": False}
     axes.annotate(text, (1, y), (away, 0), color=color, weight="bold", **place)
 

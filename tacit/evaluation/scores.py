@@ -112,7 +112,7 @@ class PanelScore:
     cost: float | None = None  # of all episodes; None without prices
     outcomes: tuple[str, ...] = ()  # one line per repeat, one digit per task in panel order: 1 for success
     condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})  # the condition's name and text
-    unusable: int = 0  # turns without a completion; they count as not parsed and say nothing about the policy
+    unusable: int = 0  # turns without a usable completion; they count as not parsed
 
     @property
     def success(self) -> float:

@@ -22,7 +22,7 @@ def wilson(successes: float, trials: float, z: float = 1.959963984540054) -> tup
     p, zz = successes / trials, z * z / trials
     center = (p + zz / 2) / (1 + zz)
     half = z / (1 + zz) * math.sqrt(p * (1 - p) / trials + zz / (4 * trials))
-    # At the ends the two terms cancel exactly on paper and almost exactly in floating point.
+    # At 0 and 1 the two terms cancel exactly in theory, but only almost in floating point.
     low = 0.0 if successes == 0 else max(0.0, center - half)
     high = 1.0 if successes == trials else min(1.0, center + half)
     return low, high
@@ -63,7 +63,7 @@ def bounded_interval(values_S: Sequence[float], confidence: float = 0.95) -> tup
 
 
 def effective_episodes(shares_T: Sequence[float], variance: float, most: float) -> float:
-    """The number of independent episodes that the tries at T tasks are worth, from each task's mean over its tries.
+    """The effective number of independent episodes among correlated tries at T tasks, from each task's mean over its tries.
 
     Tries at one task are correlated: seven at an easy task say little more than one. The variance of the mean is s²/T, with s²
     the variance of the task means. N independent episodes, each of this `variance`, would give variance/N. So
@@ -132,10 +132,10 @@ def paired_interval_over_tasks(gaps_TN: Sequence[Sequence[int]], confidence: flo
 def crossed_bootstrap(
     outcomes_ST: np.ndarray, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of the mean of a table seeds × tasks: seeds are resampled, and tasks, the same for all of them."""
+    """Percentile interval of the mean of a table seeds × tasks. A resample draws seeds, and one set of tasks for all of them."""
     outcomes_ST = np.asarray(outcomes_ST, float)
     if outcomes_ST.ndim != 2 or not outcomes_ST.size:
-        raise ValueError(f"outcomes must be a table of seeds × tasks with something in it, not of shape {outcomes_ST.shape}")
+        raise ValueError(f"outcomes must be a non-empty table of seeds × tasks, not of shape {outcomes_ST.shape}")
     _check(outcomes_ST[:, 0].tolist(), confidence)
     rng = np.random.default_rng(seed)
     seeds, tasks = outcomes_ST.shape
@@ -211,9 +211,9 @@ def sign_flip(differences_U: Sequence[float], resamples: int = 100_000, seed: in
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's step-down correction: the k-th smallest of m is multiplied by m − k + 1, and none falls below a smaller one's.
+    """Holm's step-down correction: the k-th smallest of m p-values is multiplied by m − k + 1, then made monotone and ≤ 1.
 
-    If those at most α are called different, the probability of any error is at most α, under any dependence.
+    Rejecting where the result is at most α bounds the family-wise error rate by α, under any dependence.
     """
     order = sorted(range(len(ps)), key=lambda i: ps[i])
     corrected, worst = [0.0] * len(ps), 0.0
@@ -237,8 +237,8 @@ def steps_to(curve: Curve, threshold: float) -> int | None:
 
 
 def median_steps_to(steps: Sequence[int | None]) -> float | None:
-    """The median over seeds. A seed that never reached it counts as later than all others; None if the median seed never did.
-    A mean over the seeds that did would reward a method for failing on its slow seeds."""
+    """The median over seeds. A seed that never reached the threshold counts as later than all others; None if the median seed
+    never did. (A mean over the seeds that did would favor methods whose slow seeds fail.)"""
     if not steps:
         return None
     middle = float(median(math.inf if s is None else s for s in steps))

@@ -35,8 +35,8 @@ class TokenUse:
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """Means as JSON. `growth_per_turn` is the mean growth of the prompt from the second turn on (the first has no history);
-        None if no episode has three turns. `by_turn` is the mean prompt of the episodes that reached each turn."""
+        """Means as JSON. `growth_per_turn`: mean growth of the prompt from the second turn on, since the first has no history;
+        None if no episode has three turns. `by_turn`: mean prompt length over the episodes that reached each turn."""
         episodes, turns = len(self.prompts), sum(map(len, self.prompts))
         read, written = (float(sum(e.sum() for e in tokens)) for tokens in (self.prompts, self.actions))
         changes = [np.diff(episode[1:]) for episode in self.prompts if len(episode) > 2]

@@ -67,10 +67,10 @@ class CombinedMethod(GRPO):
 
     def build(self, world: Environment, resources: Resources = NO_RESOURCES) -> Method:
         check_bounds(self)
-        wished = {name: cls().changes(world, NO_RESOURCES) for name, cls in self.made_of.items()}
-        check_places(wished)
+        defaults = {name: cls().changes(world, NO_RESOURCES) for name, cls in self.made_of.items()}
+        check_places(defaults)
         for blind in (name for name, cls in self.made_of.items() if cls.ignores_rewards):
-            for other, parts in wished.items():
+            for other, parts in defaults.items():
                 if other != blind and any(part.piece in ("rewards", "credits", "comparison") for part in parts):
                     lost = "the other's changes to rewards or credit would have no effect"
                     raise TacitError(f"{blind!r} and {other!r} cannot be combined: {blind} ignores rewards, so {lost}.")
@@ -95,7 +95,7 @@ class CombinedMethod(GRPO):
         return tuple(said for member in self.members().values() for said in member.entry_warnings(policies))
 
     def _decided(self, said: frozenset[str]) -> list[str]:
-        """Notes on settings for which another method has a different default."""
+        """Notes on settings whose combined default differs from the default of a member."""
         notes = []
         paths, usual = list[Path](), type(self)()
         for field in fields(self):
@@ -122,8 +122,8 @@ def combine(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[Comb
                 "from `changes` (tacit/core/composition.py)."
             )
     shared: dict[str, tuple[Any, Any]] = {}
-    everybody: dict[str, type[GRPO]] = {"grpo": GRPO, **made_of}
-    for name, cls in everybody.items():
+    classes_by_name: dict[str, type[GRPO]] = {"grpo": GRPO, **made_of}
+    for name, cls in classes_by_name.items():
         hints = get_type_hints(cls, include_extras=True)
         for field in fields(cls):
             kind = shared.setdefault(field.name, (hints[field.name], name))

@@ -78,15 +78,15 @@ class Complementary(GRPO):
     recency: Count = 3
     """iterations for which a retrieved entry counts as recent"""
     demotion: Share = 0.5
-    """probability that a recent entry is passed over for the next best"""
+    """probability of skipping a recent entry in favor of the next best"""
     retrieval: Literal["nearest", "shuffled"] = "nearest"
-    """shuffled: entries of any task, the control for what entries say"""
+    """nearest entries, or shuffled: entries of random tasks, a control for their content"""
     search_scope: Scope = "world"
-    """whose entries are found: of the whole bank, of the same world, or of the same family"""
+    """entries that retrieval searches: the whole bank, those of the same world, or of the same family"""
     merge_every: Count = 5
     """iterations between merges of the bank; 0 never merges"""
     merge_scope: Scope = "world"
-    """which entries are merged with each other: of the whole bank, of one world, or of one family"""
+    """entries that may be merged with each other: the whole bank, those of one world, or of one family"""
     extractor: ExtractorSettings = field(default_factory=ExtractorSettings)
     search_and_ask: Literal["refined", "plain", "none"] = "refined"
     """guided agents may search the bank mid-episode: refined by the extractor, plain (the entry as it is), or none"""
@@ -101,9 +101,9 @@ class Complementary(GRPO):
     critic: bool = False
     """let the actor accept, refine or reject its entry before each episode (§B.1)"""
     internalise: NotNegative = 0.0
-    """learning rate of imitating guided successes without their entry (self-distillation, §4.3); 0 turns it off"""
+    """learning rate for imitating guided successes without their entry (self-distillation, §4.3); 0 turns it off"""
     internalise_every: AtLeastOne = 1
-    """iterations between such updates"""
+    """iterations between these updates"""
     background: bool = False
     """distill, train the extractor and merge during rollouts and the actor's updates: faster, but not reproducible"""
 
@@ -172,7 +172,7 @@ class Complementary(GRPO):
         return tuple(parts)
 
     def check_halves(self) -> None:
-        """Refuse halves of one episode: its advantage would always be 0."""
+        """Raise if a half has a single episode: its advantage would always be 0."""
         size = self.schedule.group_size
         guided = round(size * self.guided)
         learns = self.schedule.iterations and self.actor == "trained" and self.advantage == "split"
@@ -190,7 +190,7 @@ class Complementary(GRPO):
         return tuple((n, value) for n, value in vars(self).items() if n in names)
 
     def manager(self, world: Environment, resources: Resources):
-        """A function that opens bank and extractor; called when the first episode needs them."""
+        """A function that opens the bank and the extractor. It is called when the first episode needs them."""
         offline = self.extraction == "offline"
         policy = NO_RESOURCES.policy("extractor") if offline else resources.policy("extractor")
         if self.extraction == "trained":

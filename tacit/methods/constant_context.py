@@ -33,7 +33,7 @@ from tacit.prompts.settings import PromptSettings
 from tacit.rewards.outcome import ReferencePenalty, StepSignals, resolve_components
 
 STEP_COST = "step_cost"
-"""the only reward component that no tracker rule gives"""
+"""the reward component that does not come from the tracker"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ConstantContext(GRPO):
     kl: NotNegative = 0.02
     """β of the penalty to the reference policy; 0 turns it off"""
     penalty: Literal["sampled", "k3", "reward"] = "sampled"
-    """form of the penalty: sampled (as published; its gradient ignores the reference), k3 (GRPO's) or reward (inside it)"""
+    """form of the penalty: sampled (as published; its gradient ignores the reference), k3 (as in GRPO), or in the reward"""
     prompt: PromptSettings = field(
         default_factory=lambda: PromptSettings(history=1, state_block=True, style="bare", admissible=False)
     )
@@ -103,7 +103,7 @@ class ConstantContext(GRPO):
         return (replaces("losses", "KL", penalty),)
 
     def signals(self, world: Environment) -> RewardTerm:
-        """r_prog − r_err of Eq. 7, minus the step cost; and r_env of worlds that pay for steps."""
+        """r_prog − r_err of Eq. 7 minus the step cost, plus r_env in worlds with step rewards."""
         weights = [(PROGRESS, self.progress_weight), (ERROR, -self.error_weight)]
         named = world.tracker_of(self.prompt.block).components
         if any(name.startswith(f"{ENV}.") for name in named):

@@ -44,7 +44,7 @@ class OPSD(GRPO):
 
     L = E[D(q, p)] + β KL(π ‖ π_ref)        D: forward or reverse KL or JSD, over all tokens or the K likeliest
     sampled: L = E[ρ sg(log p − log q)(a)]   the gradient of the reverse KL, estimated from the written token
-    released: L = E[sg(σ(5 d)) · d]          what SDAR's release calls OPSD: SDAR's term, gate included, without GRPO's
+    released: L = E[sg(σ(5 d)) · d]          OPSD as in SDAR's released code: SDAR's gated term alone
 
     What differs from GRPO: the divergence replaces the surrogate, so the outcome has no effect.
     """
@@ -57,11 +57,11 @@ class OPSD(GRPO):
     divergence: Literal["forward", "reverse", "jsd", "sampled", "released"] = "reverse"
     """divergence between teacher and student, over full distributions or (sampled) from the written token; released: SDAR's"""
     mixture: InnerShare = 0.5
-    """α of the jsd"""
+    """α of the Jensen-Shannon divergence"""
     likeliest: Count = 0
     """compare the K likeliest tokens only; 0 is all of them"""
     support: Support = "student"
-    """whose K likeliest tokens: student or teacher"""
+    """whose K likeliest tokens are compared: student or teacher"""
     distillation_weight: NotNegative = 1.0
     """weight of the divergence"""
 
@@ -93,13 +93,13 @@ class GRPOwithOPSD(GRPO):
     divergence: Literal["released", "forward", "reverse", "jsd"] = "released"
     """released: likelihood of the written tokens; otherwise a divergence between full distributions"""
     mixture: InnerShare = 0.5
-    """α of the jsd"""
+    """α of the Jensen-Shannon divergence"""
     likeliest: Count = 0
     """compare the K likeliest tokens only; 0 is all of them"""
     support: Support = "student"
-    """whose K likeliest tokens: student or teacher"""
+    """whose K likeliest tokens are compared: student or teacher"""
     distillation_weight: NotNegative = 0.01
-    """w"""
+    """w: weight of the distillation term"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         teacher = load_handbook(world, self.handbook)
@@ -125,7 +125,7 @@ class SkillSD(GRPO):
     handbook: str = ""
     """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     distillation_weight: NotNegative = 0.001
-    """w"""
+    """w: weight of the distillation term"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         column = TeacherLogprobs(load_handbook(world, self.handbook), self.schedule.temperature)
@@ -146,7 +146,7 @@ class RLSD(GRPO):
     handbook: str = ""
     """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     modulation: Share = 0.5
-    """l at the start: share of the credit that the teacher scales"""
+    """initial l: share of the credit that the teacher scales"""
     modulation_bound: Share = 0.2
     """ε: largest change of the scale"""
     modulation_iterations: AtLeastOne = 100
@@ -174,7 +174,7 @@ class SDAR(GRPO):
     handbook: str = ""
     """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     distillation_weight: NotNegative = 0.01
-    """w"""
+    """w: weight of the distillation term"""
     gate: NotNegative = 5.0
     """β: sharpness of the gate"""
 
@@ -188,8 +188,8 @@ class SDAR(GRPO):
 class SkillGRPO(GRPO):
     """GRPO with a skill in the prompt, evaluated with and without it.
 
-    What differs from GRPO: the page for the task's family in the prompt. Evaluations run with it and without, because what was
-    learned with a skill in the prompt may be lost without it (OPID, §4.2).
+    What differs from GRPO: the prompt contains the handbook's page for the task's family. Evaluations run with and without it:
+    behavior learned with a skill in the prompt may be lost without it (OPID, §4.2).
     """
 
     name: ClassVar[str] = "skill_grpo"

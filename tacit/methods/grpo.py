@@ -47,9 +47,9 @@ class GRPO:
     over: Literal["trajectories", "steps"] = "trajectories"
     """group mean and deviation over trajectories, or over steps (long episodes weigh more)"""
     clip_low: ClipLow = 0.2
-    """ε below 1"""
+    """ε_low: the importance ratio is clipped below at 1 − ε_low"""
     clip_high: ClipHigh = 0.2
-    """ε above 1"""
+    """ε_high: the importance ratio is clipped above at 1 + ε_high"""
     kl: Basic[NotNegative] = 0.01
     """β of the KL to the reference policy; 0 turns it off"""
     entropy: NotNegative = 0.0
@@ -76,7 +76,7 @@ class GRPO:
         )
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        """What a method adds to `parts` or replaces in them."""
+        """What this method adds to or replaces in the parts of GRPO (`parts`)."""
         return ()
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:

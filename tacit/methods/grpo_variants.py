@@ -46,7 +46,7 @@ class ReinforcePP(GRPO):
     name: ClassVar[str] = "reinforce_pp"
 
     baseline: Literal["none", "group"] = "none"
-    """group: subtract the group's mean outcome first"""
+    """none, or group: subtract the group's mean outcome first"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         credit = BatchRelative(self.kl, self.baseline, self.schedule.temperature)
@@ -65,17 +65,17 @@ class DAPO(GRPO):
     dynamic sampling   groups that all succeed or all fail carry no signal; other tasks are rolled out instead
     no KL              and the loss is a mean over tokens, as in GRPO here
 
-    What differs from GRPO: these. Overlong-reward shaping is left out: completions end at an action.
+    What differs from GRPO: these three. Overlong-reward shaping is left out: completions end at an action.
     """
 
     name: ClassVar[str] = "dapo"
 
     clip_high: ClipHigh = 0.28
-    """ε above 1"""
+    """ε_high: the importance ratio is clipped above at 1 + ε_high"""
     kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 turns it off"""
     rounds: AtLeastOne = 10
-    """most rollout rounds in search of groups with mixed outcomes; after that, train on what there is"""
+    """maximum rollout rounds in search of groups with mixed outcomes; then train on the groups found"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         return (
@@ -97,9 +97,9 @@ class GSPO(GRPO):
     leads: ClassVar[bool] = True
 
     clip_low: ClipLow = 3e-4
-    """ε below 1"""
+    """ε_low: the importance ratio is clipped below at 1 − ε_low"""
     clip_high: ClipHigh = 4e-4
-    """ε above 1"""
+    """ε_high: the importance ratio is clipped above at 1 + ε_high"""
     kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 turns it off"""
 
@@ -121,9 +121,9 @@ class CISPO(GRPO):
     leads: ClassVar[bool] = True
 
     clip_low: ClipLow = 1.0
-    """ε below 1; 1: no lower bound, as published"""
+    """ε_low: the importance ratio is clipped below at 1 − ε_low; 1 is no lower bound, as published"""
     clip_high: ClipHigh = 0.2
-    """ε above 1"""
+    """ε_high: the importance ratio is clipped above at 1 + ε_high"""
     kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 turns it off"""
 
@@ -178,13 +178,13 @@ class SelfImitation(GRPO):
     name: ClassVar[str] = "self_imitation"
 
     imitation_lr: NotNegative | None = None
-    """learning rate of that step; default: the schedule's"""
+    """learning rate of the imitation step; default: the schedule's"""
     imitation_every: AtLeastOne = 1
-    """iterations between such steps"""
+    """iterations between imitation steps"""
     imitation_share: Share = 1.0
     """largest share of a group that is imitated; 0.5 matches complementary, where half of a group is guided"""
     imitation_quickest: bool = False
-    """imitate only those with the fewest turns"""
+    """imitate only the episodes with the fewest turns"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         lr = self.schedule.lr if self.imitation_lr is None else self.imitation_lr

@@ -36,11 +36,11 @@ class Judge(GRPO):
     rubric: str = "The agent does what was asked, without needless steps."
     """grading instructions: text, or a .txt or .md file"""
     judge_weight: NotNegative = 1.0
-    """w: reward of the best grade"""
+    """w: reward for the highest grade"""
     judge_tokens: AtLeastOne = 256
     """longest answer of the judge, in tokens"""
     judge_cache: str = ""
-    """cache directory of its answers, which runs may share; empty: inside the run directory"""
+    """cache directory of the judge's answers; runs may share it; empty: inside the run directory"""
     judge_price_prompt: NotNegative = 0.0
     """price per million prompt tokens, for the cost metric"""
     judge_price_completion: NotNegative = 0.0

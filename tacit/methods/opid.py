@@ -34,7 +34,7 @@ class OPID(GRPO):
     name: ClassVar[str] = "opid"
 
     skill_weight: NotNegative | str = 0.001
-    """λ of the skill shift; 0 is GRPO; auto:0.1 chooses λ so that its gradient is 0.1 times as long as the other credit's"""
+    """λ of the skill shift; 0 is GRPO; auto:0.1 chooses λ so that its gradient norm is 0.1 times that of the other credit"""
     analyzer: Literal["rule", "policy", "model"] = "rule"
     """who extracts skills: the world's rule, the trained policy, or the model of [policies.analyzer]"""
     routing: Routing = "critical_first"
@@ -50,7 +50,7 @@ class OPID(GRPO):
     clip_shift: Positive | None = None
     """clip shifts to plus or minus this"""
     gradient_every: Count = 10
-    """iterations between measurements of the skill's share of the gradient, of two backward passes each; 0 is never"""
+    """iterations between measurements of the skill term's share of the gradient (two backward passes each); 0 is never"""
     analyzer_temperature: NotNegative = 0.4
     """sampling temperature of the analyzer"""
     analyzer_tokens: AtLeastOne = 4096
@@ -70,7 +70,7 @@ class OPID(GRPO):
             raise TacitError("notes = placebo takes the skills of another task of the batch: set --groups to at least 2.")
         prices = Prices(self.analyzer_price_prompt, self.analyzer_price_completion)
         hindsight = Hindsight(self.build_analyzer(world, resources), prices)
-        # A tiny policy reads terse prompts, and has seen notes without an instruction.
+        # A tiny policy reads terse prompts; the notes it imitated had no instruction.
         instructed = self.skill_wording == "v2" and self.prompt.wording != "terse"
         expert = world.expert() if self.notes == "oracle" else None
         teacher = RoutedSkills(hindsight, self.routing, self.notes, expert, instructed)

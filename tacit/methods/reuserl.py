@@ -72,7 +72,7 @@ class ReuseRL(RoundLength):
     max_phrase: AtLeastOne = 4
     """L: most skills in a phrase"""
     buffer: Count = 256
-    """past successes kept for extracting the dictionary; 0: only those of the batch"""
+    """past successes kept for extracting the dictionary; 0 uses only the batch"""
     delta: InnerShare = 0.05
     """failure probability of the reported bound"""
 

@@ -40,7 +40,7 @@ def playing_sampling(module: Module, context: Context, temperature: float | None
 
 
 class Episode:
-    """One episode of a module. The caller samples: an `Agent` one request at a time, a server many.
+    """One episode of a module. The caller does the sampling: an `Agent` one request at a time, a server in batches.
 
         request = episode.build_request(observation, policy)
         action = episode.parse_completion(completion)
@@ -141,19 +141,19 @@ class Agent:
         return self._episode.prompt if self._episode else None
 
     def begin(self, task: Task | str, family: str = "", seed: int = 0) -> None:
-        """Start an episode with a task or a goal. Without a family, the goal's words tell it. `seed` is for sampling."""
+        """Start an episode with a task or a goal. Without a family, the words of the goal decide it. `seed` is for sampling."""
         if isinstance(task, str):
             task = self.router.find_task(task, family)
         module = self.router.choose(task.family, task.world)
         episode = Episode(module, self.router.context(module), task, self.sampling(module), seed)
-        self.router.policy(module)  # load now, so that the first action does not wait
+        self.router.policy(module)  # load now, so that the first action is fast
         self._episode = episode
 
     def act(self, observation: Observation | str) -> str:
         """The next action. Invalid text is passed on verbatim."""
         episode = self._current_episode()
         seen = Observation(observation) if isinstance(observation, str) else observation
-        policy = self.router.policy(episode.module)  # the router may have switched modules since
+        policy = self.router.policy(episode.module)  # the router may have switched to another module
         (completion,) = policy.sample([episode.build_request(seen, policy)], episode.sampling)
         return episode.parse_completion(completion).action
 

@@ -32,7 +32,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def prepare_to_share(module: Module, base_license: str = "") -> str:
-    """Check that a module can be passed on. Return its card."""
+    """Check that a module may be shared (files intact, license known). Return its card."""
     module.check_files()
     check_names(module)
     return render_card(module, find_license(module.base, open_world(module.world), base_license))
@@ -83,7 +83,7 @@ def check_name(name: str, where: object) -> None:
 
 
 def check_names(module: Module) -> None:
-    """Check the module's skill and file names: the manifest may come from anybody."""
+    """Check the module's skill and file names, since the manifest is untrusted."""
     for name in module.files:
         check_name(name, f"module {module.skill!r}")
     if not SAFE_NAME.fullmatch(module.skill):
@@ -125,12 +125,12 @@ def pull(repository: str, revision: str, max_bytes: int) -> tuple[Path, str]:
             commit = info.sha or ""
         except (TransportError, OfflineModeIsEnabled):
             pass
-        # By the given revision, not by the commit: the cache then finds it again without a connection.
+        # Ask for the given revision, not the commit, so that the cache finds it again without a connection.
         path = Path(
             snapshot_download(repository, revision=revision or None, allow_patterns=wanted, local_files_only=not commit)
         )
     if commit and path.name != commit:
-        raise TacitError(f"{repository} has changed meanwhile, from commit {commit} to {path.name}; try again.")
+        raise TacitError(f"{repository} changed during the download, from commit {commit} to {path.name}; try again.")
     return path, path.name
 
 

@@ -29,13 +29,13 @@ SUFFIX = ".py.txt"  # Python that is never imported
 class PackagedDraft:
     kind: str  # `tracker`, or `rewards` for the world's own state block
     name: str
-    world: str  # as `--world` takes it; empty if there is none
+    world: str  # name for `--world`; empty if there is none
     block: str  # for rewards: the form of the state block
     text: str
 
     @property
     def world_name(self) -> str:
-        """as `--world` takes it, after `register_draft`"""
+        """name for `--world`, valid after `register_draft`"""
         content = json.dumps([self.kind, self.name, self.world, self.block, self.text]).encode()
         return f"{PREFIX}DRAFT_{hashlib.sha256(content).hexdigest()[:16]}"
 

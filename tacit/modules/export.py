@@ -43,8 +43,8 @@ def export_run(
     families: tuple[str, ...] = (),
     from_logs: Mapping[str, Any] | None = None,
 ) -> Module:
-    """Write a checkpoint of a run as `out`/<skill>. `world` chooses one of several worlds. `families` are those that the module
-    serves (default: those that it was trained on). `from_logs` is the manifest's entry of a module that imitated logs."""
+    """Write a checkpoint of a run as the module `out`/<skill>. `world`: one of the run's worlds. `families`: those that the
+    module serves (default: those that it was trained on). `from_logs`: the manifest's entry about imitated logs."""
     document = read_settings(run)
     whole = replace(Recipe.from_json(document), out=run)
     recipe = whole.alone(world)
@@ -183,7 +183,7 @@ MAX_VALUE = 500  # characters
 
 
 class _Card(string.Formatter):
-    """The manifest may come from anybody: none of its values ends its line, cell or code span, is HTML or a link."""
+    """Escapes values of an untrusted manifest: none can end its line, table cell or code span, or become HTML or a link."""
 
     def format_field(self, value: Any, spec: str) -> str:
         if spec == "raw":

@@ -42,7 +42,7 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether the 95% intervals overlap. Counts are equal on the same hardware; other arithmetic samples other tokens."""
+        """Whether the 95% intervals overlap. Counts are equal on the same hardware; elsewhere rounding changes some samples."""
         (low, high), (claimed_low, claimed_high) = (wilson(n, self.episodes) for n in (self.measured, self.claimed))
         return low <= claimed_high and claimed_low <= high
 
@@ -51,7 +51,7 @@ class Verdict:
         here = f"{self.measured} of {self.episodes} won here on {self.panel} [{low:.1%}, {high:.1%}]"
         if self.measured == self.claimed:
             return f"{here}, as its manifest says"
-        return f"{here}; its manifest says {self.claimed}: {'within chance' if self.holds else 'the score does not hold'}"
+        return f"{here}; its manifest says {self.claimed}: {'within chance' if self.holds else 'the score is not reproduced'}"
 
 
 def verify_score(module: Module, base: str | None = None, said: Overrides | None = None) -> Verdict:
@@ -72,7 +72,7 @@ def verify_score(module: Module, base: str | None = None, said: Overrides | None
 
 
 def find_problems(module: Module, base: str | None = None) -> list[str]:
-    """All reasons why a module cannot be played here. `base` overrides the base's path."""
+    """All reasons why a module cannot be played on this machine; [] if it can. `base` overrides the base's path."""
     found = module.find_damage()
     try:
         world = open_world(module.world)

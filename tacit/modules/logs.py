@@ -21,7 +21,7 @@ ENDINGS = ("*.jsonl", "*.jsonl.gz")
 FEW = 12
 """fewer won episodes of a family get a remark: with 12 demonstrations a 1M-parameter policy won 42% of new tasks by imitation,
 with 6 only 21% (docs/experiments/constant_context.md)"""
-DEFAULT_FAMILY = "work"  # for episodes that name no family, if there is no world
+DEFAULT_FAMILY = "work"  # of episodes without a family, if there is no world
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 
 
@@ -95,7 +95,7 @@ def find_logs(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_logs(paths: Sequence[Path], family_of: Callable[[Recording], str]) -> Logs:
-    """Read all episodes and list all unusable lines. `family_of` returns a family, or nothing."""
+    """Read all episodes and list all unusable lines. `family_of` returns an episode's family, or ""."""
     logs = Logs(files=find_logs(paths))
     for file in logs.files:
         reading = Reading()
@@ -120,12 +120,12 @@ def family_without_world(recording: Recording) -> str:
 
 def make_family_lookup(world: Environment, tasks: Sequence[Task]) -> Callable[[Recording], str]:
     """A lookup by the recording's own family, else its task, else its goal, else the goal's words."""
-    by_id, known = {task.id: task.family for task in tasks}, Known(world, tasks)
+    by_id, lookup = {task.id: task.family for task in tasks}, Known(world, tasks)
 
     def family_of(recording: Recording) -> str:
         if recording.family in world.families:
             return recording.family
-        return by_id.get(recording.task) or known.family_of(replace(recording, family=""))
+        return by_id.get(recording.task) or lookup.family_of(replace(recording, family=""))
 
     return family_of
 

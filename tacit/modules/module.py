@@ -56,7 +56,7 @@ UNIFIED = "unified"  # the skill of a module that serves every family
 class Base:
     """The model that an adapter was trained on."""
 
-    model: str  # as `--model` takes it: a tiny size, a directory or a hub id
+    model: str  # name for `--model`: a tiny size, a directory or a hub id
     seed: int = 0  # of a tiny model's initial weights
     tiny: TinySettings | None = None  # sizes of a tiny model trained from scratch
 
@@ -85,7 +85,7 @@ def _fingerprint(directory: Path, files: tuple[tuple[str, int, int], ...]) -> st
 @dataclass(frozen=True)
 class Module:
     path: Path
-    world: str  # as `--world` takes it
+    world: str  # name for `--world`
     skill: str
     families: tuple[str, ...]
     tracker: str | None  # version of the tracker whose state block it reads; None if it reads none
@@ -107,7 +107,7 @@ class Module:
 
     @property
     def display_world(self) -> str:
-        """its world, for people"""
+        """name of its world for display"""
         if self.draft is None:
             return self.world
         return f"{self.draft.world or 'work from logs'} with drafted {self.draft.kind}"
@@ -141,7 +141,7 @@ class Module:
         return {**data, "sha256": hash_manifest(data)}
 
     def find_damage(self) -> list[str]:
-        """One message per missing, changed or unsafe file, and one if the manifest is not what its own hash says."""
+        """One message per missing, changed or unsafe file, and one if the manifest does not match its own hash."""
         found = []
         manifest = read_json(self.path / MANIFEST)
         if (actual := hash_manifest(manifest)) != (expected := manifest.get("sha256")):
@@ -240,7 +240,7 @@ def find_module_directories(path: Path | str) -> list[Path]:
     if (path / MANIFEST).is_file():
         return [path]
     if not path.is_dir():
-        raise TacitError(f"there is no directory {path}.")
+        raise TacitError(f"the directory {path} does not exist.")
     # Dot directories are still being written, or were left by a killed process.
     found = [file.parent for file in sorted(path.glob(f"*/{MANIFEST}")) if not file.parent.name.startswith(".")]
     if not found:
@@ -257,7 +257,7 @@ def hash_modules(modules: Collection[Module], fallback: str | None = None) -> st
 
 
 def _from_json(path: Path, data: dict[str, Any]) -> Module:
-    """Checks types first: the manifest may come from anybody."""
+    """Build a module from its manifest. Types are checked first, since the manifest is untrusted."""
     for name, kind in SHAPE.items():
         if name in data and not isinstance(data[name], kind):
             raise TypeError(f"{name} is {str(data[name])[:80]!r}, not {' or '.join(k.__name__ for k in kind)}")
@@ -279,7 +279,7 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
         if not (isinstance(score["panel"], str) and isinstance(score["panel_hash"], str)):
             raise TypeError(f"scores contains {str(score)[:80]!r}")
     for number in numbers:
-        float(number + 0)  # neither a text nor an integer of a thousand digits
+        float(number + 0)  # raises for text and for integers beyond a float
     sampling = {**data["sampling"], "stop": tuple(data["sampling"].get("stop", ()))}
     draft = read_packaged_draft(path, data["draft"]) if "draft" in data else None
     if draft is not None:
@@ -299,7 +299,7 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
     )
 
 
-# License of the base model: a module is derived from it, so whoever passes it on must know.
+# License of the base model. A module is derived from its base, so sharing it is subject to that license.
 
 OWN_LICENSE = "Apache-2.0"  # license of packaged bases and of models trained from scratch
 LICENSE_FIELD = re.compile(r"\A---[ \t]*\n.*?^license:[ \t]*(\S[^\n]*)$", re.DOTALL | re.MULTILINE)
@@ -369,9 +369,9 @@ def make_context(data: Mapping[str, Any], world: Environment) -> Context:
     if kind == "state_block":
         if world.tracker is None:
             raise TacitError(f"this module reads a tracker's state block, but world {world.name!r} has no tracker here.")
-        own["tracker"] = world.tracker_of(own.pop("form", FULL_BLOCK))  # older modules name no form
-    known = {f.name for f in fields(KINDS[kind])}
+        own["tracker"] = world.tracker_of(own.pop("form", FULL_BLOCK))  # older modules have no `form`
+    settings = {f.name for f in fields(KINDS[kind])}
     for name in own:
-        if name not in known:
-            raise unknown(f"setting of the context {kind!r}", name, known)
+        if name not in settings:
+            raise unknown(f"setting of the context {kind!r}", name, settings)
     return KINDS[kind](**own)

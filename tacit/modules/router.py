@@ -30,7 +30,7 @@ from tacit.training.setup import evaluation_sampling
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
 
-GOALS = 512  # training tasks of each world from which routing learns the words of its families
+GOALS = 512  # training tasks per world from which the router learns the words of its families
 
 
 class Router:
@@ -66,7 +66,7 @@ class Router:
 
     @cached_property
     def _goals(self) -> GoalClassifier:
-        """Tells world and family from a goal, by the worlds' training tasks."""
+        """Classifies a goal by world and family; trained on the goals of the worlds' training tasks."""
         examples = []
         for name, world in self.worlds.items():
             families = tuple(f for m in self.modules.values() if m.world == name for f in m.families)
@@ -75,7 +75,7 @@ class Router:
         return GoalClassifier(examples)
 
     def find_task(self, goal: str, family: str = "", world: str = "") -> Task:
-        """A task with this goal. Without a family, the only one that is served, or the one that the goal's words tell."""
+        """A task with this goal. Without a family, use the only one that is served, or classify the goal."""
         pairs = dict.fromkeys((self.worlds[m.world].name, own) for m in self.modules.values() for own in m.families)
         served = [(name, own) for name, own in pairs if family in ("", own) and world in ("", name)]
         if family and len({name for name, _ in served}) <= 1:
@@ -90,7 +90,7 @@ class Router:
         return Task(served[0][0], "", served[0][1], "", 0, goal)
 
     def choose(self, family: str, world: str = "") -> Module:
-        """The module that serves a family of a world (empty: of any); if several do, the one with the fewest families."""
+        """The module that serves a family of a world (empty: of any world). If several do, the one with the fewest families."""
         among = [m for m in self.modules.values() if not world or len(self.worlds) == 1 or self.worlds[m.world].name == world]
         serving = sorted((m for m in among if family in m.families), key=lambda m: len(m.families))
         if not serving:
@@ -108,7 +108,7 @@ class Router:
         return make_context(module.context, self.worlds[module.world])
 
     def policy(self, module: Module) -> LocalPolicy:
-        """The policy with this module's weights. Earlier return values are the same object and switch too."""
+        """The policy with this module's weights. Adapters of one base share a policy object, so earlier results switch, too."""
         from tacit.engines.local.policy import load_policy
 
         if self._policy is not None and module is self._active:
@@ -116,7 +116,7 @@ class Router:
         module.check_files()
         shape = adapter_shape(module)
         if not module.adapter or self._policy is None or shape != self._shape:
-            self._policy = None  # free it first: two models may not fit
+            self._policy = None  # free it first: two models may not fit in memory
             engine, source = replace(self._engine, lora_rank=0), str(module.path)
             if shape is not None:
                 rank, alpha, targets = shape

@@ -46,7 +46,7 @@ class SkillRun:
     """A skill and the run that trains it."""
 
     skill: str
-    families: tuple[str, ...]  # that the module will serve; `prepared.recipe` says which of them it trains on
+    families: tuple[str, ...]  # families that the module will serve; `prepared.recipe` has those it trains on
     prepared: Prepared
 
 
@@ -56,14 +56,14 @@ def choose_skills(world: Environment, names: str, families: Sequence[str] = ()) 
     for family in families:
         if family not in world.families:
             raise unknown(f"family of world {world.name!r}", family, world.families)
-    known = {**world.skill_families, UNIFIED: tuple(families) or world.families}
+    served = {**world.skill_families, UNIFIED: tuple(families) or world.families}
     chosen = list(world.skill_families) if names == ALL else [name.strip() for name in names.split(",") if name.strip()]
     if not chosen:
-        raise TacitError(f"--skills is empty; choose from {ALL}, {', '.join(known)}.")
+        raise TacitError(f"--skills is empty; choose from {ALL}, {', '.join(served)}.")
     for name in chosen:
-        if name not in known:
-            raise unknown(f"skill of world {world.name!r}", name, [*known, ALL])
-    found = {name: known[name] for name in chosen if not families or set(families) & set(known[name])}
+        if name not in served:
+            raise unknown(f"skill of world {world.name!r}", name, [*served, ALL])
+    found = {name: served[name] for name in chosen if not families or set(families) & set(served[name])}
     if not found:
         raise TacitError(f"--families {','.join(families)}: none of the skills {', '.join(chosen)} serves them.")
     return found
@@ -75,7 +75,7 @@ def plan_skill_runs(recipe: Recipe, skills: str, out: Path) -> list[SkillRun]:
     planned = []
     for skill, families in choose_skills(world, skills, only).items():
         trained = [family for family in families if not only or family in only]
-        # A run on all families names none, so that its panel is the world's usual one.
+        # A run on all families leaves `families` empty, so that its panel is the world's default one.
         named = "" if set(trained) == set(world.families) else ",".join(trained)
         own = replace(recipe, out=out / RUNS / skill, train=replace(recipe.train, families=named))
         planned.append(SkillRun(skill, families, prepare(own)))
@@ -90,8 +90,8 @@ def train_modules(
     say: Callable[[str], None],
     describe: Callable[[SkillRun, Checkpoint], Mapping[str, Any]] = lambda planned, checkpoint: {},
 ) -> int:
-    """Do every unfinished run and export every missing module. Return the exit code of a stopped run, else 0. `describe`
-    returns the module's `from_logs` entry."""
+    """Finish every run and export every missing module. Return the exit code of a stopped run, else 0. `describe` returns a
+    module's `from_logs` entry."""
     for run in (planned_run.prepared.recipe.out for planned_run in planned):
         if not (run / SETTINGS).exists():
             check_new_run(run)
@@ -123,7 +123,7 @@ def train_modules(
 # the recorded action in the held-out episodes.
 
 LOGS, COVERAGE, KEPT = "logs", "coverage.json", ".kept.jsonl"
-KEEP_BACK = 10  # without a world, hold out one won episode in this many, if there are as many
+KEEP_BACK = 10  # without a world, hold out every tenth won episode, if there are ten
 DEFAULT_SFT_STEPS = 300
 
 
@@ -139,7 +139,7 @@ def add_log_defaults(document: Document, logs: Sequence[Path]) -> Document:
     """Settings with defaults for logs: the world of logs if none is named, and then no RL iterations."""
     sft, schedule = dict(document.get("sft", {})), dict(document.get("schedule", {}))
     if sft.get("from"):
-        raise TacitError(f"sft.from = {sft['from']!r} and --from both name logs to imitate; use one of them.")
+        raise TacitError(f"sft.from = {sft['from']!r} and --from both name logs to imitate; remove one of them.")
     whole = {"world": WORK_NAME, **document}
     length = {} if sft.get("epochs") else {"steps": DEFAULT_SFT_STEPS}
     whole["sft"] = {**length, "tasks": 1_000_000, **sft, "from": str(logs[0])}
@@ -156,21 +156,21 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     tasks = world.tasks_of(recipe.train.split, recipe.train.tasks, recipe.train.seed) if world.playable else []
     family_of = make_family_lookup(world, tasks) if world.playable else family_without_world
     logs, usable, recordings = read_logs(paths, family_of), [], Known(world, tasks)
-    for logged in logs.episodes:  # a won episode may not be imitable: its tracker cannot read it, for example
+    for logged in logs.episodes:  # a won episode may be unusable, for example if the tracker cannot read it
         if reason := why_not_usable(logged.recording, recordings, context) if logged.recording.success else "":
             logs.unusable.append(f"{logged.location}: {reason}")
         else:
             usable.append(logged)
     recordings.close()
     logs.episodes = usable
-    known = world if world.playable else replace(world, families=logs.families, skills={})
-    coverage = count_coverage(logs, known.families)
+    world_of_logs = world if world.playable else replace(world, families=logs.families, skills={})
+    coverage = count_coverage(logs, world_of_logs.families)
     if not any(logged.recording.success for logged in logs.episodes):
         first = f" The first unusable line: {logs.unusable[0]}." if logs.unusable else ""
-        raise TacitError(f"there is no won episode to imitate in {', '.join(map(str, logs.files))}.{first}")
+        raise TacitError(f"no won episode to imitate in {', '.join(map(str, logs.files))}.{first}")
     won_by_skill: dict[str, tuple[tuple[str, ...], list[str], list[LoggedEpisode]]] = {}
     skipped: dict[str, str] = {}
-    for skill, families in choose_skills(known, skills, only).items():
+    for skill, families in choose_skills(world_of_logs, skills, only).items():
         trained = [family for family in families if not only or family in only]
         if won := [logged for logged in logs.select(trained) if logged.recording.success]:
             won_by_skill[skill] = (families, trained, won)

@@ -19,7 +19,7 @@ from tacit.core.world import FULL_BLOCK, Brief, Environment, Numbered, Tracker, 
 from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker
 from tacit.worlds import get_environment
 
-NAME = "tacit.modules.work:WORK"  # as `--world` takes it
+NAME = "tacit.modules.work:WORK"  # name for `--world`
 DRAFTED = "drafted"  # form of the drafted state block in a world that has its own tracker
 MAX_STEPS = 50
 
@@ -70,8 +70,8 @@ def open_draft(kind: str, text: str, name: str, world: str, block: str) -> Envir
     """The draft's world, with the draft added."""
     if kind == "tracker" and not world:
         return replace(WORK, tracker=DraftedTracker(text, name))
-    known = get_environment(world)
+    base = get_environment(world)
     drafted: Tracker = DraftedTracker(text, name, world=world)
     if kind != "tracker":
-        drafted = RewardedTracker(known.tracker_of(block), text, name, world, block)
-    return replace(known, forms={**known.forms, DRAFTED: drafted}) if known.tracker else replace(known, tracker=drafted)
+        drafted = RewardedTracker(base.tracker_of(block), text, name, world, block)
+    return replace(base, forms={**base.forms, DRAFTED: drafted}) if base.tracker else replace(base, tracker=drafted)

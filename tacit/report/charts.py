@@ -1,4 +1,4 @@
-"""Charts as inline SVG, drawn by matplotlib. They work without a script; the script adds values under the pointer.
+"""Charts as inline SVG, drawn by matplotlib. They work without JavaScript; the script adds the values at the pointer.
 
 A chart is 360 units wide, the width of a narrow phone. Its colors are CSS variables, so that page.css can set them for light
 and dark mode.
@@ -47,8 +47,8 @@ def draw_chart(
     floor: float = math.inf,
     marks: bool = False,
 ) -> Markup:
-    """A line chart with title, last value and note. At least one line must have points. `share` shows percentages, with the
-    axis extended to 0 or 100 when values come close. The axis includes `floor`. `marks` draws the points, for few."""
+    """A line chart with title, last value and note. At least one line must have points. `share` shows percentages, and extends
+    the axis to 0 or 100 if values are close. The axis includes `floor`. `marks` draws the points, for short lines."""
     show: Callable[[float], str] = format_percent if share else format_short
     merged = max(math.ceil(len(s.points) / MAX_POINTS) for s in series)
     drawn = [replace(_short(s), points=thin_points(s.points)) for s in series if s.points]
@@ -68,15 +68,15 @@ def draw_chart(
 
     lines = []
     for s in drawn:
-        known = [[float(f"{v:.6g}") for v in (p.x, p.y, p.low, p.high) if v is not None] for p in s.points]
-        lines.append({"name": s.name, "color": s.color % len(plots.COLORS), "points": known})
+        points = [[float(f"{v:.6g}") for v in (p.x, p.y, p.low, p.high) if v is not None] for p in s.points]
+        lines.append({"name": s.name, "color": s.color % len(plots.COLORS), "points": points})
     scales = {"x": [*ends, LEFT, right], "y": [ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP]}
-    told = [
+    ranges = [
         f"{s.name + ': ' if several else ''}{show(s.points[0].y)} at {x_label} {format_short(s.points[0].x)}, "
         f"{show(s.points[-1].y)} at {format_short(s.points[-1].x)}"
         for s in drawn
     ]
-    label = f"{title}. {'; '.join(told)}. Arrow keys read the values."
+    label = f"{title}. {'; '.join(ranges)}. Arrow keys read the values."
     data = {"share": share, "label": x_label, "series": lines, **scales}
     notes = [note, f"each point is the mean of {merged} neighbors" if merged > 1 else ""]
     reading = "" if several else show(drawn[0].points[-1].y)
@@ -93,22 +93,22 @@ def draw_spreads(title: str, rows: Sequence[Spread], note: str) -> Markup:
         axes.set_xlim(0, ticks[-1])
         plots.draw_spreads(axes, drawn)
 
-    told = "; ".join(
+    values = "; ".join(
         f"{r.name} {format_percent(r.mean)}, interval {format_percent(r.low)} to {format_percent(r.high)}" for r in rows
     )
-    return _figure(title, f"{title}. {told}.", _row_margins(drawn, 26, 54), paint, note)
+    return _figure(title, f"{title}. {values}.", _row_margins(drawn, 26, 54), paint, note)
 
 
 def draw_arrivals(title: str, rows: Sequence[Arrivals], last: float) -> Markup:
-    """When each run reached a threshold; `last` is the last measured iteration."""
+    """One dot per run at the iteration where it reached a threshold; `last` is the last measured iteration."""
     drawn = list(map(_short, rows))
-    told = "; ".join(f"{r.name} {', '.join('never' if s is None else format_short(s) for s in r.steps)}" for r in rows)
+    steps = "; ".join(f"{r.name} {', '.join('never' if s is None else format_short(s) for s in r.steps)}" for r in rows)
     margins = _row_margins(drawn, 34, 8)
-    return _figure(title, f"{title}. {told}.", margins, lambda axes: plots.draw_arrivals(axes, drawn, last))
+    return _figure(title, f"{title}. {steps}.", margins, lambda axes: plots.draw_arrivals(axes, drawn, last))
 
 
 def thin_points(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
-    """At most `most` points: means over neighbors, each at the last x of its group, so that the end stays."""
+    """At most `most` points: means of groups of neighbors, each at the last x of its group."""
     size = math.ceil(len(points) / most)
     if size == 1:
         return list(points)
@@ -159,6 +159,6 @@ def _row_margins(rows: Sequence[Spread | Arrivals], each: int, right: int) -> tu
 
 
 def _short(line: Named) -> Named:
-    """The line with its name shortened to the room there is."""
+    """The line with its name shortened to 18 characters."""
     name = replace_invisible(line.name)
     return replace(line, name=name if len(name) <= 18 else f"{name[:17]}…")

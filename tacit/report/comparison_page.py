@@ -1,4 +1,4 @@
-"""The page of a comparison: results, curves, steps to thresholds and behavior world by world, and the way to every run."""
+"""The page of a comparison: results, learning curves, thresholds and behavior per world, and links to the runs."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ from tacit.runs.directory import SETTINGS, find_runs
 from tacit.runs.files import write_text
 
 LEAD = Markup(
-    "{} of {}, by the first finished run of every method: tasks of its last evaluation, those first that some methods "
-    "won and others lost, and the practice in which credit differs most. "
-    '<code class="whole">--runs</code> writes a page of every run, with more.'
+    "{} of {}, from the first finished run of every method: tasks of its last evaluation, starting with those that only some "
+    "methods won, and the training episode in which credit differs most. "
+    '<code class="whole">--runs</code> writes a page of every run, with more episodes.'
 )
 
 
 def build_comparison_viewer(found: Comparison, most: int, notices: list[str]) -> dict[str, Any]:
-    """Every world has the same share of the page: first a task by every method that about half of them won, then practice of
-    each, then another such task. Of each method: the last evaluation and the last practice of its first finished run."""
+    """Values for the viewer, at most `most` episodes, the same number per world. First a task that about half of the methods
+    won, played by every method; then a training episode of each method; then another such task. The episodes of a method come
+    from the last evaluation and the last training iteration of its first finished run."""
     chosen: list[tuple[str, Record]] = []
     total = 0
     for world in found.worlds:
@@ -85,18 +86,18 @@ def build_comparison_viewer(found: Comparison, most: int, notices: list[str]) ->
 
 
 def _spread(record: Record) -> float:
-    """How much the credit of its steps differs."""
+    """Largest minus smallest credit of its steps; -1 without credit."""
     credits = [turn["credit"] for turn in record["turns"] if is_number(turn.get("credit"))]
     return max(credits) - min(credits) if credits else -1.0
 
 
-STATUS_WORDS = {"failed": "failed", "unfinished": "stopped half way", "missing": "was never begun"}
-MOST_NAMED = 3  # runs of a world that were never begun and are told one by one; more are told in one sentence
-PER_RUN = (("seed",), ("out",), ("method", "name"))  # settings that differ from run to run by the nature of a comparison
+STATUS_WORDS = {"failed": "failed", "unfinished": "was interrupted", "missing": "has not started"}
+MOST_NAMED = 3  # missing runs of a world with a notice each; more share one notice
+PER_RUN = (("seed",), ("out",), ("method", "name"))  # settings that every run of a comparison has of its own
 
 
 def render_comparison(path: Path, most_trajectories: int = MAX_TRAJECTORIES, beside: Path | None = None) -> str:
-    """HTML of the comparison in `path`; `beside` is the directory the page will lie in, from which its links lead."""
+    """HTML of the comparison in `path`. Links are relative to `beside`, the directory of the page."""
     found = read_comparison(path)
     notices = [*found.notices, *describe_missing(found)]
     parts: dict[str, Any] = {
@@ -120,14 +121,14 @@ def render_comparison(path: Path, most_trajectories: int = MAX_TRAJECTORIES, bes
 
 
 def build_world(found: Comparison, world: str, notices: list[str]) -> dict[str, Any]:
-    """Everything the page says of one world, by the names the template has for it."""
+    """The template's values for one world."""
     rows, curves = [row for row in found.rows if row["world"] == world], mean_curves(found, world)
     reached = [e["threshold"] for row in rows for e in list_mappings(row.get("steps_to")) if is_number(e.get("threshold"))]
     levels = list(dict.fromkeys(reached))
     behaved, reading = _behavior(found, world, notices)
     note = "line: mean over seeds; thin: each seed"
     if not all(found.cells_of(world, line.name, finished=True) for line in curves):
-        note += "; unfinished runs count where nothing is finished"
+        note += "; unfinished runs for methods without a finished one"
     learning = draw_chart(f"Success on the panel, {world}", curves, note=note, share=True, marks=True) if curves else None
     return {
         "name": world, "panel": as_mapping(found.found.get("panels")).get(world), "rows": rows, "curves": curves,
@@ -139,7 +140,7 @@ def build_world(found: Comparison, world: str, notices: list[str]) -> dict[str, 
 
 
 def mean_curves(found: Comparison, world: str) -> list[Series]:
-    """By method, over its finished seeds; over whatever there is, where none has finished."""
+    """One line per method: the mean over its finished seeds, or over all seeds if none has finished."""
     lines = []
     for method in found.methods:
         cells = found.cells_of(world, method, finished=True) or found.cells_of(world, method)
@@ -148,12 +149,12 @@ def mean_curves(found: Comparison, world: str) -> list[Series]:
 
 
 def describe_missing(found: Comparison) -> list[str]:
-    """Sentences about what is not there."""
-    told = []
+    """A sentence for each run or start that has not finished."""
+    notices = []
     for world in found.worlds:
         cells = [cell for cell in found.cells if cell["world"] == world]
         if cells and all(cell["status"] == "missing" for cell in cells):
-            told.append(f"Nothing of {world} was ever begun ({pluralize(len(cells), 'run')}).")
+            notices.append(f"No run of {world} has started ({pluralize(len(cells), 'run')}).")
             continue
         absent: dict[str, list[str]] = {}
         for cell in cells:
@@ -161,27 +162,27 @@ def describe_missing(found: Comparison) -> list[str]:
                 absent.setdefault(cell["method"], []).append(str(cell.get("seed")))
         if together := sum(map(len, absent.values())) > MOST_NAMED:
             names = "; ".join(f"{method} (seed {', '.join(seeds)})" for method, seeds in absent.items())
-            told.append(f"Of {world}, {sum(map(len, absent.values()))} runs were never begun: {names}.")
+            notices.append(f"{world}: {sum(map(len, absent.values()))} runs have not started: {names}.")
         for cell in cells:
             if cell["status"] != "finished" and not (together and cell["status"] == "missing"):
                 why = "".join(f": {line}" for line in str(cell.get("error") or "").strip().splitlines()[-1:])
                 place, state = f"{world} / {cell['method']} / seed {cell.get('seed')}", cell["status"]
-                told.append(f"{place} {STATUS_WORDS.get(state, state)}{why}.")
+                notices.append(f"{place} {STATUS_WORDS.get(state, state)}{why}.")
     for world, start in as_mapping(found.found.get("starts")).items():
         if (status := as_mapping(start).get("status")) not in (None, "finished"):
             why = f": {start['error']}" if start.get("error") else ""
-            told.append(f"The run that every cell of {world} starts from is {status}{why}.")
-    return told
+            notices.append(f"The shared start of {world} is {status}{why}.")
+    return notices
 
 
 def link_run(found: Comparison, cell: Record, beside: Path) -> str:
-    """Where a cell's own page or directory is, seen from `beside`; nothing where neither is."""
+    """Link to a run's page or directory, relative to `beside`; "" if the run does not exist."""
     place = found.run_directory(cell)
     if not place.is_dir():
         return ""
     own = place / PAGE
     relative = Path(os.path.relpath((own if own.is_file() else place).resolve(), beside.resolve())).as_posix()
-    # Quoted, so that no name of a directory can be read as an address of another kind.
+    # Quoted, so that a directory name cannot act as a URL with a scheme.
     return quote(relative if own.is_file() else f"{relative}/")
 
 
@@ -209,7 +210,8 @@ def _arrivals(found: Comparison, world: str, level: float) -> Markup | None:
 
 
 def _behavior(found: Comparison, world: str, notices: list[str]) -> tuple[dict[str, Any] | None, Markup | None]:
-    """A column per method, over the last recorded evaluations of its seeds taken together; and what they had to read."""
+    """(behavior table, chart of prompt lengths) with a column or line per method, pooled over the last recorded evaluation of
+    each seed; None where nothing is recorded."""
     pooled: list[Episodes] = []
     for method in found.methods:
         places = map(found.run_directory, found.cells_of(world, method, finished=True))
@@ -219,28 +221,29 @@ def _behavior(found: Comparison, world: str, notices: list[str]) -> tuple[dict[s
     if not pooled:
         return None, None
     own: list[str] = []
-    told = build_behavior(pooled, own)
+    tables = build_behavior(pooled, own)
     notices += [f"{world}: {notice}" for notice in own]
-    # As lines alone: the bands of several methods hide them and each other.
+    # Without bands: those of several methods would cover the lines.
     lines = [Series(e.title, [Point(p.x, p.y) for p in prompt_series(e).points], found.color(e.title)) for e in pooled]
     if max(len(line.points) for line in lines) < 2:
-        return told, None
-    return told, draw_chart("Prompt tokens by turn", lines, "turn", "mean of the episodes that come so far", floor=0.0)
+        return tables, None
+    return tables, draw_chart("Prompt tokens by turn", lines, "turn", "mean of the episodes that reach the turn", floor=0.0)
 
 
 def _differences(found: Comparison, world: str) -> list[list[str]]:
-    """Settings that are not the same for all methods, by the first run of each: a row of titles, then a row for each."""
-    told = {}
+    """Settings in which the first runs of the methods differ: a row of titles, then a row per setting."""
+    columns = {}
     for method in found.methods:
-        said = [c["settings"] for c in found.cells_of(world, method) if isinstance(c.get("settings"), Mapping)]
-        if said:
-            told[method] = {place: render_value(value) for place, value in flatten(said[0]).items() if place not in PER_RUN}
-    first = next(iter(told.values()), {})
+        settings = [c["settings"] for c in found.cells_of(world, method) if isinstance(c.get("settings"), Mapping)]
+        if settings:
+            own = flatten(settings[0])
+            columns[method] = {place: render_value(value) for place, value in own.items() if place not in PER_RUN}
+    first = next(iter(columns.values()), {})
     places = dict.fromkeys(
-        place for own in told.values() for place in [*find_differences(first, own), *find_differences(own, first)]
+        place for own in columns.values() for place in [*find_differences(first, own), *find_differences(own, first)]
     )
-    rows = [[CODE.format(flag_name(place)), *(own.get(place, "") for own in told.values())] for place in places]
-    return [["setting", *told], *rows]
+    rows = [[CODE.format(flag_name(place)), *(own.get(place, "") for own in columns.values())] for place in places]
+    return [["setting", *columns], *rows]
 
 
 def _curve(cell: Record) -> dict[float, float]:
@@ -264,13 +267,15 @@ PAGE = "report.html"  # of a run or a comparison
 
 
 def write_report(path: Path, out: Path, most_trajectories: int = MAX_TRAJECTORIES, runs: bool = False) -> Iterator[Path]:
-    """Yield each page after writing it. With `runs`, write the pages of a comparison's runs first, so that it can link them."""
+    """Write the page and yield its path. With `runs`, first write the pages of a comparison's runs, which its page links."""
     if most_trajectories < 0:
-        raise TacitError(f"--trajectories must not be negative, but is {most_trajectories}.")
+        raise TacitError(f"--trajectories {most_trajectories} must not be negative.")
     if not (path / SETTINGS).is_file() and not (path / COMPARISON).is_file():
         raise make_missing_error(path)
     if not out.parent.is_dir():
-        raise TacitError(f"there is no directory {out.parent} to write {out.name} to; create it, or choose another --out.")
+        raise TacitError(
+            f"cannot write {out.name}: the directory {out.parent} does not exist; create it, or choose another --out."
+        )
     if runs and not (path / COMPARISON).is_file():
         raise TacitError(f"--runs is for comparisons, but {path} has no {COMPARISON}.")
     if runs:
@@ -288,7 +293,7 @@ def make_missing_error(path: Path) -> TacitError:
     if path.is_file():
         return TacitError(f"{path} is a file; name a run (runs/NAME) or the directory of a comparison.")
     if not path.is_dir():
-        return TacitError(f"there is no directory {path}; name a run (runs/NAME) or the directory of a comparison.")
+        return TacitError(f"{path} does not exist; name a run (runs/NAME) or the directory of a comparison.")
     inside = find_runs(path)
     hint = f"It contains runs: {', '.join(inside)}; name one of them." if inside else "`tacit train` creates runs."
     return TacitError(f"{path} is neither a run nor a comparison: it has no {SETTINGS} and no {COMPARISON}. {hint}")

@@ -1,4 +1,4 @@
-"""A run's dictionary with the episodes it is read by: those of one iteration, and how they and the last evaluation behave."""
+"""A run's dictionary, the episodes of one iteration segmented by it, and the behavior in them and in the last evaluation."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from tacit.runs.metrics import read_metrics
 from tacit.runs.trajectories import list_recordings, read_trajectories
 from tacit.training.setup import TaskSets
 
-Played = Callable[[Path], list[Trajectory]]  # the episodes of a file that were played in the dictionary's world
-E_STEP = "description_length"  # the metric that only iterations with an E-step have
+Played = Callable[[Path], list[Trajectory]]  # recording -> its episodes in the dictionary's world
+E_STEP = "description_length"  # a metric that only iterations with an E-step have
 
 
 @dataclass(frozen=True)
 class EStep:
-    """One E-step in the two parts of Eq. 3, beside what the same successes would take skill by skill."""
+    """One E-step: the two terms of Eq. 3, and the code length of the same successes with single skills."""
 
     step: int
     successes: int  # |B|
     phrases: int  # |C|
     bits: float  # L_BDL: bits per success
-    shared: float  # of these, each success's share in the dictionary: L_dict / |B|
+    shared: float  # the dictionary's part of `bits`: L_dict / |B|
     single: float  # L_BDL of the same corpus under the dictionary of single skills
     segments: float
     phrase_length: float
     loss: float | None
-    bound: float | None  # None where a success outlasted T
+    bound: float | None  # None if a success has more than T segments
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any], single: Dictionary) -> EStep:
-        """From the metrics of an iteration; |B| is not among them, and is what L_dict is shared by."""
+        """From the metrics of an iteration. They lack |B|, which is L_dict divided by `shared`."""
         bits, segments = metrics[E_STEP], metrics["success_segments"]
         shared = bits - segments * log2(metrics["dictionary_size"])
         successes = max(1, round(metrics["dictionary_bits"] / shared)) if shared else 1  # one skill and L = 1 cost nothing
@@ -63,14 +63,14 @@ class EStep:
 
 @dataclass(frozen=True)
 class DictionaryHistory:
-    """A dictionary at one moment, and how it came to be."""
+    """A dictionary, its source, and the metrics of its E-steps."""
 
     companion: SkillDictionary
     source: str
     steps: list[dict[str, Any]]  # metrics of each E-step, oldest first
 
     def cut(self, trajectory: Trajectory) -> tuple[Phrase, ...]:
-        """An episode in phrases of the dictionary."""
+        """The episode, segmented into phrases of the dictionary."""
         return self.companion.dictionary.segment(self.companion.alphabet(trajectory))
 
     def readings(self) -> list[EStep]:
@@ -81,8 +81,8 @@ class DictionaryHistory:
 def open_dictionary(
     path: Path, recipe: Recipe, world: Environment, played: Played, checkpoint: str, name: str = ""
 ) -> DictionaryHistory:
-    """The dictionary of the run's checkpoint, where there is one; otherwise extracted as its method, or ReuseRL, would. `name`:
-    of the world, where the run has several, each with a dictionary of its own."""
+    """The dictionary in the run's checkpoint if it has one, else one extracted from the recordings with the method's settings
+    or ReuseRL's. `name`: the world, if the run has several; each has its own dictionary."""
     companion = next((c for c in recipe.settings.build(world).companions if isinstance(c, SkillDictionary)), None)
     if companion is None and checkpoint:
         raise TacitError(f"{path} was trained by {recipe.method}, which saves no dictionary; leave --checkpoint out.")
@@ -90,7 +90,7 @@ def open_dictionary(
         found, prefix = open_checkpoints(path).find(checkpoint or "newest"), f"{name}/" if name else ""
         if found.stage != "rl":
             raise TacitError(
-                f"the checkpoint {found.path.name} of {path} is older than the dictionary: it comes with practice."
+                f"the checkpoint {found.path.name} of {path} has no dictionary: RL training extracts it; name an rl checkpoint."
             )
         companion.load(found.companion(f"{prefix}{companion.name}"))
         records = [r for r in read_metrics(path / "metrics.jsonl") if r["stage"] == "rl" and r["step"] <= found.step]
@@ -113,20 +113,20 @@ class DictionaryReport:
     story: DictionaryHistory
     file: str  # where the episodes are recorded; empty where none is
     episodes: Sequence[Trajectory]  # of one iteration, successes first
-    behaviors: dict[str, Behavior]  # of that iteration, and of the last evaluation of training, where they are recorded
+    behaviors: dict[str, Behavior]  # of that iteration and of the run's last evaluation, if they are recorded
 
     def to_json(self) -> dict[str, Any]:
         story, phrases = self.story, self.story.companion.history.standing()
-        told = {name: found.to_json() for name, found in self.behaviors.items()}
+        behaviors = {name: found.to_json() for name, found in self.behaviors.items()}
         cut = [{"task": t.task.id, "success": t.success, "segments": story.cut(t)} for t in self.episodes]
-        return {"source": story.source, "phrases": phrases, "steps": story.steps, "behaviour": told, "episodes": cut}
+        return {"source": story.source, "phrases": phrases, "steps": story.steps, "behaviour": behaviors, "episodes": cut}
 
 
 def inspect_dictionary(
     run: Path, checkpoint: str = "", iteration: int | None = None, shown: int | None = None, where: str = ""
 ) -> DictionaryReport:
-    """The dictionary of a checkpoint, and up to `shown` episodes of an iteration: of the newest where none is named. Each world
-    of a run has its own: `where` says which is meant."""
+    """The dictionary of a checkpoint, and up to `shown` episodes of an iteration (default: the newest). `where`: the world, if
+    the run has several."""
     whole = replace(Recipe.from_json(read_settings(run)), out=run)
     recipe = whole.alone(where)
     world = open_world(recipe.world)
@@ -142,8 +142,8 @@ def inspect_dictionary(
     story = open_dictionary(run, recipe, world, lambda file: played(file, training), checkpoint, name)
     files = list_recordings(run)
     if iteration is not None and iteration not in files:
-        there = f"there are {min(files)} to {max(files)}" if files else "there are none"
-        raise TacitError(f"iteration {iteration} is not recorded in {run}; {there}.")
+        recorded = f"it has {min(files)} to {max(files)}" if files else "it has none"
+        raise TacitError(f"iteration {iteration} is not recorded in {run}; {recorded}.")
     step = max(files, default=0) if iteration is None else iteration
     file = files.get(step)
     behaviors, episodes = {}, list[Trajectory]()

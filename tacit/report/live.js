@@ -1,5 +1,5 @@
 "use strict";
-// Asks for this page again, and takes over the parts of it that are new. Whoever reads an episode is not disturbed.
+// Requests this page again and replaces the parts that changed, but not an episode that is being read.
 (() => {
   const EVERY_MS = 2000, SILENT_S = 600;
   const main = document.querySelector("main");
@@ -19,7 +19,7 @@
     if (line.textContent !== said) line.textContent = said;
   }
 
-  // What was opened and where it was scrolled to, from the part as it was to the part as it is.
+  // Copy opened sections and scroll positions from the old part to the new one.
   function resume(before, after) {
     for (const [kind, name] of [["details", "open"], [".scroll", "scrollLeft"], ["select", "value"]]) {
       const old = before.querySelectorAll(kind);
@@ -59,14 +59,14 @@
     }
   }
 
-  // Somebody is reading an episode: newer ones wait until they are asked for.
+  // An episode is being read: show newer ones on request only.
   function hold(was, section) {
     waiting = section;
     if (was.querySelector(".newer")) return;
     const button = document.createElement("button");
     button.type = "button";
     button.className = "newer";
-    button.textContent = "newer episodes have come: show them";
+    button.textContent = "show newer episodes";
     button.addEventListener("click", () => {
       history.replaceState(null, "", location.pathname);
       put(waiting, was);
@@ -82,10 +82,10 @@
         stopped = answer.ok || answer.status === 304 ? "" : `the server answered ${answer.status}`;
         if (answer.ok) take(await answer.text());
       } catch {
-        stopped = stopped || `nobody answers any more: this is how it was at ${new Date().toLocaleTimeString()}`;
+        stopped = stopped || `the server does not answer: this page is from ${new Date().toLocaleTimeString()}`;
       }
     }
-    // A page that takes long to write is asked for less often, so that watching costs training little.
+    // A page that takes long to render is requested less often, so that watching hardly slows training.
     setTimeout(ask, Math.max(EVERY_MS, 5 * (performance.now() - began)));
     tell();
   }

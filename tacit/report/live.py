@@ -1,4 +1,4 @@
-"""Live pages: runs that may not have started, may be written to right now, or may be gone. Nothing here writes to a run."""
+"""Live pages of runs. A run may not have started, may be changing, or may have been removed. Nothing here writes to a run."""
 
 from __future__ import annotations
 
@@ -107,25 +107,26 @@ STRIPS, RECORDINGS, MAX_TURNS = 8, 12, 60  # episodes shown of the newest record
 
 
 def build_feed(run: Path, link: str, most: int, notices: list[str]) -> dict[str, Any]:
-    """`link` is the URL of the recordings' pages. `most` is their maximum number of episodes; it determines episode numbers."""
+    """Values for the episode feed. `link`: URL of the recordings' pages. `most`: their maximum number of episodes, which
+    decides the episodes' numbers there."""
     files = sorted(
         ((file.stat().st_mtime_ns, file.name.removesuffix(RECORDED), file) for file in find_recordings(run)), reverse=True
     )
-    told, newest = [], None
+    recordings, newest = [], None
     for _, name, file in files[:RECORDINGS]:
         if (episodes := _read_feed(run, file, notices)).records:
             newest = newest or episodes
             turns, won = [len(r["turns"]) for r in episodes.records], sum(r["success"] for r in episodes.records)
             counts = {"won": won, "played": len(turns), "turns": sum(turns) / len(turns)}
-            told.append({"title": episodes.title, "link": f"{link}/{name}", **counts})
+            recordings.append({"title": episodes.title, "link": f"{link}/{name}", **counts})
     if newest is None:
         return {"strips": []}
     strips = []
     for number, (_, record) in enumerate(choose_episodes([newest], most)[:STRIPS], start=1):
-        strip = {"link": f"{told[0]['link']}#episode={number}", "success": record["success"]}
+        strip = {"link": f"{recordings[0]['link']}#episode={number}", "success": record["success"]}
         strip["goal"] = str(record.get("goal") or record["task"])[:200]
         strips.append({**strip, "turns": list(map(_mark, record["turns"][:MAX_TURNS]))})
-    return {**told[0], "strips": strips, "earlier": told[1:]}
+    return {**recordings[0], "strips": strips, "earlier": recordings[1:]}
 
 
 def find_recordings(run: Path) -> list[Path]:
@@ -166,7 +167,7 @@ def _mark(turn: Mapping[str, Any]) -> tuple[str, str]:
         label.append(f"credit {credit:+.3f}")
     if not (turn["valid"] and turn["effective"]):
         style.append("hollow")
-        label.append("refused" if turn["valid"] else "not understood")
+        label.append("refused" if turn["valid"] else "invalid")
     return " ".join(style), ", ".join(label)
 
 
@@ -184,14 +185,14 @@ def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], most: int,
         except TacitError as error:
             found.append((run, None, str(error)))
     notices = [f"{run.name}: {why}" for run, _, why in found if why]
-    notices += [f"{run.name}: {said}" for run, files, _ in found if files for said in files.notices]
+    notices += [f"{run.name}: {notice}" for run, files, _ in found if files for notice in files.notices]
     pairs = list(zip(runs, links, strict=True))
     feeds = [(r.name, link, build_feed(r.path, f"{link}/episodes", most, notices)) for r, link in pairs if r.has_started]
     columns = [_column(files) for _, files, _ in found]
     titles = dict.fromkeys(title for column in columns for title in column)
     settings = [flatten(files.settings) if files else {} for _, files, _ in found]
-    there = list(filter(None, settings))
-    places = dict.fromkeys(place for own in there for place in own if place != ("out",))
+    started = list(filter(None, settings))
+    places = dict.fromkeys(place for own in started for place in own if place != ("out",))
     return render(
         "watch",
         notices,
@@ -206,7 +207,7 @@ def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], most: int,
         differences=[
             (CODE.format(flag_name(place)), *(render_value(own[place]) if place in own else "" for own in settings))
             for place in places
-            if any(own.get(place) != there[0].get(place) for own in there)
+            if any(own.get(place) != started[0].get(place) for own in started)
         ],
     )
 
@@ -215,32 +216,32 @@ def _column(files: RunFiles | None) -> dict[str, str]:
     if files is None:
         return {"state": "not started"}
     state = files.ending if files.finished else f"at {files.last_step}" if files.last_step else "started"
-    told = {"state": state, **{key: setting_name(files.settings, key) for key in NAMED_SETTINGS}}
+    column = {"state": state, **{key: setting_name(files.settings, key) for key in NAMED_SETTINGS}}
     for label, number, more in build_headline(group_panels(files)):
-        told[label.removesuffix(", not final")] = f"{number} {more}"
+        column[label.removesuffix(", not final")] = f"{number} {more}"
     if files.alarms:
-        told["alarms"] = ", ".join(alarm["name"].replace("_", " ") for alarm in files.alarms)
-    return told
+        column["alarms"] = ", ".join(alarm["name"].replace("_", " ") for alarm in files.alarms)
+    return column
 
 
 def _curves(found: Sequence[Found]) -> dict[str, list[Markup]]:
-    """Stage -> charts: success on the panel, then the CHARTED metrics, with a line per run. A chart does not name its only
-    line, so its title does."""
-    there = [(run.name, i, files) for i, (run, files, _) in enumerate(found) if files is not None]
-    told: dict[str, list[Markup]] = {}
+    """Stage -> charts: success on the panel, then the CHARTED metrics, with a line per run. If a chart has one line, its title
+    names the run."""
+    started = [(run.name, i, files) for i, (run, files, _) in enumerate(found) if files is not None]
+    charts: dict[str, list[Markup]] = {}
 
     def draw(stage: str, title: str, lines: Sequence[Series], word: str, **scale: Any) -> None:
         if lines:
             title = title if len(lines) > 1 else f"{title}, {lines[0].name}"
-            told.setdefault(STAGE_TITLES[stage], []).append(draw_chart(title, lines, word, **scale))
+            charts.setdefault(STAGE_TITLES[stage], []).append(draw_chart(title, lines, word, **scale))
 
-    panels = [(name, i, panel) for name, i, files in there for panel in group_panels(files)[:1] if panel.training]
+    panels = [(name, i, panel) for name, i, files in started for panel in group_panels(files)[:1] if panel.training]
     lines = [Series(name, panel_points(panel), i) for name, i, panel in panels]
     draw("rl", "Success on the panel", lines, "iteration", share=True, marks=True)
     for stage in STAGE_TITLES:
-        own = [(name, i, group_metrics([r for r in files.metrics if r["stage"] == stage])) for name, i, files in there]
+        own = [(name, i, group_metrics([r for r in files.metrics if r["stage"] == stage])) for name, i, files in started]
         for metric, (title, scale) in CHARTED.items():
             whole = [(name, i, line) for name, i, metrics in own for line in metrics.get(metric, ()) if line.name == ALL]
             lines = [replace(line, name=name, color=i) for name, i, line in whole]
             draw(stage, title, lines, "iteration" if stage == "rl" else "step", **scale)
-    return told
+    return charts

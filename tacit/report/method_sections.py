@@ -1,8 +1,8 @@
 """Sections of a run's page that only some methods have: clusters, skills, experience bank, dictionary.
 
-Cluster diagnostics by iteration follow BiPACE's Table 1, Figure 3 and Tables L.2, L.3. A cluster is what a step was compared
-with: steps with the same observation (GiGPO), the same history (HGPO, at depth 1), or a near state (BiGPO, BiPACE).
-`tacit/credit/diagnostics.py` counts them.
+Cluster diagnostics by iteration follow BiPACE's Table 1, Figure 3 and Tables L.2, L.3. A cluster holds the steps that are
+compared with each other: those with the same observation (GiGPO), the same history (HGPO, at depth 1), or near hidden states
+(BiGPO, BiPACE). `tacit/credit/diagnostics.py` counts them.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def draw_diagnostics(found: dict[str, list[Series]], word: str, wanted: Sequence
 
 
 def compare_diagnostics(found: Comparison, world: str, notices: list[str]) -> dict[str, Any] | None:
-    """A chart per metric with a line per method (mean over seeds), and a table of means over all iterations. Runs that have not
-    finished count where none has."""
+    """A chart per metric with a line per method (mean over seeds), and a table of means over all iterations. Unfinished runs
+    are used for methods without a finished one. None if no metric was recorded."""
     recorded: dict[str, list[list[Record]]] = {}
     for method in found.methods:
         cells = found.cells_of(world, method, finished=True) or found.cells_of(world, method)
@@ -107,7 +107,7 @@ def compare_diagnostics(found: Comparison, world: str, notices: list[str]) -> di
 
 
 def moves(line: Series) -> bool:
-    """Whether a line is worth a chart: it has one point, or points that differ."""
+    """Whether a line is worth drawing: it has one point, or its values differ."""
     return len(line.points) == 1 or any(p.y != line.points[0].y for p in line.points)
 
 
@@ -159,8 +159,8 @@ MAX_ENTRY_LENGTH = 400  # characters of an entry on the page
 
 
 def rank_bank_entries(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any, ...]]] | None:
-    """Title -> rows (entry, wins, losses, origin, text) of the entries whose readers won or lost most. With entries from
-    several worlds, the origin names the world."""
+    """Title -> rows (entry, wins, losses, origin, text) of the entries whose guided episodes won or lost most. If entries come
+    from several worlds, the origin names the world. None without a bank."""
     if not (run / BANK_FILE).is_file():
         return None
     try:
@@ -171,16 +171,16 @@ def rank_bank_entries(run: Path, notices: list[str]) -> dict[str, Sequence[tuple
     with closing(bank):
         orders: dict[str, Order] = {"Most useful entries": "useful", "Most harmful entries": "harmful"}
         several = len({entry.origin.world for entry in bank.entries.values()} - {""}) > 1
-        told: dict[str, Sequence[tuple[Any, ...]]] = {}
+        tables: dict[str, Sequence[tuple[Any, ...]]] = {}
         for title, order in orders.items():
             rows: list[tuple[Any, ...]] = []
-            told[title] = rows
+            tables[title] = rows
             for entry, usage in rank_entries(bank, order)[:MAX_ENTRIES]:
                 world, place = entry.origin.world, entry.origin.task or entry.origin.operation
                 place = f"{world}: {place.removeprefix(f'{world}/')}" if several and world else place
                 text = entry.text if len(entry.text) <= MAX_ENTRY_LENGTH else f"{entry.text[: MAX_ENTRY_LENGTH - 1]}…"
                 rows.append((entry.id, usage.wins, usage.losses, place, text))
-        return told
+        return tables
 
 
 # Skill dictionary (ReuseRL): the phrases in the newest checkpoint that has one
@@ -190,7 +190,7 @@ MAX_PHRASES = 20
 
 def list_phrases(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any, ...]]]:
     """Title -> rows (phrase, uses, since, share of E-steps), most used first; one table per world."""
-    told: dict[str, Sequence[tuple[Any, ...]]] = {}
+    tables: dict[str, Sequence[tuple[Any, ...]]] = {}
     for checkpoint in reversed(open_checkpoints(run).all()):
         home = checkpoint.path / COMPANIONS
         for file in sorted(home.glob(f"**/{SkillDictionary.name}/{FILE}")):
@@ -202,7 +202,7 @@ def list_phrases(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any,
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 rows = []
                 notices.append(f"{FILE} of the newest checkpoint cannot be read ({type(error).__name__}: {error}).")
-            told[title] = rows
-        if told:
+            tables[title] = rows
+        if tables:
             break
-    return told
+    return tables

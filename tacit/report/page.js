@@ -1,6 +1,6 @@
 "use strict";
 // Everything is written as text: strings from worlds and models never become markup.
-// `root` is the page, or a part of it that has come since.
+// `root` is the page, or a part of it that was added later.
 function liven(root) {
   function fill(element, attributes, ...children) {
     for (const [key, value] of Object.entries(attributes)) if (value != null) element.setAttribute(key, value);
@@ -73,10 +73,10 @@ function liven(root) {
   const [back, forth] = viewer.querySelectorAll(".steer button");
   const filters = [...viewer.querySelectorAll("select[data-key]")];
   const state = { episode: 0, step: 0 };
-  // From a few places, the place is best chosen above; from many, it is what tells episodes apart.
+  // With few sources, a filter above chooses the source; with many, the list shows it for each episode.
   const many = new Set(episodes.map((episode) => episode.from)).size > 2;
 
-  // A filter's value is an outcome, a family or a place; none is all of them.
+  // A filter's value is an outcome, a family or a source; an empty value shows all.
   const fits = (episode) => filters.every(({ value, dataset: { key } }) => !value
     || value === (key === "outcome" ? (episode.success ? "won" : "lost") : episode[key]));
   const filtered = () => [...episodes.keys()].filter((i) => fits(episodes[i]));
@@ -86,14 +86,14 @@ function liven(root) {
     state.step = within(step, episode < 0 ? 0 : episodes[episode].turns.length - 1);
     const focused = document.activeElement, inside = viewer.contains(focused);
     render();
-    // Drawing anew takes the focus away with the button that had it; whoever was here stays here.
+    // Redrawing removes the button that had the focus; restore it.
     if (inside && (!viewer.contains(focused) || focused.disabled)) strip.querySelector("[aria-current]")?.focus({ preventScroll: true });
     if (episode >= 0) history.replaceState(null, "", `#episode=${episode + 1}&step=${state.step + 1}`);
   }
 
   const text = (title, content, extra = "") => make("div", { class: "text " + extra }, make("h4", {}, title), make("pre", { tabindex: 0 }, content || "(nothing)"));
   const fact = (name, value, style) => make("div", {}, make("dt", {}, name), make("dd", { class: style }, value));
-  // Numbers of a step by what they are called, and with how many digits; whatever else was recorded is listed by its own name.
+  // Numbers of a step: title and digits. Other recorded numbers are listed by their own names.
   const TOLD = new Map(Object.entries({
     reward: ["reward", 3], credit: ["credit, mean per token", 4], logprob: ["log-probability", 2],
     skill_shift: ["skill shift, sum of tokens", 3], prompt_tokens: ["tokens read"], tokens: ["tokens written"],
@@ -109,7 +109,7 @@ function liven(root) {
     for (const element of [goal, outcome, strip, legend, where, body]) element.replaceChildren();
     back.disabled = !episode || state.step === 0;
     forth.disabled = !episode || state.step >= episode.turns.length - 1;
-    if (!episode) return where.append("No episode here is like that.");
+    if (!episode) return where.append("No episode matches the filters.");
     goal.append(episode.goal || episode.task);
     const facts = [episode.family, `score ${episode.score}`, `stopped: ${episode.stop}`, episode.detail, episode.condition !== "plain" ? `condition ${episode.condition}` : "", episode.from];
     outcome.append(make("b", { class: episode.success ? "good" : "bad" }, episode.success ? "success" : "failure"), " \u00b7 " + listed(facts, " \u00b7 "));
@@ -131,7 +131,7 @@ function liven(root) {
       strip.lastChild.addEventListener("click", () => go(state.episode, i));
     });
     legend.append(listed([
-      turns.some((turn) => "credit" in turn) ? "underline: credit above (blue) or below (orange) zero" : "evaluations have no reward or credit on record",
+      turns.some((turn) => "credit" in turn) ? "underline: credit above (blue) or below (orange) zero" : "evaluations record no reward or credit",
       turns.some((turn) => turn.valid && !turn.effective) && "amber: refused by the world",
       turns.some((turn) => !turn.valid) && "struck out: not in the full format",
     ], "; ") + ".");
@@ -155,7 +155,7 @@ function liven(root) {
     body.append(facts, make("div", { class: "columns" }, make("div", {}, ...read, source), did));
   }
 
-  // Every token with the color of its shift. The largest of the episode has all of it, so that small ones can be told apart.
+  // Tokens colored by their shift. The episode's largest shift has full color, so that small ones can be distinguished.
   const tinted = (share) => `background: color-mix(in srgb, var(--c${share < 0 ? 1 : 0}) ${Math.round(60 * Math.abs(share))}%, transparent)`;
   function wrote(episode, turn) {
     const skills = (turn.skills || []).map(([where, index]) =>

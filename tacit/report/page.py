@@ -14,7 +14,7 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 
 import tacit
 
-DASH = "–"  # for anything that is not a number
+DASH = "–"  # shown for a missing number
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -103,7 +103,7 @@ parts: Any = environment.get_template("parts.html").module  # macros: `parts.fig
 
 @dataclass(frozen=True)
 class Live:
-    """What a live page needs to follow a run."""
+    """What a live page needs to reload itself when its run changes."""
 
     script: str  # runs before the page's own script
     stamp: str  # changes when there is something new

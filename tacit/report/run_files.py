@@ -44,7 +44,7 @@ class Episodes:
 
 
 ENDINGS = {"callback": "stopped by a callback", "patience": "stopped early: no improvement"}
-"""of a run that ended before its last iteration"""
+"""`stopped` in the summary -> how a run ended before its last iteration"""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class RunFiles:
     summary: Record  # empty if the run has not finished
     versions: Record
     metrics: Sequence[Record]
-    evaluations: Sequence[Record]  # in order; one over several worlds is followed by those of each world
-    further: Sequence[Record]  # on panels that are evaluated after each stage only
+    evaluations: Sequence[Record]  # in order; a mean over worlds is followed by its worlds
+    further: Sequence[Record]  # on further panels, evaluated only after each stage
     later: Sequence[Record]  # made by `tacit eval`
     alarms: Sequence[Record]
     notices: Sequence[str]
@@ -161,17 +161,17 @@ def _lines(run: Path, file: Path, sound: Callable[[Any], bool], notices: list[st
     except FileNotFoundError:
         return []
     except OSError as error:
-        notices.append(f"{name} is damaged ({error or type(error).__name__}); what comes before the damage is shown.")
+        notices.append(f"{name} is damaged ({error or type(error).__name__}); the part before the damage is shown.")
     kept = [record for record in found if sound(record)]
     if len(kept) < len(found):
         notices.append(f"{len(found) - len(kept)} of {len(found)} lines of {name} cannot be read by this version: left out.")
     return kept
 
 
-def _scores(said: Any, notices: list[str]) -> list[Record]:
-    """The evaluations that have success, counts and an interval; means over worlds are followed by their worlds."""
+def _scores(evaluations: Any, notices: list[str]) -> list[Record]:
+    """The evaluations with success, counts and an interval; a mean over worlds is followed by its worlds."""
     valid: list[Record] = []
-    found = [own for e in _list(said) for own in (e, *as_mapping(as_mapping(e).get("worlds")).values())]
+    found = [own for e in _list(evaluations) for own in (e, *as_mapping(as_mapping(e).get("worlds")).values())]
     for e in found:
         ends = e["interval"] if has_fields(e, {"interval": list}) else []
         counts = ("success", "episodes") if has_fields(e, {"worlds": dict}) else ("success", "successes", "episodes")
@@ -189,10 +189,10 @@ def find_defaults(settings: Any) -> tuple[Record | None, list[str]]:
             recipe = Recipe.from_json(dict(settings))
             return Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json(), []
     except (TacitError, TypeError, ValueError, KeyError, AttributeError) as error:
-        return None, [f"These settings are not this version's ({error}): what was chosen cannot be told from the defaults."]
+        return None, [f"This version cannot read these settings ({error}), so chosen settings are not separated from defaults."]
 
 
-# What a comparison's directory says: comparison.json, whose layout is in docs/reference/comparison.md.
+# Comparisons: comparison.json, whose layout is in docs/reference/comparison.md.
 
 COMPARISON = "comparison.json"
 FORMAT = 1
@@ -227,21 +227,21 @@ class Comparison:
 
 
 def read_comparison(path: Path) -> Comparison:
-    """Broken cells are left out and counted; a file that is no comparison at all is refused."""
-    told: list[str] = []
-    found = read_table(path / COMPARISON, told)
-    said = found.get("cells")
-    if not isinstance(said, list):
-        why = told[0] if told else "it has no cells."
-        remedy = "`tacit compare` writes it anew; `tacit report` also takes its runs one by one."
-        raise TacitError(f"{path / COMPARISON} is no comparison: {why} {remedy}")
+    """Read comparison.json. Broken cells are skipped with a notice; a file without cells raises."""
+    problems: list[str] = []
+    found = read_table(path / COMPARISON, problems)
+    entries = found.get("cells")
+    if not isinstance(entries, list):
+        why = problems[0] if problems else "it has no cells."
+        remedy = "`tacit compare` writes it again; `tacit report` also works on its single runs."
+        raise TacitError(f"{path / COMPARISON} is not a comparison: {why} {remedy}")
     notices = list(map(str, _list(found.get("notes"))))
     if found.get("format") != FORMAT:
-        other = f"{COMPARISON} is of format {found.get('format')!r}, this version reads {FORMAT}"
-        notices.append(f"{other}: what differs is missing.")
-    cells = [cell for cell in list_mappings(said) if has_fields(cell, {"world": str, "method": str, "status": str})]
-    if len(cells) < len(said):
-        notices.append(f"{len(said) - len(cells)} of {len(said)} cells cannot be read, and are left out.")
+        other = f"{COMPARISON} has format {found.get('format')!r}, this version reads {FORMAT}"
+        notices.append(f"{other}: parts of the page may be missing.")
+    cells = [cell for cell in list_mappings(entries) if has_fields(cell, {"world": str, "method": str, "status": str})]
+    if len(cells) < len(entries):
+        notices.append(f"{len(entries) - len(cells)} of {len(entries)} cells cannot be read, and are left out.")
     rows = [row for row in list_mappings(found.get("table")) if has_fields(row, {"world": str, "method": str})]
     if not rows:
         notices.append("There is no table: no run has finished, or the runs of a world were measured on different panels.")
@@ -253,7 +253,7 @@ def read_comparison(path: Path) -> Comparison:
 
 
 def list_mappings(value: Any) -> list[Record]:
-    """The tables of a list, whatever else is in it."""
+    """The mappings in a list; [] if the value is not a list."""
     return [entry for entry in _list(value) if isinstance(entry, Mapping)]
 
 

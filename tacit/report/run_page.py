@@ -82,7 +82,7 @@ BY_NAME: tuple[tuple[str, str, str, Shown], ...] = (
 
 
 def build_behavior(found: Sequence[Episodes], notices: list[str]) -> dict[str, Any]:
-    """Behavior tables with a column per file of episodes, by the labels and skills that were recorded with them."""
+    """Behavior tables with a column per file of episodes, from the labels recorded with the episodes."""
     played, measured, rows, tables = [[to_trajectory(r) for r in episodes.records] for episodes in found], [], [], []
     for own, episodes in zip(played, found, strict=True):
         labelled = None
@@ -147,7 +147,7 @@ class Panel:
     """Evaluations on the same tasks under the same conditions, in order."""
 
     scores: Sequence[Record]
-    training: Sequence[Record]  # those made during training; others are of a stage's end, or of `tacit eval`
+    training: Sequence[Record]  # the run's own evaluations; the others are on further panels or from `tacit eval`
     final: Record | None  # the last of `training` in a finished run
     peak: Record | None  # the best after imitation or in RL
 
@@ -188,7 +188,7 @@ def group_panels(run: RunFiles) -> list[Panel]:
 
 
 def describe_moment(score: Record) -> str:
-    """When it was measured; for `tacit eval`, what was."""
+    """When a score was measured (`after rl 20`); for `tacit eval`, the checkpoint or target."""
     if "stage" not in score:
         return f"{score.get('checkpoint') or score.get('target') or '?'}, measured later"
     return "untrained" if score["stage"] == "untrained" else f"after {score['stage']} {score.get('step', 0)}"
@@ -214,32 +214,32 @@ def describe_condition(score: Record) -> list[str]:
 def build_headline(panels: Sequence[Panel]) -> list[tuple[str, str, str]]:
     """(label, number, details) for the top of the page. In several worlds only the mean has a peak: the worlds peak at
     different iterations."""
-    own, told = [panel for panel in panels if panel.training], []
+    own, headline = [panel for panel in panels if panel.training], []
     for panel in own:
         last = ("final success", panel.final) if panel.final else ("latest success, not final", panel.training[-1])
         apart = panel.worlds or not any(other.worlds for other in own)
         for label, e in (last, ("peak success", panel.peak if apart else None)):
             if e:
                 name = f"{label}, {panel.name}" if len(own) > 1 else label
-                told.append((name, format_percent(e["success"]), f"{format_interval(e['interval'])} {describe_moment(e)}"))
-    return told
+                headline.append((name, format_percent(e["success"]), f"{format_interval(e['interval'])} {describe_moment(e)}"))
+    return headline
 
 
 def describe_outcome(panels: Sequence[Panel]) -> str:
-    """Success at the first evaluation, after imitation and at the last one, and whether RL training changed it by more than the
-    errors of the evaluations."""
+    """A sentence on success at the first evaluation, after imitation and at the end, and on whether RL changed it (whether the
+    95% intervals overlap). "" without evaluations."""
     own = sorted((panel for panel in panels if panel.training), key=lambda panel: not panel.worlds)
     if not own:
         return ""
     before = [e for e in own[0].training if e.get("stage") != "rl"]
     scores = [*before[:1], *before[1:][-1:], *own[0].training[len(before) :][-1:]]
     moments = [f"{format_percent(e['success'])} {describe_moment(e)}" for e in scores]
-    told = f"Success on {own[0].name}: {', '.join(moments)}."
+    text = f"Success on {own[0].name}: {', '.join(moments)}."
     if not before or scores[-1].get("stage") != "rl":
-        return told
+        return text
     (low, high), (start, end) = scores[-1]["interval"], before[-1]["interval"]
     change = "raised it" if low > end else "lowered it" if high < start else "made no difference beyond the 95% intervals"
-    return f"{told} RL training {change}."
+    return f"{text} RL training {change}."
 
 
 # Provenance: chosen settings, all settings, versions, and the command to repeat the run
@@ -253,9 +253,9 @@ CODE = Markup("<code>{}</code>")
 
 
 def build_provenance(run: RunFiles, defaults: Record | None) -> dict[str, Any]:
-    """`defaults` are the default settings for the same method, world and model; None if unknown."""
-    told, usual = flatten(run.settings), flatten(defaults or {})
-    chosen = {place: value for place, value in find_differences(told, usual).items() if place not in ALWAYS_SHOWN}
+    """Values for the provenance section. `defaults`: default settings for the same method, world and model; None if unknown."""
+    settings, usual = flatten(run.settings), flatten(defaults or {})
+    chosen = {place: value for place, value in find_differences(settings, usual).items() if place not in ALWAYS_SHOWN}
     facts = [(key, setting_name(run.settings, key)) for key in ("world", "method", "model", "seed")]
     facts += [*describe_versions(run.versions), ("directory", CODE.format(run.path))]
     facts += [("weights", CODE.format(digest))] if (digest := run.summary.get("digest")) else []
@@ -266,8 +266,8 @@ def build_provenance(run: RunFiles, defaults: Record | None) -> dict[str, Any]:
             (CODE.format(flag_name(place)), render_value(value), render_value(usual.get(place)))
             for place, value in chosen.items()
         ],
-        "command": [shlex.join(piece) for piece in build_command(told, usual)],
-        "settings": [(CODE.format(".".join(place)), render_value(value)) for place, value in told.items()],
+        "command": [shlex.join(piece) for piece in build_command(settings, usual)],
+        "settings": [(CODE.format(".".join(place)), render_value(value)) for place, value in settings.items()],
     }
 
 
@@ -282,15 +282,16 @@ def describe_versions(versions: Record) -> list[tuple[str, str]]:
     return [(name, format_value(value)) for name, value in rows if value]
 
 
-def find_differences(told: Flat, usual: Flat) -> Flat:
-    """Settings that are not in `usual`; the output directory does not count."""
-    return {p: value for p, value in told.items() if p != ("out",) and (p not in usual or usual[p] != value)}
+def find_differences(settings: Flat, usual: Flat) -> Flat:
+    """Settings that are missing from `usual` or differ from it; the output directory is ignored."""
+    return {p: value for p, value in settings.items() if p != ("out",) and (p not in usual or usual[p] != value)}
 
 
-def build_command(told: Flat, usual: Flat) -> list[list[str]]:
+def build_command(settings: Flat, usual: Flat) -> list[list[str]]:
     """The command that repeats the run, one flag with its value per item."""
-    pieces = [["tacit", "train"], *([name, format_value(told[place])] for place, name in ALWAYS_SHOWN.items() if place in told)]
-    for place, value in find_differences(told, usual).items():
+    shown = ([name, format_value(settings[place])] for place, name in ALWAYS_SHOWN.items() if place in settings)
+    pieces = [["tacit", "train"], *shown]
+    for place, value in find_differences(settings, usual).items():
         name = flag_name(place)
         if isinstance(value, bool):
             pieces.append([name if value else f"--no-{name[2:]}"])
@@ -322,7 +323,7 @@ def setting_name(settings: Record, key: str) -> str:
 
 
 # Learning curves: the panel with intervals, then the metrics of RL and imitation. A run in several worlds records some metrics
-# per world, as `WORLD/success`; these are lines of one chart.
+# per world, such as `WORLD/success`; the worlds are then lines of one chart.
 
 STAGE_TITLES = {"rl": "RL training", "sft": "Imitation"}
 NOT_CURVES = ("stage", "step", "at")
@@ -420,8 +421,8 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
 def render_run(
     path: Path, most_trajectories: int = MAX_TRAJECTORIES, live: Live | None = None, said: Sequence[str] = (), **more: Any
 ) -> str:
-    """HTML of the run in `path`. Broken and missing files become notices, besides those in `said`. `more` are further values
-    for the template of a live page."""
+    """HTML of the run in `path`. Broken and missing files become notices, after which come those in `said`. `more`: further
+    values for the template of a live page."""
     run = read_run(path)
     defaults, unknown = find_defaults(run.settings)
     notices = [*run.notices, *said]
@@ -456,5 +457,5 @@ def render_run(
         top.append(("RL training", count_noun(spent.get("episodes"), "episode"), generated))
         top.append(("time", format_duration(spent.get("wall_s")), count_noun(spent.get("turns"), "turn")))
     functions = {f.__name__: f for f in (describe_conditions, describe_condition, describe_moment)}
-    told = {"name": path.resolve().name, "what": what, "done": (run.ending, run.finished), "headline": top}
-    return render("run", [*notices, *unknown], live, **told, **parts, **functions, **more)
+    head = {"name": path.resolve().name, "what": what, "done": (run.ending, run.finished), "headline": top}
+    return render("run", [*notices, *unknown], live, **head, **parts, **functions, **more)

@@ -1,4 +1,4 @@
-"""The trajectory viewer: which trajectories a page embeds, with the prompts that the run recorded."""
+"""The trajectory viewer: chooses the episodes that a page embeds, with their recorded prompts."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def build_viewer(found: Sequence[Episodes], most: int) -> dict[str, Any]:
         more = Markup(': the other {} are not on this page; <code class="whole">--trajectories N</code> embeds more')
         lead += more.format(format_count(total - len(chosen)))
     left = {get_family(r) for e in found for r in e.records} - {get_family(r) for _, r in chosen}
-    lead += f". Families with none here: {', '.join(sorted(left))}." if left else "."
+    lead += f". Families without an episode here: {', '.join(sorted(left))}." if left else "."
     return {"lead": lead, "data": embed_episodes(chosen)}
 
 
 def choose_episodes(found: Sequence[Episodes], most: int) -> list[tuple[str, Record]]:
-    """(source, record): a success, a failure and the longest of every family in every file, then others in turn."""
+    """Up to `most` pairs (source, record): for each family in each file a success, a failure and the longest, then others."""
     titles = {id(record): episodes.title for episodes in found for record in episodes.records}
     return [(titles[id(r)], r) for r in order_by_interest([episodes.records for episodes in found])[:most]]
 
@@ -83,7 +83,7 @@ def _is_prompt(found: Any) -> bool:
 
 
 def _show(value: Any) -> Any:
-    """A number as it is, anything else as text: `progress 0.02, error 0`."""
+    """Numbers and booleans unchanged, anything else as text: `progress 0.02, error 0`."""
     if is_number(value) or isinstance(value, bool):
         return value
     if isinstance(value, dict):

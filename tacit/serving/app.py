@@ -121,17 +121,17 @@ def _session_routes(service: Service) -> list[NamedRoute]:
     sessions = service.sessions
 
     async def begin(request: Request) -> Response:
-        asked = await read_body(request, Begin, service.run)
-        more: dict[str, Any] = {"skill": asked.skill, "world": asked.world, "family": asked.family}
-        more |= {"split": asked.play.split, "number": asked.play.number} if asked.play else {"data": asked.data}
-        if not asked.play and not asked.goal.strip():
+        body = await read_body(request, Begin, service.run)
+        more: dict[str, Any] = {"skill": body.skill, "world": body.world, "family": body.family}
+        more |= {"split": body.play.split, "number": body.play.number} if body.play else {"data": body.data}
+        if not body.play and not body.goal.strip():
             raise RequestError(422, "a session needs a goal, or a task of the module's world to play (play).")
-        if asked.play and (asked.goal or asked.data):
+        if body.play and (body.goal or body.data):
             raise RequestError(
                 422, "a task of the module's world has its own goal and data; leave them out, or leave play out."
             )
-        more |= {"seed": asked.seed, "temperature": asked.temperature, "client": request.scope[CLIENT]}
-        session = await service.begin(asked.goal, **more)
+        more |= {"seed": body.seed, "temperature": body.temperature, "client": request.scope[CLIENT]}
+        session = await service.begin(body.goal, **more)
         return JSONResponse(session.to_json(turns=True), 201)
 
     async def show_all(request: Request) -> Response:
@@ -139,28 +139,28 @@ def _session_routes(service: Service) -> list[NamedRoute]:
 
     async def show(request: Request) -> Response:
         session = sessions.find(request.path_params["name"], request.scope[CLIENT])
-        return await service.run(lambda: JSONResponse(session.to_json(turns=True)))  # it may have megabytes
+        return await service.run(lambda: JSONResponse(session.to_json(turns=True)))  # may be megabytes
 
     async def observe(request: Request) -> Response:
-        asked = await read_body(request, Observe, service.run)
+        body = await read_body(request, Observe, service.run)
         session = sessions.find_open(request.path_params["name"], request.scope[CLIENT])
-        turn = await sessions.observe(session, asked.transition(), asked.turn)
-        if turn is not None and asked.alternatives:
-            await score_alternatives(session, turn, asked.alternatives, service)
+        turn = await sessions.observe(session, body.transition(), body.turn)
+        if turn is not None and body.alternatives:
+            await score_alternatives(session, turn, body.alternatives, service)
         return JSONResponse(_answer(session, turn))
 
     async def step(request: Request) -> Response:
-        asked = await read_body(request, Step, service.run)
+        body = await read_body(request, Step, service.run)
         session = sessions.find_open(request.path_params["name"], request.scope[CLIENT])
-        if asked.alternatives and session.world is not None:
-            await score_alternatives(session, current_turn(session), asked.alternatives, service)
-        turn = await play_turn(session, sessions, asked.action)
+        if body.alternatives and session.world is not None:
+            await score_alternatives(session, current_turn(session), body.alternatives, service)
+        turn = await play_turn(session, sessions, body.action)
         return JSONResponse(_answer(session, turn) | {"next": session.turns[-1].to_json() if session.open else None})
 
     async def end(request: Request) -> Response:
-        asked = await read_body(request, End, service.run)
+        body = await read_body(request, End, service.run)
         session = sessions.find_open(request.path_params["name"], request.scope[CLIENT])
-        sessions.end(session, asked.outcome, asked.note)
+        sessions.end(session, body.outcome, body.note)
         return JSONResponse(session.to_json())
 
     return [
@@ -187,6 +187,6 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         status, message = getattr(error, "status", 422), str(error)
     elif isinstance(error, HTTPException):
         where = f"{request.method} {request.url.path[:100]}"
-        known = {404: f"there is nothing at {where}.", 405: f"{where} is not supported."}
-        status, message = error.status_code, known.get(error.status_code, str(error.detail))
+        messages = {404: f"there is nothing at {where}.", 405: f"{where} is not supported."}
+        status, message = error.status_code, messages.get(error.status_code, str(error.detail))
     return JSONResponse(make_error(status, message), status, {"retry-after": "1"} if status in (429, 503) else None)

@@ -1,7 +1,7 @@
-"""The batching thread: the one thread that touches the model, and the schedulers it submits requests to.
+"""The batching thread, the only thread that uses the model, and the schedulers that it submits requests to.
 
-Each module's weights have a scheduler per sampling setting. Requests that arrive while a scheduler decodes join its next batch,
-so no request waits for a timer. A completion depends only on its own request.
+Each module's weights have a scheduler per sampling setting. A request that arrives while a scheduler decodes joins its next
+batch; no request waits for a timer. A completion does not depend on the other requests of its batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tacit.core.types import Completion
 from tacit.serving.requests import STOPPING, RequestError, gone
 
 Answers = Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]  # (future, result, error)
-MAX_IDLE_SCHEDULERS = 8  # idle schedulers to keep; clients with unusual sampling settings would otherwise leave one each
+MAX_IDLE_SCHEDULERS = 8  # idle schedulers to keep; otherwise every distinct sampling setting of a client would leave one
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,14 +99,15 @@ class SchedulerPool:
             self._deliver([(pending.answer, None, error) for pending in opened.waiting.values()])
 
 
-# Worker threads for slow calls and for code of others. They are daemons, so they block neither the event loop nor the end of
+# Worker threads for slow calls and for third-party code. They are daemons, so they block neither the event loop nor the exit of
 # the process.
 
 Result = TypeVar("Result")
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """What a future can hold, and what ends no server: sys.exit() in a tracker, a panic in the Rust code of a tokenizer."""
+    """An Exception that a future can hold. It wraps StopIteration and what would end the server: sys.exit() in a tracker, or a
+    panic in a tokenizer's Rust code."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(repr(error))
@@ -118,9 +119,10 @@ EXIT_S = 1.0  # how long `exit_process` waits for threads
 
 
 class WorkerThread:
-    """A daemon thread that does one call after another. (The process waits for threads of an executor at exit.)
+    """A daemon thread that runs one call after another. (An executor's threads would delay the exit of the process.)
 
-    It starts with the first call: `Thread.start` waits for the GIL. Under attack, 60 in one turn of the event loop took 0.5 s.
+    It starts with the first call, because `Thread.start` waits for the GIL: under attack, starting 60 in one turn of the event
+    loop took 0.5 s.
     """
 
     def __init__(self, name: str) -> None:
@@ -131,7 +133,8 @@ class WorkerThread:
         self._since: float | None = None  # when the current call began
 
     async def do(self, work: Callable[[], Result], limit_s: float) -> Result:
-        """Wait at most `limit_s`. A call that hangs is interrupted, and another thread goes on with the next."""
+        """Run `work` and return its result. A call that takes longer than `limit_s` raises (status 504) and is interrupted;
+        another thread runs the next call."""
         if len(self._hung) >= MAX_HUNG and all(thread.is_alive() for thread in self._hung):
             raise RequestError(503, f"{self._name} hangs; replace it, or restart the server.")
         answer = asyncio.wrap_future(self._submit(work))
@@ -146,7 +149,7 @@ class WorkerThread:
         raise RequestError(504, f"{self._name} did not answer within {limit_s:g} s.")
 
     def close(self, last: Callable[[], Any] = lambda: None) -> None:
-        """End after all submitted calls, and `last` after them."""
+        """End the thread after all submitted calls and then `last`."""
         self._submit(last)
         self._inbox.put(None)
 
@@ -163,7 +166,7 @@ class WorkerThread:
         self._thread.start()
 
     def _replace(self) -> None:
-        """An exception ends a loop in Python; a call in native code goes on, and its thread ends after it."""
+        """Start a new thread and raise SystemExit in the hung one. Python code ends at once, native code when it returns."""
         hung = self._thread
         self._start()
         self._hung = [thread for thread in (*self._hung, hung) if thread is not None and thread.is_alive()]
@@ -182,14 +185,14 @@ class WorkerThread:
                 result = work()
             except BaseException as raised:
                 error = _as_exception(raised)
-            if self._thread is not threading.current_thread():  # it hung, and was replaced
+            if self._thread is not threading.current_thread():  # this thread hung and was replaced
                 return
             self._since = None
             if error is not None:
                 answer.set_exception(error)
             else:
                 answer.set_result(result)
-            del item, work, answer  # held until the next call otherwise
+            del item, work, answer  # otherwise kept in memory until the next call
             result = error = None
 
 
@@ -228,7 +231,7 @@ class _Call:
 
 
 class BatchingThread:
-    """`sample` and `call` are for the event loop in which `start` ran; underscored methods mostly run on the thread."""
+    """`sample` and `call` are for the event loop in which `start` ran. Most private methods run on the thread."""
 
     def __init__(self, watch: Callable[[int], None] = lambda rows: None) -> None:
         """`watch` gets the number of running requests before each step of a scheduler."""
@@ -254,7 +257,7 @@ class BatchingThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Refuse all pending requests. A model step cannot be interrupted; a long one is left behind."""
+        """Refuse all pending requests (503). A model step cannot be interrupted; one longer than STOP_S keeps running."""
         if self._thread is not None:
             self._inbox.put(None)
             await run_in_thread(partial(self._thread.join, STOP_S), 2 * STOP_S)
@@ -265,7 +268,7 @@ class BatchingThread:
         return await self._submit(lambda answer: PendingRequest(policy, sampling, request, answer))
 
     async def call(self, work: Callable[[], Result]) -> Result:
-        """Run anything else that touches the model, between two batches."""
+        """Run `work`, which uses the model in another way, between two batches."""
         return await self._submit(lambda answer: _Call(work, answer))
 
     def release(self, policy: SchedulingSampler) -> None:
@@ -321,9 +324,9 @@ class BatchingThread:
                 self._deliver([(item.answer, None, _as_exception(error))])
 
     def _deliver(self, answers: Answers) -> None:
-        """Deliver all at once: waking the event loop is the expensive part."""
+        """Deliver all answers with one call, because waking the event loop is expensive."""
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop was closed meanwhile
+        with suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(_settle, answers)
 
 

@@ -265,7 +265,7 @@ class Catalog:
             try:
                 directories = find_module_directories(find_modules_directory(path.expanduser()))
             except TacitError as error:
-                # Its modules are unknown now: those that came from it stay as they are.
+                # The directory cannot be read, so modules loaded from it earlier are kept.
                 refused |= {name: str(error) for name, o in self.modules.items() if o.module.path.is_relative_to(path)}
                 refused[str(path)] = str(error)
                 continue
@@ -288,7 +288,7 @@ class Catalog:
                 self._drafts[packaged.world_name] = self._approve_draft(name, packaged)
             if not self._drafts[packaged.world_name]:
                 wrong.append(
-                    f"module {module.path} contains a draft that was not approved to run. It was shown where this server was "
+                    f"module {module.path} contains a draft that was not approved to run. It was printed where this server was "
                     "started: read it, then start the server with --yes"
                 )
         if name in found:
@@ -307,7 +307,7 @@ class Catalog:
             found[name] = module, world
 
     async def _retire(self, served: ServedModule) -> None:
-        """Unload a module that was removed or replaced, if nobody uses it."""
+        """Unload a removed or replaced module if no session or request uses it."""
         if served.users or served in self.modules.values():
             return
         served.close()

@@ -1,4 +1,4 @@
-"""The guard in front of every app: authentication, size and time limits, and metrics. Plain ASGI, to add little latency."""
+"""ASGI middleware in front of every app: authentication, size and time limits, and metrics. Plain ASGI adds little latency."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Metrics:
 
 Message = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
-MAX_DISCARDED, REFUSED_S = 1 << 24, 2.0  # how many bytes of a refused request are still read, and for how long
-MAX_LARGE = 32  # largest bodies handled at once, or smaller ones of the same size together; parsed JSON takes 30 times as much
+MAX_DISCARDED, REFUSED_S = 1 << 24, 2.0  # of a refused request's body: bytes to read, and seconds to keep reading
+MAX_LARGE = 32  # bodies handled at once, in units of the largest allowed body; parsed JSON takes 30 times its size
 PUBLIC_PATHS = ("/", "/health")  # readable without a token
 CLIENT = "tacit.client"
 SINGLE_HEADERS = (b"host", b"origin", b"authorization", b"content-length", b"transfer-encoding")
@@ -102,7 +102,7 @@ class Guard:
 
         try:
             refusal, body, ended = self._check_headers(scope), bytearray(), False
-            # Most clients look for an answer only after sending everything, so a refused body is read, for a while.
+            # Most clients read the answer only after sending the whole body, so a refused body is read up to a limit.
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFUSED_S if refusal else None):
                     size = 0
@@ -137,7 +137,7 @@ class Guard:
             self._metrics.seconds.labels(name).observe(time.perf_counter() - began)
 
     def _check_headers(self, scope: Any) -> tuple[int, str] | None:
-        """(status, message) of a request that is refused."""
+        """(status, message) if the request is refused, else None."""
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in headers and name in SINGLE_HEADERS:
@@ -203,7 +203,7 @@ def make_error(status: int, message: str) -> dict[str, Any]:
 
 MAX_HEADERS, MAX_FIELDS, MAX_PIECES = 65_536, 256, 512  # bytes and fields of a head; pieces (chunks) of a body
 MAX_UNREAD = 1 << 26  # bytes of answers that clients have not read yet, over all connections
-OTHER_FILES = 96  # open files reserved for anything but connections: 32 listening sockets, worlds, weights
+OTHER_FILES = 96  # open files reserved for other uses than connections: 32 listening sockets, worlds, weights
 
 
 def make_connection_class(settings: ServingSettings) -> type[HttpToolsProtocol]:
@@ -216,7 +216,8 @@ def make_connection_class(settings: ServingSettings) -> type[HttpToolsProtocol]:
 
 
 def max_connections(most: int) -> int:
-    """Stay below the limit of open files: at that limit the server can neither accept nor refuse a connection, and spins."""
+    """The number of connections that stays below the limit of open files. At that limit the server could neither accept nor
+    refuse a connection, and would spin."""
     try:
         import resource
     except ImportError:
@@ -236,14 +237,14 @@ class BoundedConnection(HttpToolsProtocol):
     limit, client_limit = 2048, 512
     counts: ClassVar[collections.Counter[str]] = collections.Counter()  # open connections by address
     queue: ClassVar[dict[BoundedConnection, None]] = {}
-    """open connections, that with the earliest last answer first: a flood of new ones must not search through all"""
+    """open connections by the time of their last answer, earliest first, so that a flood of new ones needs no search"""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._in_head, self._head_bytes, self._pieces, self._known = True, 0, 0, False
         self._reading: float | None = self.loop.time()
-        """since when the current request is awaited; None: there is none, or it is complete"""
-        self._writing: float | None = None  # since when an answer is not read
+        """time since which the current request is awaited; None: no request, or it is complete"""
+        self._writing: float | None = None  # time since which the client has not read its answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -305,9 +306,9 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Each field and each piece is a Python call and an object, so few bytes would take much time and memory."""
+        """Limit the number of header fields and pieces: each costs a Python call and an object, however few bytes it has."""
         self._count_piece(MAX_FIELDS)
-        if self._in_head:  # else a trailer, which nobody needs and which must not pass for a header
+        if self._in_head:  # else a trailer, which must not be taken for a header
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
@@ -324,7 +325,7 @@ class BoundedConnection(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers) > MAX_HEADERS:
             self._refuse_headers()
             raise ValueError("headers are too large")
-        if not self.url.startswith(b"/"):  # `GET http://evil.com/`: its host would count, and not that of the header
+        if not self.url.startswith(b"/"):  # the host of `GET http://evil.com/` would override the Host header
             self.refuse(400, "the target of a request must be a path.")
             raise ValueError("not a path")
         self._in_head, self._head_bytes, self._pieces = False, 0, 0
@@ -335,7 +336,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        if self.answering and self._reading is None:  # a pipelined request, which the client repeats after the connection ends
+        if self.answering and self._reading is None:  # a pipelined request; the client repeats it on another connection
             self.cycle.keep_alive = False
             self.flow.pause_reading()
         else:
@@ -349,7 +350,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.close()
         super().on_response_complete()
         if self.flow.write_paused:
-            self.flow.pause_reading()  # until this answer is read
+            self.flow.pause_reading()  # until the client has read this answer
 
     def pause_writing(self) -> None:
         super().pause_writing()

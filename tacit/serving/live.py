@@ -1,4 +1,4 @@
-"""Serve live pages of runs to this machine (`tacit watch`). A page's ETag is its stamp; 304 means nothing new."""
+"""Serve live pages of runs to this machine (`tacit watch`). A page's ETag is the run's stamp; 304 means no change."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class PageCache:
             if stamp != live.stamp:
                 try:
                     page = write(live)
-                except (TacitError, OSError) as error:  # damaged settings, or a file that was removed meanwhile
-                    message = f"{error} The page is tried again when something is written."
+                except (TacitError, OSError) as error:  # damaged settings, or a file that has just been removed
+                    message = f"{error} The page reloads when a file of the run changes."
                     page = _render_message("run", "Cannot be shown", message, live, [])
             self._pages[path] = live.stamp, page
             if len(self._pages) > CACHED_PAGES:

@@ -8,7 +8,7 @@
     element.append(...children);
     return element;
   }
-  const EVERY_MS = 1500, LIKELY = 6, AWAY = "The server does not answer. It is asked again until it does.";
+  const EVERY_MS = 1500, LIKELY = 6, AWAY = "The server does not answer. This page keeps trying.";
   const kept = /^#token=(.+)$/.exec(location.hash);
   if (kept) sessionStorage.setItem("token", decodeURIComponent(kept[1]));
   if (kept) history.replaceState(null, "", location.pathname);
@@ -24,7 +24,7 @@
     return told;
   }
   const say = (message) => { find("said").textContent = message || ""; };
-  // Whatever is asked for by a button: what is refused is said, and nothing else happens.
+  // Run a button's request; show the server's error if it is refused.
   const doing = (work) => async (event) => {
     event.preventDefault();
     say("");
@@ -51,12 +51,12 @@
       return make("tr", { "aria-current": shown && shown.session === session.session ? "true" : null },
         make("td", {}, button), make("td", {}, session.module), make("td", {}, session.turn), make("td", { class: style }, state));
     }));
-    // A session of somebody else's program goes on by itself.
+    // A session of another program continues by itself.
     const mine = shown && sessions.find((session) => session.session === shown.session);
     if (mine && !running && (mine.turn !== shown.turn || mine.open !== shown.open)) await show(shown.session);
-    // Sessions live in the server's memory: one that it does not know any more was lost with the server before.
+    // Sessions are in the server's memory: one that it does not know was lost when the server restarted.
     if (shown && shown.open && shown.session === watched && !mine) {
-      Object.assign(shown, { open: false, outcome: "lost", note: "the server was started again" });
+      Object.assign(shown, { open: false, outcome: "lost", note: "the server was restarted" });
       render();
     }
   }
@@ -90,7 +90,7 @@
     }));
     find("back").disabled = at <= 0;
     find("forth").disabled = at >= turns.length - 1;
-    find("where").textContent = turn ? `turn ${at + 1} of ${turns.length}` : "nothing was told yet";
+    find("where").textContent = turn ? `turn ${at + 1} of ${turns.length}` : "no observation yet";
     find("step").replaceChildren();
     if (!turn) return;
     const facts = make("dl", { class: "facts" }, fact("acted", turn.acted ? (turn.by === "hand" ? "by hand" : "the module") : "nobody yet"),
@@ -124,7 +124,7 @@
     await ask("POST", `/sessions/${name}/step`, { alternatives: LIKELY, ...(action ? { action } : {}) });
     await show(name);
   }
-  // After an action the page stays with the turn that was acted in: its answer is what one wants to see.
+  // After an action the page stays at this turn, to show its answer.
   async function stepAndStay(action) {
     const turn = shown.turns.length - 1;
     await step(action);

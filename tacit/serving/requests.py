@@ -28,11 +28,11 @@ not_found, conflict, gone = partial(RequestError, 404), partial(RequestError, 40
 invalid, too_many = partial(RequestError, 422), partial(RequestError, 429)
 Model = TypeVar("Model", bound=BaseModel)
 MAX_MISTAKES = 5  # mistakes in one error message
-SMALL_BODY = 4096  # bytes; it is parsed in a few milliseconds at most, whatever it says
+SMALL_BODY = 4096  # bytes; parsing it takes a few milliseconds at most, whatever it contains
 
 
 async def read_body(request: Request, model: type[Model], run: Callable[[Callable[[], Model]], Awaitable[Model]]) -> Model:
-    """Parse and validate a body; empty means `{}`. A large one is parsed by `run`, outside the event loop."""
+    """Parse and validate a body; an empty one means `{}`. A large body is parsed with `run`, outside the event loop."""
     body = await request.body() or b"{}"
     return _parse(body, model) if len(body) <= SMALL_BODY else await run(partial(_parse, body, model))
 
@@ -43,7 +43,7 @@ def _parse(body: bytes, model: type[Model]) -> Model:
     except ValidationError as error:
         found = []
         for one in error.errors(include_url=False, include_input=False)[:MAX_MISTAKES]:
-            # without the type names that pydantic adds when it tried a union
+            # drop the type names that pydantic adds to the path of a union
             where = ".".join(str(part) for part in one["loc"] if "[" not in str(part)) or "the body"
             found.append(f"{where}: {'Input should be an object' if one['type'] == 'model_type' else one['msg']}")
         mistakes = "; ".join(found)

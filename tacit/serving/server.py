@@ -37,8 +37,9 @@ def run_server(
     around: AbstractAsyncContextManager[Any] | None = None,
     hang_up: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
-    """Answer requests until stopped. `announce` gets the address when the server is ready; `around` is open meanwhile."""
-    # Malformed requests are answered but not logged, so that nobody can fill a disk or an unread pipe.
+    """Answer requests until stopped. `announce` gets the address when the server is ready. `around` is a context that is open
+    while the server runs."""
+    # Malformed requests are answered but not logged, so that clients cannot fill a disk or an unread pipe.
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False, proxy_headers=False,
         http=make_connection_class(settings), timeout_graceful_shutdown=settings.stop_s, timeout_keep_alive=30, backlog=2048,
@@ -46,7 +47,7 @@ def run_server(
 
     async def run(listener: socket.socket) -> None:
         def ready() -> None:
-            # torch alone has half a million objects. Looking through them for garbage would stop all threads for 0.3 to 1.4 s.
+            # torch alone has half a million objects; a garbage collection over them would stop all threads for 0.3 to 1.4 s.
             gc.collect()
             gc.freeze()
             limit_memory(STACK_BYTES * settings.sessions)
@@ -63,9 +64,9 @@ def run_server(
 
 
 ACCEPTED = 32
-"""Connections accepted per turn of the event loop. libuv accepts one per listening socket and turn: with one socket, the last
-of a burst of connections waits as many turns as the burst has connections, and so does a /health after it."""
-STACK_BYTES = 1 << 21  # of a thread; a session in a world of this server has one
+"""Connections accepted per turn of the event loop. libuv accepts one per listening socket and turn, so with one socket a burst
+of N connections, and a /health request after it, would wait N turns."""
+STACK_BYTES = 1 << 21  # stack of a thread; every session with a world on this server has a thread
 MIN_ROOM = 1 << 30
 
 
@@ -128,7 +129,7 @@ class _Server(uvicorn.Server):
         """Like uvicorn's, but a server that was stopped by a signal exits with status 0, and one that cannot stop exits."""
 
         def stop(sign: int, frame: Any) -> None:
-            if not self.should_exit:  # the watchdog's thread needs no other one to cooperate
+            if not self.should_exit:  # start the watchdog, which works even if every other thread hangs
                 faulthandler.dump_traceback_later(self._exit_s, exit=True, file=2)
             self.handle_exit(sign, frame)
 
@@ -176,9 +177,10 @@ operation while requests are handled; an operation of a small model takes 0.1 ms
 
 
 def find_tokens(file: Path | None, without: bool, host: str) -> tuple[Tokens, bool]:
-    """(client -> token, whether it was made here), from a file, the environment, or new. None with `without`: any local client.
+    """(client -> token, whether the token is new), from a file, the environment, or generated. With `without` the tokens are
+    None: any local client is served.
 
-    Each line of a file is a token, or the name of a client and its token. `#` begins a comment.
+    Each line of the file is a token, or the name of a client and its token. `#` begins a comment.
     """
     if without:
         if host not in LOOPBACK:
@@ -204,7 +206,7 @@ def find_tokens(file: Path | None, without: bool, host: str) -> tuple[Tokens, bo
             )
         tokens[client] = token
     if not tokens:
-        raise TacitError(f"{source} holds no token.")
+        raise TacitError(f"{source} contains no token.")
     return tokens, False
 
 

@@ -30,7 +30,7 @@ WORLD_S = 30.0  # timeout of a world's reset and step
 
 
 class HostedWorld:
-    """The world of one session. If it raises or hangs, only that session ends."""
+    """The world of one session. A world that raises or hangs ends only its session."""
 
     def __init__(self, world: Environment) -> None:
         self._pool = InProcessPool(world.make, WORLD_S)
@@ -53,7 +53,7 @@ class HostedWorld:
 
 
 def find_task(served: ServedModule, split: str, number: int, family: str) -> Task:
-    """Task `number` of a split, among the module's families or of the given one."""
+    """Task `number` of a split, counted over `family` or, without one, over all families of the module."""
     world = served.world
     if family and family not in served.module.families:
         raise not_found(f"module {served.name} is for {', '.join(served.module.families)}, not for family {family!r}.")
@@ -103,7 +103,7 @@ async def play_turn(session: Session, sessions: Sessions, action: str | None) ->
     return turn
 
 
-CLEANUP_S = 1.0  # how often idle sessions are looked for
+CLEANUP_S = 1.0  # seconds between searches for idle sessions
 
 
 class Service:
@@ -185,7 +185,7 @@ class Service:
             raise RequestError(422, f"the goal needs a family, one of {', '.join(served.module.families)}.")
         if number is not None and not self.settings.worlds:
             raise RequestError(403, "this server was started without worlds (--worlds); use your own.")
-        # From here on, what is replaced meanwhile stays until the session is over.
+        # From here on the module is in use: if it is replaced, its old version stays loaded until the session ends.
         with self.sessions.reserve(), self.catalog.use(served):
             task = Task(served.world.name, "", kind, "", 0, goal, data or {})
             if number is not None:
@@ -233,7 +233,7 @@ async def score_alternatives(session: Session, turn: Turn, most: int, service: S
             actions = [served.context.format.parse(completion.text).action for completion in completions]
         written = {}
         for action in dict.fromkeys(actions):
-            with suppress(TacitError):  # the module's format may not be able to express it
+            with suppress(TacitError):  # the module's format may not be able to express the action
                 tokens = encode_action(prompt, action, served.context.format, served.policy)
                 if len(tokens) + len(request.prompt) <= served.policy.context_limit:
                     written[action] = tokens

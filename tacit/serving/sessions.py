@@ -87,11 +87,11 @@ class Session:
 
     @property
     def unanswered(self) -> bool:
-        """whether the last action's result was not recorded yet"""
+        """whether the result of the last action is still to be recorded"""
         return self.episode.action is not None
 
     def touch(self) -> None:
-        """Sessions expire by a clock that nobody sets."""
+        """Record a request: `touched` for display, `active` on a monotonic clock for expiry."""
         self.touched, self.active = time.time(), time.monotonic()
 
     def close(self, outcome: str, note: str = "") -> None:
@@ -101,16 +101,16 @@ class Session:
 
     def to_json(self, turns: bool = False) -> dict[str, Any]:
         task, module = self.episode.task, self.served.module
-        told: dict[str, Any] = {
+        data: dict[str, Any] = {
             "session": self.name, "module": self.served.name, "digest": module.digest, "goal": task.goal, "family": task.family,
             "task": task.id, "seed": self.episode.seed, "temperature": self.episode.sampling.temperature,
             "open": self.open, "outcome": self.outcome, "note": self.note, "hosted": self.world is not None,
             "turn": len(self.turns), "began": self.began, "touched": self.touched,
         }  # fmt: skip
         if turns:
-            told["turns"] = [turn.to_json() for turn in self.turns]
-            told["final"] = self.final.text if self.final else ""
-        return told
+            data["turns"] = [turn.to_json() for turn in self.turns]
+            data["final"] = self.final.text if self.final else ""
+        return data
 
 
 Answer = TypeVar("Answer")
@@ -133,7 +133,7 @@ class Sessions:
 
     @contextmanager
     def reserve(self) -> Iterator[None]:
-        """A place for a session that is about to begin."""
+        """Reserve a place for a session that is about to begin; raises (429) if the server is full."""
         taken = len(self._open) + self._beginning
         if taken >= self._settings.sessions:
             raise too_many(f"{taken} sessions are open, which is the limit: end one, or try again later.")
@@ -144,7 +144,7 @@ class Sessions:
             self._beginning -= 1
 
     async def begin(self, client: str, served: ServedModule, task: Task, seed: int, temperature: float | None) -> Session:
-        """Call this with a place reserved."""
+        """Begin a session. Reserve a place for it first."""
         sampling = playing_sampling(served.module, served.context, temperature)
 
         def begin() -> tuple[Episode, int]:
@@ -165,7 +165,7 @@ class Sessions:
         return session
 
     def grow(self, session: Session, size: int) -> None:
-        """Count what is about to be kept. A session above its limit ends."""
+        """Count bytes that are about to be stored. Ends a session that exceeds its limit."""
         try:
             self._take(size, session.bytes)
         except RequestError as error:
@@ -175,7 +175,7 @@ class Sessions:
         session.bytes += size
 
     def _take(self, size: int, before: int) -> None:
-        """Count bytes of a session that has some already. A full server drops ended sessions, then refuses."""
+        """Count further bytes of a session. If the server is full, drop ended sessions; if that is not enough, refuse (429)."""
         if before + size > (limit := self._settings.session_bytes):
             raise RequestError(413, f"the session would take {before + size} bytes; the limit is {limit} (--session-bytes).")
         while self.bytes + size > self._settings.total_bytes and self._over:
@@ -232,7 +232,7 @@ class Sessions:
         if number is not None and number != following:
             raise conflict(f"turn {number} is out of order; the next turn is {following}.")
         if turn is not None and not turn.acted:
-            # Its answer was lost, for example to a timeout. The same observation retries.
+            # The client did not get the answer, for example because of a timeout. Sending the same observation again retries.
             if transition.observation != turn.observation:
                 raise conflict(f"turn {turn.number} has no action yet; send its observation again.")
             return await self.act(session, turn)
@@ -292,7 +292,7 @@ class Sessions:
         return turn
 
     async def _run_episode_code(self, session: Session, work: Callable[[], Answer]) -> Answer:
-        """Run a wording or tracker. Their exceptions become errors of this request."""
+        """Run code of a wording or tracker. Its exceptions become errors of this request."""
         name = session.served.name
         try:
             result = await session.served.run(work)

@@ -23,11 +23,11 @@ class ServingSettings:
     turns: int = 500
     """maximum number of turns per session"""
     connections: int = 2048
-    """maximum number of connections, at most the limit of open files less 96"""
+    """maximum number of connections; the limit of open files minus 96 also applies"""
     client_connections: int = 512
     """maximum number of connections from one address"""
     waiting: int = 512
-    """maximum number of requests waiting for the model; more get status 429"""
+    """maximum number of requests waiting for the model; further ones get status 429"""
     idle_s: float = 600.0
     """end a session after this many seconds without a request"""
     answer_s: float = 60.0
@@ -45,7 +45,7 @@ class ServingSettings:
     kept: int = 64
     """ended sessions to keep for inspection"""
     worlds: bool = True
-    """allow episodes in the modules' own worlds on this server; off on other hosts than this one"""
+    """allow episodes in the modules' own worlds on this server; off by default unless --host is local"""
 
     def __post_init__(self) -> None:
         for name in (

@@ -201,7 +201,7 @@ def test_loaded_policy_is_evaluated_with_its_current_weights(run, tmp_path, monk
         tacit.evaluate(policy, like=run, checkpoint="best")
     with pytest.raises(TacitError, match=r"is an instance; pass the class Always, which is created for each task"):
         tacit.evaluate(Always(None), SAME)
-    with pytest.raises(TacitError, match=r"made 'a' of a task, which cannot play: .* `act\(observation\)`"):
+    with pytest.raises(TacitError, match=r"returned 'a' for a task, which cannot play: .* `act\(observation\)`"):
         tacit.evaluate(lambda task: "a", SAME, tasks=2)
     with pytest.raises(TacitError, match="acted with 3; an action is text"):
         tacit.evaluate(Always, SAME, tasks=2)
@@ -271,7 +271,7 @@ def test_methods_as_objects(tmp_path):
 def test_several_worlds_as_objects(tmp_path):
     run = small(tmp_path / "run", [(SAME, 0.5), (NEXT, 0.5)], iterations=1)
     assert list(run.worlds.values()) == [SAME, NEXT]
-    with pytest.raises(TacitError, match="is one of 'same' and one of 'next'"):
+    with pytest.raises(TacitError, match="is a task of 'same' and of 'next'"):
         run.trajectories()
     assert len(run.turns(rows=True)) == 4
 
@@ -296,7 +296,7 @@ def test_names_resolve_to_the_same_objects(tmp_path):
         name_method(Path)
     with pytest.raises(TacitError, match="<class 'int'> is not a valid method"):
         name_method(3)
-    with pytest.raises(TacitError, match=r"is what plays one episode; what is trained in is an Environment with make=Say"):
+    with pytest.raises(TacitError, match=r"is the simulator of one episode; pass an Environment with make=Say"):
         name_worlds(Say)
 
 

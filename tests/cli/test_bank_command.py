@@ -62,10 +62,10 @@ def test_search_returns_nearest_entries_and_does_not_change_counts(run, capsys):
 def test_explain_shows_origin_and_outcomes(run, capsys):
     text = told(capsys, "explain", run, 1)
     assert "a success in alfworld heat task/0, episode seed 40, iteration 1" in text
-    assert "2 episodes: 2 won, 0 lost" in text and "task/9" in text and "living" in text
+    assert "2 episodes: 2 won, 0 lost" in text and "task/9" in text and "live" in text
     text = told(capsys, "explain", run, 4)
-    assert "took the place of 3 (updated): the blue door is locked" in text and "a failure" in text
-    assert "retired: updated; 4 took its place" in told(capsys, "explain", run, 3)
+    assert "replaced 3 (updated): the blue door is locked" in text and "a failure" in text
+    assert "retired: updated; replaced by 4" in told(capsys, "explain", run, 3)
     assert json.loads(told(capsys, "explain", run, 3, "--json"))["replaced_by"] == [4]
     assert "no entry 99" in refused(capsys, "explain", run, 99)
 

@@ -265,7 +265,7 @@ def test_panel_of_another_world_is_refused(run, capsys, tmp_path):
     file = tmp_path / "p.jsonl"
     file.write_text('{"name": "p", "version": "1"}\n{"id": "x", "world": "cooking", "goal": ""}\n')
     assert main(["eval", str(run), "--panel", str(file)]) == 2
-    assert "is of world 'cooking', and cannot be played in 'countdown'" in capsys.readouterr().err
+    assert "is for world 'cooking' and cannot be played in 'countdown'" in capsys.readouterr().err
 
 
 def test_eval_warns_when_tasks_differ_from_published_panel(run, capsys, monkeypatch):
@@ -282,7 +282,7 @@ def test_episodes_of_another_version_are_not_reused(run, capsys, tmp_path, monke
     measure(capsys, run, "--out", tmp_path)
     monkeypatch.setattr("tacit.config.measuring.code_version", lambda: "0.2.0")
     assert main(["eval", str(run), "--out", str(tmp_path)]) == 0
-    assert "note: earlier episodes were played by tacit 0.1.0+tests, and this is 0.2.0" in capsys.readouterr().out
+    assert "note: earlier episodes were played by tacit 0.1.0+tests, this is 0.2.0" in capsys.readouterr().out
 
 
 def solving(body: dict) -> tuple[int, dict]:

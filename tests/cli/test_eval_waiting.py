@@ -73,7 +73,7 @@ def test_unusable_answers_are_counted_and_their_episodes_replayed(capsys, tmp_pa
         out = capsys.readouterr().out
         assert json.loads(out.splitlines()[-1])["unusable"] == 1
         assert "1 answer, each a turn that does not parse. The first: the answer is not JSON" in out
-        assert "not kept, since they broke off: 1 episode;" in out
+        assert "not saved, because they broke off: 1 episode;" in out
         assert evaluate(server, tmp_path, "--concurrency", "1") == 0
     out = capsys.readouterr().out
     assert json.loads(out.splitlines()[-1])["unusable"] == 0 and "played before: 3 episodes" in out
@@ -84,7 +84,7 @@ def test_actions_without_thought_are_not_reported_as_unparsed(capsys, tmp_path):
         assert evaluate(server, tmp_path) == 0
     out = capsys.readouterr().out
     (actions,) = [line for line in out.splitlines() if line.startswith("  actions ")]
-    assert re.search(r"100\.0% not in the full format \([1-9][0-9.]*% ran all the same\)", actions)
+    assert re.search(r"100\.0% not in the full format \([1-9][0-9.]*% still ran\)", actions)
     assert "parse" not in actions and "no completion has the full format; this is one" in out
 
 

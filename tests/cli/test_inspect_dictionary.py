@@ -121,7 +121,7 @@ def test_inspect_dictionary_prints_all_sections(runs, capsys):
     assert f"{len(state['buffer'])} successes" in out
     for phrase in state["phrases"]:
         assert " → ".join(phrase) in out
-    assert "below the" in out and "it takes skill by skill" in out and "(Proposition 4" in out
+    assert "below the" in out and "bits of single skills" in out and "(Proposition 4" in out
     for title in ("Merged phrases", "Description length (Eq. 3) and bound (Theorem 3)", "Episodes of rl-000002", "Behavior"):
         assert title in out
     assert "won  countdown/train/" in out and "successes without a reset" in out and "operations: " in out
@@ -192,7 +192,7 @@ def test_dictionary_without_checkpoints_is_extracted_from_episodes(runs, capsys,
     [
         (["nowhere"], "nowhere is not a run directory"),
         (["RUN", "--iteration", "9"], "iteration 9 is not recorded"),
-        (["RUN", "--checkpoint", "sft"], "it comes with practice"),
+        (["RUN", "--checkpoint", "sft"], "RL training extracts it"),
         (["RUN", "--checkpoint", "rl-9"], "no checkpoint 'rl-9'"),
         (["RUN", "--top", "0"], "--top must be at least 1"),
         (["PLAIN", "--checkpoint", "best"], "saves no dictionary"),

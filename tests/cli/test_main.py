@@ -85,7 +85,7 @@ def test_top_level_help_names_the_commands(capsys):
     ("argv", "message"),
     [
         (["trian"], "error: unknown command 'trian'. Did you mean 'train'?"),
-        (["train"], "error: no world was named."),
+        (["train"], "error: no world."),
         (["train", "--world", "countdwon"], "error: unknown world 'countdwon'. Did you mean 'countdown'?"),
         (["train", "--method", "dappo"], "error: unknown method 'dappo'. Did you mean 'dapo'?"),
         (["train", "--world", "countdown", "--lam", "1"], "error: unknown flag --lam. It belongs to ppo: add --method ppo."),

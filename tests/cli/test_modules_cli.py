@@ -144,7 +144,7 @@ def test_modules_list(trained, capsys) -> None:
     assert f"panel alfworld/seen/4[pick,pick2] (hash {module.scores['rl']['panel_hash']})" in shown
     assert main(["modules", "list", str(out / "heat"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["heat"] == read_module(out / "heat").to_json()
-    assert main(["modules", "no/where"]) == 2 and "there is no directory no/where" in capsys.readouterr().err
+    assert main(["modules", "no/where"]) == 2 and "the directory no/where does not exist" in capsys.readouterr().err
     assert main(["modules", "tarin"]) == 2
     assert "unknown command 'tarin' of `tacit modules`. Did you mean 'train'?" in capsys.readouterr().err
 

@@ -184,10 +184,10 @@ def test_module_trained_from_logs_without_a_world(logs, tmp_path, capsys, monkey
         *TINY,
     ]
     assert main([*command, "--iterations", "3"]) == 2
-    assert "without practice (--iterations 0, --sft.rounds 0)" in capsys.readouterr().err and not out.exists()
+    assert "--sft.from FILE, --iterations 0 and --sft.rounds 0" in capsys.readouterr().err and not out.exists()
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "nothing is measured" in said and "without RL or play" in said and "turns kept back" in said
+    assert "nothing is measured" in said and "without RL" in said and "held-out turns" in said
     module = read_module(out / "pick")
     assert module.families == ("pick",) and not module.scores and str(module.tracker).startswith("mugs_tracker-")
     assert (module.from_logs["practised"], module.from_logs["episodes"]) == (False, 11)
@@ -295,9 +295,9 @@ def test_drafted_tracker_adds_a_state_block_form_to_a_world(logs, tmp_path, caps
     [
         (["--from", "nowhere.jsonl"], "the file does not exist"),
         (["--from", "EMPTY"], "the directory has no logs"),
-        (["--from", "LOST"], "there is no won episode to imitate"),
-        (["--from", "LOST", "--sft.from", "x"], "both name logs to imitate; use one of them"),
-        (["--from", "LOST", "--families", "heat"], "there is no won episode to imitate"),
+        (["--from", "LOST"], "no won episode to imitate"),
+        (["--from", "LOST", "--sft.from", "x"], "both name logs to imitate; remove one of them"),
+        (["--from", "LOST", "--families", "heat"], "no won episode to imitate"),
     ],
 )
 def test_unusable_logs_are_refused_before_writing(tmp_path, capsys, flags, message) -> None:

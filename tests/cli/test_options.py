@@ -8,6 +8,9 @@ from typing import ClassVar, Literal
 
 import pytest
 
+from tacit.cli.eval import make_parser as eval_parser
+from tacit.cli.main import main
+from tacit.cli.play import make_parser as play_parser
 from tacit.cli.train import make_parser
 from tacit.config.flags import Option, Parser, field_docs, options_of
 from tacit.config.values import build, from_data, from_text, to_data
@@ -201,3 +204,15 @@ def test_whole_number_is_accepted_as_float_in_a_file():
 def test_optional_text_reads_none_as_none():
     assert from_text(str | None, "some", "x") == "some"
     assert from_text(str | None, "None", "x") is None
+
+
+@pytest.mark.parametrize("command", ["eval", "play"])
+def test_help_of_evaluation_hides_settings_of_training_but_accepts_them(command, capsys):
+    assert main([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--history" in shown and "--engine.device" in shown
+    for flag in ("--clip-low", "--kl", "--success-reward", "--engine.betas"):
+        assert flag not in shown, flag
+    target = ["run"] if command == "eval" else ["--policy", "run"]
+    parser = {"eval": eval_parser, "play": play_parser}[command]("grpo")
+    assert parser.parse([*target, "--kl", "0.5"])[1] == {("method", "kl"): 0.5}

@@ -35,7 +35,7 @@ def test_ambiguous_world_must_be_named(run, command, tmp_path, capsys):
     assert "was trained in several worlds (alfworld,countdown); choose one with --world." in capsys.readouterr().err
     if not command.startswith("eval"):  # a policy may be evaluated in a new world
         assert main([*words, "--world", "cooking"]) == 2
-        assert "this run was in alfworld,countdown, not in 'cooking'" in capsys.readouterr().err
+        assert "this run was trained in alfworld,countdown, not in 'cooking'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("world", ["alfworld", "countdown"])
@@ -67,7 +67,7 @@ def test_eval_repeats_the_final_result_of_each_world(run, world, tmp_path, capsy
     assert found["equals_run"] is True and found["run_success"] == final["worlds"][world]["success"]
     show_summary(Console(), read_summary(run), run)
     said = " ".join(capsys.readouterr().out.split())
-    assert f"tacit eval {run} --world alfworld repeats the last number of one world; the others are countdown" in said
+    assert f"tacit eval {run} --world alfworld repeats the last evaluation in one world; the others are countdown" in said
     assert f"tacit play --policy {run} --world alfworld" in said
 
 

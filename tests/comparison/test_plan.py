@@ -114,7 +114,7 @@ REFUSED = {
     "own panel": ("[methods.grpo]", "[methods.grpo]\nevaluation.tasks = 3", "which all methods of a world share"),
     "own seed": ("[common]", "[common]\nseed = 3", "which the comparison sets for every run"),
     "bad value": ("group_size = 4", "group_size = 1", "group_size = 1"),
-    "start as a method": ("[methods.grpo]", "[methods.start]", "cannot be called 'start'"),
+    "start as a method": ("[methods.grpo]", "[methods.start]", "cannot be named 'start'"),
     "bad name": ("[methods.grpo]", "[methods.\"a/b\"]", "becomes a directory"),
     "start with adapters": (".start.sft]", ".start.engine]\nlora_rank = 4\n[worlds.same.start.sft]", "LoRA"),
     "start without lessons": ("steps = 50\nbatch", "steps = 0\nbatch", "same/start: sft.steps and iterations are both 0"),
@@ -136,7 +136,7 @@ def test_impossible_comparison_is_refused_with_the_reason(case):
 @pytest.mark.parametrize("kind", ["worlds", "methods"])
 def test_file_without_methods_or_worlds_is_refused(kind):
     document = {key: value for key, value in tomllib.loads(SMALL).items() if key != kind}
-    with pytest.raises(TacitError, match=f"names no {kind}"):
+    with pytest.raises(TacitError, match=f"has no {kind}"):
         make_plan(document)
 
 

@@ -45,6 +45,15 @@ def test_run_in_a_custom_world_works_from_another_directory(away, monkeypatch, c
     assert json.loads((Path(run) / "summary.json").read_text())["iterations"] == 2
 
 
+def test_resuming_a_finished_run_prints_the_trust_flag_without_importing_its_world(away, capsys):
+    assert main([*TRAIN, "--out", "run"]) == 0
+    sys.modules.pop("letters_here")
+    capsys.readouterr()
+    assert main(["train", "--resume", "run"]) == 0
+    assert "Next: tacit eval run --trust-code " in capsys.readouterr().out
+    assert "letters_here" not in sys.modules
+
+
 def test_file_paths_become_absolute_and_names_stay(away):
     home = away / "home"
     for name in ("panel.json", "shown.jsonl"):

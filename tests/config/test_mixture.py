@@ -119,7 +119,7 @@ def test_per_world_settings_apply_to_that_world_only():
 @pytest.mark.parametrize(
     ("worlds", "reason"),
     [
-        ({"cooking": {}}, "about a world the run is not in"),
+        ({"cooking": {}}, "a world that the run does not use"),
         ({"countdown": {"speed": 3}}, "unknown key `speed`"),
         ({"countdown": {"method": {"clip_high": 0.3}}}, "share one update"),
         ({"countdown": {"split": "seen"}}, "unknown split 'seen' of world 'countdown'"),

@@ -267,5 +267,5 @@ def test_geometry_is_parsed():
         -1, "mean", 0.0675
     )
     for text in ("-2", "x:last", "-2:sum", "-2:last:wide"):
-        with pytest.raises(TacitError, match="is no geometry"):
+        with pytest.raises(TacitError, match="must be LAYER:POOLING"):
             Geometry.parse(text)

@@ -87,7 +87,7 @@ def test_hash_covers_seed_data_and_order_but_not_the_name():
 def test_unknown_split_or_empty_panel_is_refused():
     with pytest.raises(TacitError, match="Did you mean 'test'"):
         Panel.of(WORLD, "tset", 3)
-    with pytest.raises(TacitError, match="has no tasks here"):
+    with pytest.raises(TacitError, match="has no tasks on this machine"):
         Panel.of(WORLD, "test", 0)
 
 

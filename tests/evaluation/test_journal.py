@@ -90,7 +90,7 @@ def test_finished_episodes_are_reused_and_repeats_extend_them(tmp_path):
     journal = Journal(tmp_path, MEASURED)
     again, policy = play(journal, repeats=1)
     assert policy.asked == [] and table(again) == table(first)
-    assert journal.notes == [f"played before: 10 episodes, in {journal.path} (--fresh plays anew)"]
+    assert journal.notes == [f"already played: 10 episodes, in {journal.path} (--fresh plays them again)"]
     more, policy = play(Journal(tmp_path, MEASURED), repeats=2)
     assert table(more) == table(play()[0]) and sum(len(a) for a in policy.asked) < sum(len(a) for a in play()[1].asked)
     fewer, policy = play(Journal(tmp_path, MEASURED), repeats=1)
@@ -127,7 +127,7 @@ def test_episodes_of_another_version_are_moved_aside_with_a_note(tmp_path):
     assert policy.asked and len(played) == 20
     (note,) = journal.notes
     aside = journal.path.with_suffix(".0.1.0+abc.jsonl")
-    assert "played by tacit 0.1.0+abc, and this is 0.2.0+def" in note and str(aside) in note
+    assert "played by tacit 0.1.0+abc, this is 0.2.0+def" in note and str(aside) in note
     assert len(aside.read_text().splitlines()) == 21, "nothing is lost"
     assert json.loads(journal.path.read_text().splitlines()[0])["code"] == "0.2.0+def"
 
@@ -138,7 +138,7 @@ def test_unreadable_journal_is_moved_aside(tmp_path, head):
     journal.path.write_text(head)
     played, _ = play(journal)
     (note,) = journal.notes
-    assert len(played) == 20 and ("put aside as" in note or "in format 99, not 1" in note)
+    assert len(played) == 20 and ("was moved to" in note or "in format 99, not 1" in note)
     assert any(path.read_text() == head for path in tmp_path.iterdir())
 
 
@@ -208,7 +208,7 @@ def test_episode_with_unusable_answer_is_counted_but_not_saved(tmp_path):
     played, _ = play(journal, Failing(stumble_through_countdown))
     lost = [t for t in played if t.unusable]
     assert len(lost) == 2 and score_panel(PANEL, played, RULES).to_json()["unusable"] == sum(len(t) for t in lost)
-    assert journal.notes == ["not kept, since they broke off: 2 episodes; the same command plays them again"]
+    assert journal.notes == ["not saved, because they broke off: 2 episodes; the same command plays them again"]
     repaired, policy = play(Journal(tmp_path, MEASURED))
     assert answers(policy) == sum(len(t) for t in repaired if t.task == PANEL.tasks[1])
     assert table(repaired) == table(play()[0])

@@ -110,7 +110,7 @@ SHORT = [*NOTES[:-1], *("--max-tokens", "8", "--tasks")]
 
 def test_notes_gate_needs_two_tasks(capsys):
     assert main([*NOTES, "1"]) != 0
-    assert "a placebo is another task's note, so at least 2 are needed (--tasks)" in capsys.readouterr().err
+    assert "a placebo is another task's note, so use --tasks 2 or more" in capsys.readouterr().err
     assert main([*NOTES, "0"]) != 0
     assert "--tasks 0 must be at least 1" in capsys.readouterr().err
 

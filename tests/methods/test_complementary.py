@@ -84,7 +84,7 @@ def test_half_of_each_group_is_guided_once_bank_is_filled():
 
 def test_odd_group_size_is_refused():
     method, _ = make()
-    with pytest.raises(TacitError, match="cannot be halved"):
+    with pytest.raises(TacitError, match="cannot be split into halves"):
         method.conditions.assign(WORLD.tasks("train", 1, 0)[0], 5, 0)
 
 

@@ -34,7 +34,7 @@ def trained(server, out, **settings):
 
 def test_training_an_endpoint_extractor_is_refused_before_loading(tmp_path):
     with serving(writing) as server:
-        with pytest.raises(TacitError, match=r"\[policies.extractor\]: engine 'chat' cannot learn.*--extraction static"):
+        with pytest.raises(TacitError, match=r"\[policies.extractor\]: engine 'chat' cannot train.*--extraction static"):
             trained(server, tmp_path / "run")
         assert not server.asked and not (tmp_path / "run").exists()
 

@@ -66,7 +66,7 @@ def test_modules_are_found_alone_or_in_a_directory(modules: Path, tmp_path: Path
     assert has_modules(modules) and has_modules(modules / "heat") and not has_modules(tmp_path)
     with pytest.raises(TacitError, match="contains no module"):
         find_modules(tmp_path)
-    with pytest.raises(TacitError, match="there is no directory"):
+    with pytest.raises(TacitError, match="does not exist"):
         find_modules(tmp_path / "nowhere")
     shutil.copytree(modules / "heat", tmp_path / ".heat.1.tmp")
     shutil.copytree(modules / "heat", tmp_path / "heat")

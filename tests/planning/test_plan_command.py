@@ -59,7 +59,7 @@ def test_recorded_run_is_measured(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--model", "8B"], "no workload was named"),
+        (["--model", "8B"], "no workload: give"),
         (["--model", "8B", *TOLD, "--gpus", "0"], "gpus = 0 must be at least 1"),
         (["--model", "8B", *TOLD, "--gpu", "h1000"], "unknown GPU 'h1000'. Did you mean 'h100'?"),
         (["--model", "8B", *TOLD, "--network", "0"], "network = 0.0 must be above 0"),
@@ -152,7 +152,7 @@ def test_hub_id_is_read_from_cache_or_rejected(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
     assert main(["plan", "--model", "a/c", *TOLD]) == 2
     error = capsys.readouterr().err
-    assert "does not answer" in error and "name its size: 135M" in error and error.count("\n") == 1
+    assert "does not answer" in error and "give its size: 135M" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def test_existing_file_wins_over_a_recipe_of_the_same_name(tmp_path):
     [
         (["train", "--config", "quikstart"], "unknown recipe 'quikstart'. Did you mean 'quickstart'? Known: "),
         (["train", "--config", "mine.toml"], "the settings file mine.toml does not exist"),
-        (["train", "--config", "radius"], "comparisons/radius is a comparison: it is run with `tacit compare radius --jobs 2`"),
-        (["compare", "quickstart"], "quickstart is a run: it is run with `tacit train --config quickstart`"),
+        (["train", "--config", "radius"], "comparisons/radius is a comparison; run it with `tacit compare radius --jobs 2`"),
+        (["compare", "quickstart"], "quickstart is a run; run it with `tacit train --config quickstart`"),
         (["compare", "published/bipace-tabel4"], "Did you mean 'published/bipace-table4'?"),
         (["modules", "train", "--config", "household-module", "--out", "x"], "Did you mean 'household-modules'?"),
         (["list", "recipes", "quik"], "unknown recipe 'quik'"),

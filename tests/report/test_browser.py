@@ -103,7 +103,7 @@ def test_filters_select_episodes(browser, pages):
     told = browser.evaluate(shown)
     assert told and all(". lost," in name for name in told)
     browser.evaluate(f"({choose})(2, 'training, iteration 10')")
-    assert browser.evaluate(shown) == [] and browser.evaluate(WHERE) == "No episode here is like that."
+    assert browser.evaluate(shown) == [] and browser.evaluate(WHERE) == "No episode matches the filters."
     browser.evaluate(f"({choose})(1, '')")
     assert browser.evaluate(WHERE).startswith("step 1 of") and browser.complaints == []
 

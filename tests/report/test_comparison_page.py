@@ -41,8 +41,8 @@ def test_missing_and_failed_runs_are_reported(place):
     page = Page(render_comparison(place))
     assert "letters / reuserl / seed 1 failed: tacit: the loss is not a number at iteration 21." in page.text
     assert (
-        "letters / reuserl / seed 2 was never begun." in page.text
-        and "letters / bipace / seed 2 stopped half way." in page.text
+        "letters / reuserl / seed 2 has not started." in page.text
+        and "letters / bipace / seed 2 was interrupted." in page.text
     )
     assert "Budgets differ between the methods." in page.text and "15 / 18" in page.text and "not complete" in page.text
 
@@ -61,7 +61,7 @@ def test_method_without_finished_runs_is_drawn_from_unfinished_ones(place):
     cells = [c for c in found["cells"] if c["status"] == "unfinished"]
     rewrite(place, cells=cells, table=[])
     page = Page(render_comparison(place))
-    assert "There is no table" in page.text and "unfinished runs count where nothing is finished" in page.text
+    assert "There is no table" in page.text and "unfinished runs for methods without a finished one" in page.text
     assert any("Success on the panel, letters" in (svg["aria-label"] or "") for svg in page.all("svg"))
 
 
@@ -117,8 +117,8 @@ def test_other_format_and_broken_cells_are_reported(place):
         starts={"countdown": {"status": "failed", "error": "no"}},
     )
     text = Page(render_comparison(place)).text
-    assert "is of format 7, this version reads 1" in text and "2 of 20 cells cannot be read" in text
-    assert "The run that every cell of countdown starts from is failed: no." in text and "73.3%" in text
+    assert "has format 7, this version reads 1" in text and "2 of 20 cells cannot be read" in text
+    assert "The shared start of countdown is failed: no." in text and "73.3%" in text
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"cells": 3}'])
@@ -162,5 +162,5 @@ def test_many_missing_runs_are_listed_in_one_sentence(place):
             cell["status"] = "missing"
     rewrite(place, cells=cells)
     text = Page(render_comparison(place)).text
-    assert "Of letters, 6 runs were never begun: bipace (seed 0, 1, 2); reuserl (seed 0, 1, 2)." in text
-    assert "was never begun" not in text
+    assert "letters: 6 runs have not started: bipace (seed 0, 1, 2); reuserl (seed 0, 1, 2)." in text
+    assert "has not started" not in text

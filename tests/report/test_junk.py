@@ -61,6 +61,6 @@ def test_comparison_page_renders_from_damaged_files(tmp_path, seed):
     try:
         html = render_comparison(place)
     except TacitError as error:
-        assert "no comparison" in str(error)
+        assert "not a comparison" in str(error)
         return
     Page(html)

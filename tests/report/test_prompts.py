@@ -83,7 +83,7 @@ def test_combined_methods_are_quoted_as_named():
 def test_unknown_settings_are_reported():
     assert "unknown method" in find_defaults({"world": "countdown", "method": {"name": "gone"}})[1][0]
     assert find_defaults({"world": "nowhere.at:ALL", "method": {"name": "grpo"}, "model": "tiny"})[0] is not None
-    assert "These settings are not this version's" in find_defaults(None)[1][0]
+    assert "This version cannot read these settings" in find_defaults(None)[1][0]
 
 
 def test_report_help(capsys):

@@ -229,7 +229,7 @@ def test_damaged_files_are_reported_and_the_rest_is_shown(tmp_path):
     (run / "versions.json").write_text("{half")
     (run / "metrics.jsonl").write_text('{"stage": "rl"\nnonsense\n[]\n' + (run / "metrics.jsonl").read_text())
     page = Page(render_run(run))
-    assert "eval-rl-000010.jsonl.gz is damaged" in page.text and "what comes before the damage is shown" in page.text
+    assert "eval-rl-000010.jsonl.gz is damaged" in page.text and "the part before the damage is shown" in page.text
     assert "versions.json cannot be read" in page.text and "3 of 13 lines of metrics.jsonl cannot be read" in page.text
     assert len(page.blocks["episodes"]["episodes"]) == 24 and "57.5%" in page.text
     broken.write_bytes(b"not gzip at all")
@@ -276,7 +276,7 @@ def test_report_command_writes_the_run_page(tmp_path, capsys):
     assert main(["report", str(run)]) == 0
     assert str(run / "report.html") in capsys.readouterr().out
     text = Page((run / "report.html").read_text()).text
-    assert "These settings are not this version's (unknown method 'mine'" in text and "57.5%" in text
+    assert "This version cannot read these settings (unknown method 'mine'" in text and "57.5%" in text
     assert main(["report", str(run), "--out", str(tmp_path / "elsewhere.html"), "--trajectories", "2"]) == 0
     assert len(Page((tmp_path / "elsewhere.html").read_text()).blocks["episodes"]["episodes"]) == 2
 
@@ -284,13 +284,13 @@ def test_report_command_writes_the_run_page(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["nowhere"], "there is no directory nowhere"),
+        (["nowhere"], "nowhere does not exist"),
         (["EMPTY"], "is neither a run nor a comparison: it has no settings.json and no comparison.json. `tacit train`"),
         (["ABOVE"], "It contains runs: above/runs/run; name one of them."),
         (["RUNS"], "It contains runs: above/runs/run; name one of them."),
         (["FILE"], "a.txt is a file; name a run"),
-        (["RUN", "--trajectories", "-1"], "--trajectories must not be negative"),
-        (["RUN", "--out", "nowhere/at/all.html"], "there is no directory nowhere/at"),
+        (["RUN", "--trajectories", "-1"], "--trajectories -1 must not be negative"),
+        (["RUN", "--out", "nowhere/at/all.html"], "the directory nowhere/at does not exist"),
     ],
 )
 def test_report_refuses_bad_arguments(tmp_path, monkeypatch, capsys, words, reason):

@@ -91,5 +91,5 @@ def test_lost_server_is_reported(browser, tmp_path):
     with watching(write_run(tmp_path / "run", finished=False)) as server:
         browser.open(f"{server.address}/runs/0")
         address = server.address
-    browser.until("document.querySelector('.following').textContent.includes('nobody answers any more')")
+    browser.until("document.querySelector('.following').textContent.includes('the server does not answer')")
     assert all("fetched" in said or "ERR_CONNECTION_REFUSED" in said for said in browser.complaints_beyond(address))

@@ -409,7 +409,7 @@ def test_nonlocal_host_disables_worlds_and_warns_about_plain_http(shared: Served
         ("ada bob 5f2c1b7e9a3d4c68", "needs a client and its token"),
         ("ada 5f2c1b7e9a3d4c68\nada 0d9e8f7a6b5c4132", "different from the others"),
         ("ada 5f2c1b7e9a3d4c68\nben 5f2c1b7e9a3d4c68", "different from the others"),
-        ("# nothing\n", "holds no token"),
+        ("# nothing\n", "contains no token"),
     ],
 )
 def test_weak_or_malformed_tokens_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:

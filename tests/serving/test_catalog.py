@@ -102,7 +102,7 @@ def test_server_that_cannot_start_reports_why_and_exits(modules: Path, shelf: Pa
     assert main(["serve", str(shelf), "--port", "0"]) == 2
     assert "adapter_config.json is damaged" in capsys.readouterr().err
     assert main(["serve", str(shelf.parent / "nowhere"), "--port", "0"]) == 2
-    assert "there is no directory" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
     assert main(["serve", str(modules), "--host", "0.0.0.0", "--no-token"]) == 2
     assert "--no-token needs a local host" in capsys.readouterr().err
     assert main(["serve", str(modules), "--fallback", "cook", "--port", "0"]) == 2

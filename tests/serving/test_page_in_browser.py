@@ -81,11 +81,11 @@ def test_page_reconnects_after_a_server_restart(browser, modules) -> None:
         browser.click("#begin button")
         browser.until(f"{text('where')} === 'turn 1 of 1'")
         first.process.kill()
-        browser.until(f"{text('said')} === 'The server does not answer. It is asked again until it does.'")
+        browser.until(f"{text('said')} === 'The server does not answer. This page keeps trying.'")
         browser.click("#one")
-        browser.until(f"{text('said')} === 'The server does not answer. It is asked again until it does.'")
+        browser.until(f"{text('said')} === 'The server does not answer. This page keeps trying.'")
         with served(modules, port=first.port):
-            browser.until(f"{text('said')} === '' && {text('outcome')}.startsWith('lost · the server was started again')")
+            browser.until(f"{text('said')} === '' && {text('outcome')}.startsWith('lost · the server was restarted')")
             assert browser.evaluate("document.getElementById('hands').hidden"), "nothing can be done in it any more"
             browser.click("#begin button")
             browser.until(f"{text('where')} === 'turn 1 of 1' && {text('outcome')}.startsWith('open')")

@@ -302,7 +302,7 @@ def test_prepare_command_writes_tasks_and_rejects_bad_arguments(tmp_path, capsys
     out = str(tmp_path / "out")
     assert main(["prepare", "code", out, "--tasks", "3", "--processes", "2", "--archives", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "tasks: 3 (" in printed and f"--world code+folder={out}" in printed
+    assert "tasks: 3 (" in printed and f"ready: tacit train --world code+folder={out}" in printed
     for words, reason in (
         (["--packages", "nope"], "nope"),
         (["--tasks", "0"], "--tasks"),
@@ -311,3 +311,13 @@ def test_prepare_command_writes_tasks_and_rejects_bad_arguments(tmp_path, capsys
     ):
         assert main(["prepare", "code", str(tmp_path / "new"), *words]) != 0
         assert reason in capsys.readouterr().err
+
+
+def test_prepare_command_without_training_tasks_does_not_suggest_training(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(prepare, "SOURCES", (pack(tmp_path, "mini", FILES),))
+    monkeypatch.setattr(prepare, "HELD_PACKAGES", ("mini",))
+    out = str(tmp_path / "out")
+    assert main(["prepare", "code", out, "--tasks", "2", "--processes", "2", "--archives", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "tasks: 2 (other_packages 2)" in printed and "no task is in split train" in printed
+    assert "tacit train" not in printed

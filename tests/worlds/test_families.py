@@ -79,7 +79,7 @@ def test_unknown_terse_wording_error_explains_its_use() -> None:
 def test_family_without_tasks_returns_empty_list() -> None:
     world = of_letters("ab", endless=True)
     assert world.tasks_of("test", 2, 0, ["c"]) == []
-    with pytest.raises(TacitError, match="has no tasks of c here"):
+    with pytest.raises(TacitError, match="has no tasks of c on this machine"):
         Panel.of(world, "test", 2, ["c"])
 
 

@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
     parser.flag("--all", False, "also show clusters of one step, which get no step-level credit")
     parser.flag("--json", False, "print the group as one JSON object")
     arguments, _ = parser.parse(argv)
-    settings = read_settings(arguments.run)["method"]  # says so where this is no run
+    settings = read_settings(arguments.run)["method"]  # raises if this is not a run directory
     path = find_recording(arguments.run, arguments.iteration)
     groups = read_groups(path)
     task = choose_group(groups, arguments.group, path)
@@ -55,7 +55,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     console, clusters, sizes = make_console(), list_clusters(steps, cluster_N), partition_metrics([cluster_N])
     members = {s.member: s.won for s in steps}
-    made = {"recorded": f"as {method} made them", "identity": "of equal observations", "ngram": "of n-grams alike"}[by]
+    made = {"recorded": f"recorded by {method}", "identity": "of equal observations", "ngram": "of similar n-grams"}[by]
     branches = [s.branch for s in steps]
     shares = [f"{name} {percent(branches.count(name) / len(branches))}" for name in ("PACE", "leave one out", "zero")]
     alone = f"{percent(sizes['parts_singleton'])} of the clusters, {percent(sizes['parts_singleton_steps'])} of the steps"
@@ -66,7 +66,7 @@ def run(argv: Sequence[str]) -> int:
         ("alone", alone),
         ("largest", f"{percent(sizes['parts_largest'])} of the steps"),
         ("branches", ", ".join(shares)),
-        ("credit", f"as {method} gave it: {'of the step, and in all' if 'step_credit' in steps[0].record else 'in all'}"),
+        ("credit", f"recorded by {method}: {'step-level, then total' if 'step_credit' in steps[0].record else 'total'}"),
         ("R, Q̂, V̂", "the step's return; the mean return of its action in the cluster, and of the cluster"),
     ])  # fmt: skip
     for number, cluster in enumerate(clusters):
@@ -75,12 +75,12 @@ def run(argv: Sequence[str]) -> int:
             _show_cluster(console, number, cluster)
     single = sum(len(cluster) == 1 for cluster in clusters)
     if single and not arguments.all:
-        say(console, f"\nSteps that stand alone and get no step-level credit: {single}; --all shows them.")
+        say(console, f"\nClusters of one step, which get no step-level credit: {single}; --all shows them.")
     return 0
 
 
 def _show_cluster(console: Any, number: int, cluster: Sequence[ClusterStep]) -> None:
-    """The numbered observations, then each member's action."""
+    """Print the numbered observations, then each member's action."""
     texts = {text: n for n, text in enumerate(dict.fromkeys(s.record["saw"] for s in cluster), 1)}
     actions = len({s.record["action"] for s in cluster})
     counts = (pluralize(len(cluster), "step"), pluralize(len(texts), "observation"), pluralize(actions, "action"))

@@ -49,14 +49,14 @@ def run(argv: Sequence[str]) -> int:
         say(console, f"{target.label}: iteration {setup.iteration}, {pluralize(len(groups), 'group')} of {setup.group_size}")
         geometries = chosen or geometries_of(target)
         credited, radii, left_out = credited_groups(target, groups, geometries, arguments.discount, methods)
-        for number, (group, known) in enumerate(zip(groups, credited, strict=True), 1):
+        for number, (group, estimates) in enumerate(zip(groups, credited, strict=True), 1):
             began = time.monotonic()
             truth = value_group(setup, group, arguments.rollouts, arguments.discount, setup.seed)
-            measured.append(Measured.of(known, truth))
+            measured.append(Measured.of(estimates, truth))
             took = format_duration(time.monotonic() - began)
             played = f"{truth.episodes} continuations, {truth.per_state:.0f} through each state"
-            told = f"{pluralize(len(group.steps), 'step')}, {known.ending}; {played}"
-            say(console, f"  group {number} of {len(groups)}: {told}, {took}", style="dim")
+            counts = f"{pluralize(len(group.steps), 'step')}, {estimates.ending}; {played}"
+            say(console, f"  group {number} of {len(groups)}: {counts}, {took}", style="dim")
     finally:
         setup.worlds.close()
     found = quality(measured)
@@ -77,10 +77,10 @@ def make_parser(method: str) -> Parser:
     parser.flag("--group-size", 0, "episodes per group (default: as in training)")
     parser.flag("--rollouts", 8, "continuations per state, in two halves", "M")
     parser.flag("--discount", 0.95, "discount of returns and credit", "G")
-    help = "hidden states of BiGPO and BiPACE: --geometry=-2:last,-1:mean:0.0675; without a radius it is searched on these "
-    help += "groups (default: the run's own, and its layer with a searched radius)"
+    help = "hidden states for BiGPO and BiPACE: --geometry=-2:last,-1:mean:0.0675; a missing radius is searched on these "
+    help += "groups (default: the run's own geometry, and its layer with a searched radius)"
     parser.flag("--geometry", "", help, "LAYER:POOLING[:EPSILON],…")
-    parser.flag("--methods", "", "further methods, with their published settings", "NAME,…")
+    parser.flag("--methods", "", "further methods to compare, with their published settings", "NAME,…")
     parser.flag("--json", Path, "write the result to this file", "FILE")
     add_shared_options(parser, method)
     return parser
@@ -95,35 +95,36 @@ def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Map
         ("groups", f"{endings}; {pluralize(found.tasks, 'task')}"),
         ("truth", f"{pluralize(found.steps, 'step')}, {pluralize(found.episodes, 'continuation')}"),
         ("advantage", f"spread {_number(found.spread)}, Monte Carlo error {_number(found.noise)} a step"),
-        ("reliability", f"{_number(found.reliability)}; correlations and cosines below are freed of that noise"),
+        ("reliability", f"{_number(found.reliability)}; correlations and cosines below are corrected for this noise"),
     ]
     said += [("radius", f"{name}: {value:.4g}") for name, value in radii.items()]
     said += [("left out", f"{name}: {reason}") for name, reason in left_out.items()]
     say_pairs(console, said)
-    unsaid = []
+    undetermined = []
     for on in ("all", *ENDINGS, *STAGES):
         agreements = [agreement for agreement in found.agreements if agreement.on == on]
         steps = max((agreement.steps for agreement in agreements), default=0)
         if on != "all" and all(a.correlation.value is None and a.cosine.value is None for a in agreements):
-            unsaid += [f"{on} ({steps} steps)"] if steps else []
+            undetermined += [f"{on} ({steps} steps)"] if steps else []
             continue
-        columns: tuple[str, ...] = ("estimator", "correlation", "more than GRPO's", "cosine")
+        columns: tuple[str, ...] = ("estimator", "correlation", "gain over GRPO", "cosine")
         rows: list[tuple[str, ...]] = [
             (a.estimator, _interval(a.correlation), _interval(a.gain), _interval(a.cosine)) for a in agreements
         ]
         console.print()
         title = "credit against Q − V" + ("" if on == "all" else f", {on}: {steps} steps")
         console.print(table(title, columns, rows, numbers=columns[1:]))
-    if unsaid:
-        say(console, f"\nNothing can be said of {', '.join(unsaid)}: no credit that differs, or no truth above its noise.")
-    columns = ("partition", "V unexplained", "steps alone", "steps a part", "largest")
+    if undetermined:
+        reason = "the credit is constant, or the true advantages do not exceed their noise"
+        say(console, f"\nNo result for {', '.join(undetermined)}: {reason}.")
+    columns = ("partition", "V unexplained", "singleton steps", "mean size", "largest")
     rows = []
     for left in found.partitions:
         alone, size, largest = (left.metrics.get(f"parts_{n}", 0.0) for n in ("singleton_steps", "mean_size", "largest"))
         rows.append((left.partition, _interval(left.unexplained), percent(alone), f"{size:.1f}", percent(largest)))
     console.print()
-    console.print(table("what partitions leave of V's variance", columns, rows, numbers=columns[1:]))
-    say(console, "\nIntervals: 95%, tasks drawn again. docs/experiments/credit_quality.md says what is measured and how.")
+    console.print(table("share of V's variance within the parts of each partition", columns, rows, numbers=columns[1:]))
+    say(console, "\nIntervals: 95%, bootstrap over tasks. docs/experiments/credit_quality.md defines every column.")
 
 
 def _number(value: float | None) -> str:

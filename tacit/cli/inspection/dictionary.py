@@ -30,12 +30,12 @@ ROWS = 12  # steps shown of a long run
 def run(argv: Sequence[str]) -> int:
     parser = Parser("inspect dictionary", SUMMARY_LINE, usage="tacit inspect dictionary RUN [--iteration N] [--episodes N]")
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    parser.flag("--world", "", "of a run in several worlds: whose dictionary", "NAME")
-    parser.flag("--checkpoint", "", "newest, best, or a name such as rl-000020", "NAME")
-    parser.flag("--iteration", int, "whose episodes to show (default: the last recorded)")
-    parser.flag("--episodes", 8, "how many of them, successes first")
-    parser.flag("--top", 20, "how many phrases to list")
-    parser.flag("--json", False, "print one JSON object instead")
+    parser.flag("--world", "", "world of the dictionary, if the run has several", "NAME")
+    parser.flag("--checkpoint", "", "checkpoint to read: newest, best, or a name such as rl-000020 (default: newest)", "NAME")
+    parser.flag("--iteration", int, "iteration whose episodes to show (default: the last recorded)")
+    parser.flag("--episodes", 8, "number of episodes to show, successes first")
+    parser.flag("--top", 20, "number of phrases to list")
+    parser.flag("--json", False, "print one JSON object")
     arguments, _ = parser.parse(argv)
     if arguments.episodes < 0 or arguments.top < 1:
         raise TacitError("--episodes must not be negative, and --top must be at least 1.")
@@ -57,13 +57,13 @@ def show(console: Console, found: DictionaryReport, top: int) -> None:
         ("buffer", f"{len(corpus)} successes"),
     ]
     if story.steps:
-        now = story.readings()[-1]
-        single = now.single
-        saved = f", {percent(1 - now.bits / single)} below the {single:.1f} it takes skill by skill" if single else ""
-        pairs.append(("success", f"{now.bits:.1f} bits on average{saved}"))
+        last = story.readings()[-1]
+        single = last.single
+        saved = f", {percent(1 - last.bits / single)} below the {single:.1f} bits of single skills" if single else ""
+        pairs.append(("success", f"{last.bits:.1f} bits on average{saved}"))
     if corpus:
         most = proposition_4(corpus, dictionary, story.companion.delta)
-        pairs.append(("a new one", f"at most {most:.1f} bits expected (Proposition 4, K* the most segments seen)"))
+        pairs.append(("new success", f"at most {most:.1f} bits expected (Proposition 4; K*: the most segments seen)"))
     say_pairs(console, pairs)
     console.print()
     if phrases:
@@ -71,7 +71,7 @@ def show(console: Console, found: DictionaryReport, top: int) -> None:
         rows = [(" → ".join(p["phrase"]), str(p["uses"]), str(p["since"])) for p in phrases[:top]]
         console.print(table("", ("phrase", "uses", "since"), rows, numbers=("uses", "since")))
     else:
-        say(console, "No merged phrase: none pays for itself yet, and successes are spelled skill by skill.")
+        say(console, "No merged phrases: none shortens the code yet, so successes are encoded as single skills.")
     if story.steps:
         say(console, "\nDescription length (Eq. 3) and bound (Theorem 3)", style="bold")
         console.print(step_table(story.readings()))
@@ -108,7 +108,7 @@ def step_table(readings: Sequence[EStep]) -> Table:
 
 
 def behavior_table(behaviors: Mapping[str, Behavior]) -> Table:
-    """One column per set of episodes; a kind that a set lacks is zero there, or a dash if it has nothing to count."""
+    """One column per set of episodes. A kind of failure or action that a set lacks is 0; a dash if no episode could have it."""
     columns = {name: _behavior_lines(found) for name, found in behaviors.items()}
     rows = []
     for label, other in {label: text for own in columns.values() for label, text in own.items()}.items():

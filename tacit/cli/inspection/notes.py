@@ -1,4 +1,4 @@
-"""`tacit inspect notes`: whether a policy can use its notes; the gate before comparisons of methods that are built on them."""
+"""`tacit inspect notes`: test whether a policy can use notes. Run it before comparing methods that depend on them."""
 
 from __future__ import annotations
 

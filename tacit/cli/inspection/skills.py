@@ -29,10 +29,10 @@ def run(argv: Sequence[str]) -> int:
     path = find_recording(Path(arguments.target), arguments.iteration)
     records = [r for r in read_records(path) if any("skills" in turn for turn in r["turns"])]
     if not records:
-        raise TacitError(f"no episode of {path} has skills; they come with the method opid.")
+        raise TacitError(f"no episode of {path} has skills; only the method opid records them.")
     number = arguments.episode
     if number is not None and not 1 <= number <= len(records):
-        raise TacitError(f"--episode {number}: there are {len(records)} with skills.")
+        raise TacitError(f"--episode {number} must be between 1 and {len(records)}, the number of episodes with skills.")
     largest = max(records, key=lambda r: sum(abs(turn.get("skill_shift", 0.0)) for turn in r["turns"]))
     record = largest if number is None else records[number - 1]
     if arguments.json:
@@ -51,10 +51,10 @@ def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
     say_pairs(console, said + ([("episode's skill", episode)] if episode else []))
     console.print()
     for number, turn in enumerate(record["turns"], 1):
-        told = next((s["step"] for s in turn.get("skills", ()) if "step" in s), "")
-        if told:
-            console.print(Text.assemble(f"{number:>4}  ", (f"told: {told}", "yellow")), soft_wrap=True)
-        line = Text(f"{number:>4}  " if not told else "      ")
+        skill = next((s["step"] for s in turn.get("skills", ()) if "step" in s), "")
+        if skill:
+            console.print(Text.assemble(f"{number:>4}  ", (f"skill: {skill}", "yellow")), soft_wrap=True)
+        line = Text(f"{number:>4}  " if not skill else "      ")
         line.append_text(colored(turn))
         line.append(f"   {turn.get('skill_shift', 0.0):+.2f}", style="dim")
         console.print(line, soft_wrap=True)
@@ -65,10 +65,10 @@ def colored(turn: Mapping[str, Any]) -> Text:
     tokens = turn.get("shift_by_token")
     if not tokens:
         return Text(turn["wrote"], style="dim")
-    made = Text()
+    line = Text()
     for word, shift in tokens:
         strength = min(1.0, abs(shift) / STRONG)
         weak = round(160 * (1 - strength)) + 60
         color = f"rgb({weak},200,{weak})" if shift > 0 else f"rgb(220,{weak},{weak})"
-        made.append(word.replace("\n", "⏎"), style=color if strength > 0.05 else "dim")
-    return made
+        line.append(word.replace("\n", "⏎"), style=color if strength > 0.05 else "dim")
+    return line

@@ -1,1 +1,1 @@
-"""Complementary RL's experience: an extractor writes entries about episodes, a bank keeps them, retrieval finds them."""
+"""Complementary RL's experience: an extractor writes entries about episodes, a bank stores them, and retrieval finds them."""

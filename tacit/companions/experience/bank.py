@@ -102,7 +102,7 @@ def connect(path: Path | None) -> sqlite3.Connection:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open without changing anything. Without a write-ahead log next to it no process has it open, so no lock is needed."""
+    """Open read-only. Without a write-ahead log beside the file, no process has it open for writing, so no lock is needed."""
     log = path.with_name(f"{path.name}-wal")
     return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{'' if log.exists() else '&immutable=1'}", uri=True)
 
@@ -134,12 +134,13 @@ _RETIRE = "UPDATE entries SET retired = ?, vector = x'' WHERE id = ?"
 
 
 def remove_by_hand(path: Path, ids: Sequence[int]) -> int:
-    """Retire entries, even while a run writes to the bank. If one does not exist, retires none. Returns the number left."""
+    """Retire entries, even while a run writes to the bank. Raises and retires none if one does not exist. Returns the number of
+    live entries left."""
     with closing(connect(path)) as base, transaction(base, path):
         live = set(_numbers(base, _LIVE))
         for number in ids:
             if number not in live:
-                raise TacitError(f"there is no entry {number} in the bank.")
+                raise TacitError(f"the bank has no entry {number}.")
             base.execute(_RETIRE, (BY_HAND, number))
         return len(live) - len(set(ids))
 
@@ -224,11 +225,11 @@ class Bank:
     def _lock_file(self, path: Path) -> int:
         """Become the only writer. The lock is released when the process ends, even if it is killed."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        known, file, owner = path.resolve(), -1, str(os.getpid())
+        resolved, file, owner = path.resolve(), -1, str(os.getpid())
         try:
-            if known in _open_here:  # checked first: closing a second descriptor would release our own lock
+            if resolved in _open_here:  # checked first: closing a second descriptor would release our own lock
                 raise BlockingIOError
-            file = os.open(known.with_name(f"{known.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.open(resolved.with_name(f"{resolved.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if file >= 0:
@@ -240,7 +241,7 @@ class Bank:
             ) from error
         os.ftruncate(file, 0)
         os.pwrite(file, owner.encode(), 0)
-        _open_here[known] = self
+        _open_here[resolved] = self
         return file
 
     def _change_count(self) -> int:
@@ -263,7 +264,7 @@ class Bank:
             os.close(self._lock)
 
     def refresh(self) -> None:
-        """Apply removals by another process. Does not wait for a writing thread, because that thread applies them too."""
+        """Apply removals by another process. If another thread is writing, return at once: that thread applies them."""
         if self._writing.acquire(blocking=False):
             try:
                 self._take_over()
@@ -281,14 +282,14 @@ class Bank:
         return [[entry.id for entry in found] for found in self.snapshot.nearest(vectors_QD, count)]
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None = None) -> Entry:
-        """Add an entry; a full bank retires its oldest. Returns when it is committed."""
+        """Add an entry and commit it. A full bank retires its oldest entry."""
         (entry,) = self.replace((), [(text, vector_D, origin, call)], "")
         return entry
 
     def replace(
         self, old: Sequence[int], new: Iterable[tuple[str, np.ndarray, Origin, Call | None]], why: str
     ) -> tuple[Entry, ...]:
-        """Replace old entries by new ones in one transaction. A full bank retires its oldest, even of the new ones."""
+        """Replace old entries by new ones in one transaction. A full bank retires its oldest entries, even new ones."""
         made: list[tuple[Entry, np.ndarray]] = []
         with self._writing:
             with transaction(self._base, self.path):
@@ -354,7 +355,7 @@ class Bank:
             return _numbers(self._base, wanted, entry)
 
     def drop_retired_calls(self) -> None:
-        """Delete the calls of retired entries: prompts are most of a bank's size, and these get no more rewards."""
+        """Delete the extractor calls of retired entries. They get no more rewards, and prompts are most of a bank's size."""
         with self._writing:
             if not self._retired:
                 return
@@ -368,11 +369,11 @@ class Bank:
             self._retired = []
 
     def explain(self, entry: int) -> dict[str, Any]:
-        """Its origin, the entries it replaced and was replaced by, and its events."""
+        """An entry's text, origin and events, the entries it replaced, and those that replaced it."""
         with self._writing:
             row = self._base.execute("SELECT text, origin, retired FROM entries WHERE id = ?", (entry,)).fetchone()
             if row is None:
-                raise TacitError(f"there is no entry {entry} in {self.path or 'the bank'}.")
+                raise TacitError(f"{self.path or 'the bank'} has no entry {entry}.")
             origin = json.loads(row[1])
             of = "SELECT id, text, retired FROM entries WHERE id = ?"
             before = [found for old in origin["made_from"] for found in self._base.execute(of, (old,))]
@@ -381,8 +382,8 @@ class Bank:
             events = self._base.execute(uses, (entry,))
             replaced = [dict(zip(("id", "text", "retired"), found, strict=True)) for found in before]
             used = [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events]
-            known = {"id": entry, "text": row[0], "origin": origin, "retired": row[2], "replaced": replaced}
-            return {**known, "replaced_by": _numbers(self._base, after, entry), "events": used}
+            record = {"id": entry, "text": row[0], "origin": origin, "retired": row[2], "replaced": replaced}
+            return {**record, "replaced_by": _numbers(self._base, after, entry), "events": used}
 
     def clear(self) -> None:
         """Delete everything. Entries removed by hand stay removed, even if a restored copy contains them."""
@@ -417,7 +418,7 @@ class Bank:
                 raise TacitError(
                     f"cannot copy the experience bank {path} to {self.path} ({error}). Check free space and permissions."
                 ) from error
-            self._load()  # again: another process may write to the copy
+            self._load()  # reload: another process may have written to the copy
             self._changes = self._change_count()
             if removed := sorted(self._by_hand & self.entries.keys()):
                 self.replace(removed, (), BY_HAND)
@@ -484,7 +485,7 @@ class Bank:
 
 
 def _count(usage: Usage | None, kind: str, step: int, success: bool | None) -> None:
-    if usage is None:  # retired since
+    if usage is None:  # the entry has been retired
         pass
     elif kind == "retrieved":
         usage.retrieved, usage.last_retrieved = usage.retrieved + 1, step
@@ -502,5 +503,5 @@ def validate_text(text: str) -> str:
     if len(text) > MAX_ENTRY_CHARS:
         raise EntryRejected(f"an entry of {len(text)} characters is longer than {MAX_ENTRY_CHARS}.")
     if not is_unicode(text):
-        raise EntryRejected(f"an entry contains half a character (a lone surrogate): {text!r:.60}.")
+        raise EntryRejected(f"an entry contains a lone surrogate: {text!r:.60}.")
     return text

@@ -30,7 +30,7 @@ GUIDED = "experience"  # the condition of an episode with an entry
 
 
 class Experience(Companion):
-    """One per run: all its worlds share the bank, so an entry from one world may guide in another."""
+    """One per run. All worlds of the run share its bank, so an entry from one world may guide an episode in another."""
 
     name = "experience"
 
@@ -38,12 +38,12 @@ class Experience(Companion):
         self,
         manager: Callable[[], ExperienceManager],
         merge_every: int = 5,
-        asked: QuerySettings | None = None,
+        queries: QuerySettings | None = None,
         writes: bool = True,
         critic: Critic | None = None,
     ) -> None:
-        """`writes`: False for a fixed bank made before training. `critic`: asks the actor about its entries."""
-        self._make, self._asked = manager, asked or QuerySettings()
+        """`writes`: False for a fixed bank made before training. `critic`: the actor reviews its entries."""
+        self._make, self._queries = manager, queries or QuerySettings()
         self.writes, self.critic = writes, critic
         self._manager: ExperienceManager | None = None
         self._answerer: QueryAnswerer | None = None
@@ -58,7 +58,7 @@ class Experience(Companion):
         return self._manager
 
     def close(self) -> None:
-        """Stop all threads and close the bank. Episodes not distilled by the last checkpoint are played again on resume."""
+        """Stop all threads and close the bank. On resume, episodes that the last checkpoint had not distilled are replayed."""
         if self._answerer is not None:
             self._answerer.queries.abandon()
         if self._manager is not None:
@@ -67,7 +67,7 @@ class Experience(Companion):
 
     def ask(self, question: str, task: Task) -> Future[SearchResult]:
         if self._answerer is None:
-            self._answerer = QueryAnswerer(self.manager, self._asked)
+            self._answerer = QueryAnswerer(self.manager, self._queries)
         self._answerer.step, self._answerer.seed = self.step, self.seed
         return self._answerer.ask(question, task)
 
@@ -109,19 +109,19 @@ class Experience(Companion):
                 if verdict is None or entry != verdict[0]:
                     rewards.setdefault(entry, []).append(outcome)
             for step in trajectory.steps:
-                asked = int(step.signals.get(ENTRY, -1)), parse_question(step.action) or ""
-                if asked in calls:
-                    refined.setdefault(asked, []).append(outcome)
+                key = int(step.signals.get(ENTRY, -1)), parse_question(step.action) or ""
+                if key in calls:
+                    refined.setdefault(key, []).append(outcome)
         extractor = self.manager.extractor
         for entry, earned in rewards.items():
             if (call := self.manager.bank.call(entry)) is not None:
                 extractor.add_sample(Sample(entry, float(np.mean(earned)), call, len(earned)))
-        for asked, earned in refined.items():
-            extractor.add_sample(Sample(asked[0], float(np.mean(earned)), calls[asked], len(earned), refinement=True))
+        for key, earned in refined.items():
+            extractor.add_sample(Sample(key[0], float(np.mean(earned)), calls[key], len(earned), refinement=True))
         calls.clear()
 
     def _trained(self, entry: int) -> Usage:
-        """c_train and t_last of Eq. 7; for a retired entry, read from disk."""
+        """c_train and t_last of Eq. 7; those of a retired entry are read from disk."""
         if (usage := self.manager.bank.usage.get(entry)) is not None:
             return usage
         steps = self.manager.bank.training_steps(entry)
@@ -136,7 +136,7 @@ class Experience(Companion):
             metrics = manager.learn(self._trained, info.iteration)
             if self.merge_every and info.iteration % self.merge_every == 0:
                 manager.start("merge", partial(manager.merge, info))
-            manager.bank.drop_retired_calls()  # this iteration's rewards are in the buffer by now
+            manager.bank.drop_retired_calls()  # this iteration's rewards are already in the buffer
         self.step = info.iteration + 1
         seconds, manager.search_seconds = manager.search_seconds, []
         counted = ("added", "updated", "returned", "refused", "merges")
@@ -148,7 +148,7 @@ class Experience(Companion):
         }
 
     def save(self, directory: Path) -> None:
-        """Bank and training buffer, after all queued episodes are distilled."""
+        """Save the bank and the training buffer, after all queued episodes are distilled."""
         manager = self.manager
         manager.finish()
         manager.bank.save_to(directory / "bank.sqlite")
@@ -156,7 +156,7 @@ class Experience(Companion):
         columns = ("prompt", "completion", "logprobs")
         arrays = {f"{column}{i}": getattr(sample.call, column) for i, sample in buffer for column in columns}
         np.savez(directory / "buffer.npz", allow_pickle=False, **arrays)
-        known = {
+        state = {
             "buffer": [[s.entry, s.reward, s.call.version, s.episodes, s.refinement] for s in manager.extractor.buffer],
             "updates": manager.extractor.updates,
             "counts": dict(manager.counts),
@@ -164,22 +164,22 @@ class Experience(Companion):
             "seed": self.seed,
             "wins": self.critic.wins if self.critic else {},
         }
-        (directory / "state.json").write_text(json.dumps(known), encoding="utf-8")
+        (directory / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, directory: Path) -> None:
         manager = self.manager
         manager.bank.restore_from(directory / "bank.sqlite")
-        known = read_json(directory / "state.json")
-        manager.extractor.buffer, manager.extractor.updates = [], known.get("updates", 0)
+        state = read_json(directory / "state.json")
+        manager.extractor.buffer, manager.extractor.updates = [], state.get("updates", 0)
         with np.load(directory / "buffer.npz") as arrays:
-            for i, (entry, reward, version, *more) in enumerate(known["buffer"]):
+            for i, (entry, reward, version, *more) in enumerate(state["buffer"]):
                 call = Call(arrays[f"prompt{i}"], arrays[f"completion{i}"], arrays[f"logprobs{i}"], version)
                 manager.extractor.add_sample(Sample(entry, reward, call, *more))
         manager.counts.clear()
-        manager.counts.update(known["counts"])
-        self.step, self.seed = known["step"], known.get("seed", 0)
+        manager.counts.update(state["counts"])
+        self.step, self.seed = state["step"], state.get("seed", 0)
         if self.critic is not None:
-            self.critic.wins = known.get("wins", {})
+            self.critic.wins = state.get("wins", {})
 
 
 def guiding_entries(trajectory: Trajectory) -> list[int]:
@@ -215,7 +215,7 @@ class GuidedHalf(Conditions):
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
         critic, guided = self.experience.critic, round(size * self.share)
         if self.share == 0.5 and size % 2:
-            raise TacitError(f"group_size = {size} cannot be halved; use an even number.")
+            raise TacitError(f"group_size = {size} cannot be split into halves; use an even number.")
         queries = [Query(task.goal, task.world, task.family, derive(seed, "demotion", i)) for i in range(guided)]
         found = self.experience.manager.search(queries, self.experience.step)
         entries = [entry for entry in found if entry is not None]

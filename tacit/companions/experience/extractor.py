@@ -1,4 +1,4 @@
-"""The extractor: a second policy that writes the bank's entries and is trained on whether they helped.
+"""The extractor: a second policy that writes the bank's entries and is rewarded if they help.
 
     J(φ) = E[Σ sg(clip(ρ, 1 − ε, 1 + ε)) Â log π_φ(m | g, τ)] / Σ |m|                       (3)    Â = w(m) (r̄(m) − mean r̄)
     w(m) = 0 where it was trained on within δ steps, else (1 + c_train(m))^−α              (7)
@@ -48,7 +48,7 @@ class ExtractorSettings:
     style: Style = "json"
     """format of its operations: json, or terse lines for tiny models"""
     tokens: AtLeastOne = 8192
-    """longest answer, in tokens; never more than half of its context"""
+    """longest answer, in tokens; at most half of its context"""
     temperature: Positive = 1.0
     """sampling temperature"""
     top_p: PositiveShare = 0.99
@@ -56,7 +56,7 @@ class ExtractorSettings:
     top_k: Count = 50
     """likeliest tokens kept when sampling; 0 keeps all"""
     trace: Trace = "full"
-    """what it reads of an episode: all of it, or short (observations and actions, cut to 400 characters)"""
+    """what it reads of an episode: full, or short (observations and actions, cut to 400 characters)"""
     batch: AtLeastOne = 64
     """samples per update"""
     lr: NotNegative = 1e-6
@@ -66,7 +66,7 @@ class ExtractorSettings:
     decay: NotNegative = 0.5
     """α: decay of an entry's weight with each update on it"""
     cooldown: Count = 2
-    """δ: iterations before an entry is trained on again; below 2 there is no cooldown"""
+    """δ: iterations before an entry is trained on again; 0 and 1 mean no cooldown"""
     refinements: bool = True
     """also train on the refined answers to questions"""
 
@@ -118,27 +118,27 @@ def parse_operations(answer: str, style: Style, guided: bool) -> tuple[Operation
 
 
 def strip_thinking(answer: str) -> str:
-    """The answer after the last `</think>`; empty if a thought never ended. Some templates open the thought themselves."""
+    """The answer after the last `</think>`; "" if a thought is not closed. Some chat templates open the thought themselves."""
     _, ended, rest = answer.rpartition("</think>")
     return "" if not ended and rest.lstrip().startswith("<think>") else rest
 
 
 def find_object(answer: str) -> Mapping[str, Any]:
-    """The JSON object from the first brace to the last; tags and fences, which an entry may quote, are tried second."""
+    """The JSON object from the first brace to the last. If that fails, try the text inside tags or fences."""
     problem = f"no JSON object in {answer[:60]!r}"
     between = (answer.partition(begin)[2].partition(end)[0] for begin, end in (("<answer>", "</answer>"), ("```", "```")))
     for text in (answer, *between):
         first, last = text.find("{"), text.rfind("}")
         if 0 <= first < last:
             try:
-                return json.loads(text[first : last + 1])  # begins with a brace: an object
+                return json.loads(text[first : last + 1])  # starts with a brace, so it is an object
             except (ValueError, RecursionError):
                 problem = f"not JSON: {text[first : first + 60]!r}"
     raise MalformedAnswer(problem)
 
 
 def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
-    """The entries of a merge; None if the answer is unusable, and then nothing is merged."""
+    """The entries of a merge; None if the answer is unusable."""
     answer = strip_thinking(answer)
     lines = [line.partition(":")[2] for line in answer.splitlines() if line.startswith("entry:")]
     try:
@@ -173,7 +173,7 @@ def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room
             said = step.answer if full and step.answer else after.text
             turns.append(f"{step.action[:most]} > {' '.join(said.split())[:most]}")
             continue
-        # the thought, or all of a completion that is not an action
+        # The thought, or the whole completion if it is not an action.
         thought = step.completion.text.partition("<action>")[0] if "<action>" in step.completion.text else ""
         thought = ((step.thought or step.completion.text) if step.thought or not step.valid else thought).strip()
         turn: dict[str, Any] = {"step": t, "saw": step.observation.text[:most]}
@@ -234,7 +234,7 @@ reject"""
 
 
 def _lines(lines: Sequence[str]) -> str:
-    """Each on one line, so that quoted text cannot pass for another line."""
+    """Put each text on one line, so that quoted text cannot imitate another line."""
     return "\n".join(" ".join(line.splitlines()) for line in lines)
 
 
@@ -254,7 +254,7 @@ class Sample:
 
 
 def find_cut(completion: Completion, prompt_end: str) -> str:
-    """Why an answer is not finished; empty if it is. A chat template may open the thought at the end of the prompt."""
+    """Why an answer is unfinished; "" if it is finished. A chat template may open the thought at the end of the prompt."""
     if completion.finish != "stop":
         return f"an answer that was cut off after {len(completion.tokens)} tokens"
     opened = prompt_end.rstrip().endswith("<think>") or completion.text.lstrip().startswith("<think>")
@@ -280,7 +280,7 @@ class Extractor:
         limit = policy.context_limit - self._sampling(policy).max_tokens
         for trajectory, entry in requests:
             room, prompt = 3 * max(64, limit), np.zeros(0, np.int64)
-            for _ in range(4):  # drop turns from the middle until it fits; if two turns do not, it is refused later
+            for _ in range(4):  # drop turns from the middle until it fits; a prompt that never fits is refused later
                 text = render_distill_prompt(trajectory, entry, self.settings.style, room, self.settings.trace)
                 prompt = policy.encode_prompt(text)
                 if len(prompt) <= limit:
@@ -305,10 +305,10 @@ class Extractor:
         merged = None if problem else parse_merged(text, self.settings.style, len(texts))
         return (list(texts), None) if merged is None else (merged, call)
 
-    def advise(self, asked: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[tuple[str, Call | None]]:
-        """(question, retrieved entry) -> (advice, the call that wrote it); empty if the answer is unusable."""
+    def advise(self, questions: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[tuple[str, Call | None]]:
+        """(question, retrieved entry) -> (advice, the call that wrote it); ("", None) if the answer is unusable."""
         policy, style = self.policy(), self.settings.style
-        prompts = [policy.encode_prompt(render_advice_prompt(question, entry, style)) for question, entry in asked]
+        prompts = [policy.encode_prompt(render_advice_prompt(question, entry, style)) for question, entry in questions]
         written = self._write(policy, prompts, seeds)
         return [("" if problem else parse_advice(text, style), call) for text, call, problem in written]
 
@@ -345,15 +345,15 @@ class Extractor:
             self._thread.close()
 
     def add_sample(self, sample: Sample) -> None:
-        """Add it to the training buffer; an entry that is already there stays one sample."""
+        """Add a sample to the training buffer. Samples of the same entry are averaged into one."""
         if not self.trained or (sample.refinement and not self.settings.refinements):
             return
         with self._buffering:
-            for i, known in enumerate(self.buffer):
-                if known.entry == sample.entry and not (known.refinement or sample.refinement):
-                    episodes = known.episodes + sample.episodes
-                    reward = (known.reward * known.episodes + sample.reward * sample.episodes) / episodes
-                    self.buffer[i] = Sample(known.entry, reward, known.call, episodes)
+            for i, old in enumerate(self.buffer):
+                if old.entry == sample.entry and not (old.refinement or sample.refinement):
+                    episodes = old.episodes + sample.episodes
+                    reward = (old.reward * old.episodes + sample.reward * sample.episodes) / episodes
+                    self.buffer[i] = Sample(old.entry, reward, old.call, episodes)
                     return
             self.buffer.append(sample)
 
@@ -410,12 +410,12 @@ def extractor_batch(samples: Sequence[Sample], advantages: np.ndarray, temperatu
 class SamplingJob:
     requests: Sequence[Request]
     future: Future[tuple[list[Completion], int]] = field(default_factory=Future)
-    """the completions, and after how many updates they were sampled"""
+    """(completions, number of updates before they were sampled)"""
     done: dict[int, Completion] = field(default_factory=dict)
 
 
 class SamplingThread:
-    """Samples for several threads in one batch, which requests join while it is decoded. No caller holds a lock meanwhile.
+    """Samples for several threads in one batch. Requests join it while it is decoded, and callers hold no lock.
 
     An engine that can (`PinnedSampler`) samples from a copy of the weights while an update changes them. The copy is renewed
     after the update, once the requests under way have ended. With any other engine, sampling and updates take turns.
@@ -427,7 +427,7 @@ class SamplingThread:
         """the policy, if it can sample during an update"""
         self._inbox: queue.Queue[SamplingJob | None] = queue.Queue()
         self._asking, self._weights = threading.Lock(), threading.Lock()
-        """`_weights` is held while an update changes the weights, and while they are read"""
+        """lock on the weights: held while an update changes them and while they are read"""
         self._may_sample = threading.Event()
         self._may_sample.set()
         self._closed = False
@@ -453,7 +453,7 @@ class SamplingThread:
                 self._may_sample.set()
 
     def close(self, patience_s: float = 10.0) -> None:
-        """Cancel queued jobs, wait a while for those under way, and stop."""
+        """Cancel queued jobs, wait a limited time for running ones, and stop."""
         with self._asking:
             self._closed = True
         while (job := self._take()) is not None:
@@ -477,7 +477,7 @@ class SamplingThread:
         self._copy.close()
 
     def _renew_copy(self, policy: PinnedSampler) -> bool:
-        """Sample from the newest weights, unless they are being updated. False if the policy cannot be pinned after all."""
+        """Sample from the newest weights, unless they are being updated. False if the policy turns out to refuse pinning."""
         is_first = self._version < 0
         if self._version != self._count_updates() and self._weights.acquire(blocking=is_first):
             try:
@@ -511,7 +511,7 @@ class SamplingThread:
                 raise
 
     def _next_job(self) -> SamplingJob | None:
-        """The next job that can join the batch; none while the weights are to change."""
+        """The next job that can join the batch; None while an update waits to change the weights."""
         renewing = self._pinned is not None and self._version != self._count_updates()
         return None if renewing or self._closed or not self._may_sample.is_set() else self._take()
 

@@ -1,4 +1,4 @@
-"""The experience manager, between the agents, the bank and the extractor; queries during an episode; and the critic.
+"""The experience manager, which connects agents, bank and extractor; queries during an episode; and the critic.
 
 With `background=True` (§3.1) distilling, training and merging have a thread each, questions have W, and the extractor samples
 for all of them at once (`SamplingThread`). They do not block each other or the rollouts.
@@ -83,7 +83,7 @@ class ExperienceManager:
             self._queue.put(request)
 
     def work(self) -> None:
-        """Distill queued episodes. With a background thread, only raise its error, if it had one."""
+        """Distill queued episodes. With a background thread, only raise its error, if any."""
         if self._thread is None:
             while batch := self._take():
                 self._distill(batch)
@@ -91,7 +91,7 @@ class ExperienceManager:
             raise TacitError(f"the experience extractor failed in the background: {self._failure}") from self._failure
 
     def finish(self) -> None:
-        """Wait until all queued episodes are distilled, and for training and merging."""
+        """Wait until all queued episodes are distilled and training and merging have ended."""
         if self._thread is not None:
             self._queue.join()
         for job in self._jobs.values():
@@ -99,7 +99,7 @@ class ExperienceManager:
         self.work()
 
     def learn(self, usage: Callable[[int], Usage], step: int) -> dict[str, float]:
-        """Train the extractor on full batches. In the background, returns the metrics of the last training that ended."""
+        """Train the extractor on full batches and return metrics. In the background, those of the last finished training."""
 
         def train() -> None:
             self._learned, trained = self.extractor.learn(usage, step)
@@ -110,7 +110,7 @@ class ExperienceManager:
         return {**learned, "experience/buffer": float(len(self.extractor.buffer))}
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Run a job now or, with a background thread, in its own thread; skipped while a job of this name is running."""
+        """Run a job now or, in the background, in its own thread. Skipped while a job of this name is running."""
         if not self.background:
             return work()
 
@@ -125,7 +125,7 @@ class ExperienceManager:
             self._jobs[name].start()
 
     def abandon(self, patience_s: float = 10.0) -> None:
-        """Stop without distilling what is queued. Waits a while for the current batch and ignores errors."""
+        """Stop without distilling queued episodes. Waits a limited time for the current batch, and ignores errors."""
         self._leaving = True
         while self._take():  # makes room for the end marker
             pass
@@ -147,8 +147,8 @@ class ExperienceManager:
         for ids in scopes.values():
             carried: list[int] = []
             for first in range(0, len(ids), chunk):
-                known = {i: self.bank.entries.get(i) for i in (*carried, *ids[first : first + chunk])}
-                wanted = {i: entry for i, entry in known.items() if entry is not None}
+                found = {i: self.bank.entries.get(i) for i in (*carried, *ids[first : first + chunk])}
+                wanted = {i: entry for i, entry in found.items() if entry is not None}
                 if len(wanted) > 1 and not self._leaving:
                     carried = self._merge_chunk(wanted, info, number)[-chunk:]
                 else:
@@ -162,7 +162,7 @@ class ExperienceManager:
         if call is None:
             self.count_refusal("a merge that is unusable, or does not fit in the extractor's context")
             return list(old)
-        if any(i not in self.bank.entries for i in old):  # distilled or removed meanwhile
+        if any(i not in self.bank.entries for i in old):  # updated or removed during the merge
             self.count_refusal("a merge of entries that have changed meanwhile")
             return [i for i in old if i in self.bank.entries]
         kept = {entry.text: i for i, entry in old.items() if entry.text in after}
@@ -205,9 +205,9 @@ class ExperienceManager:
             if request is not None:
                 by_iteration.setdefault(request.info, []).append(request)
         for info, requests in by_iteration.items():
-            known = [self.bank.entries.get(request.entry or 0) for request in requests]
-            asked = [(request.trajectory, old.text if old else "") for request, old in zip(requests, known, strict=True)]
-            for request, distilled in zip(requests, self.extractor.distill(asked, info, requests[0].place), strict=True):
+            guides = [self.bank.entries.get(request.entry or 0) for request in requests]
+            episodes = [(request.trajectory, old.text if old else "") for request, old in zip(requests, guides, strict=True)]
+            for request, distilled in zip(requests, self.extractor.distill(episodes, info, requests[0].place), strict=True):
                 self._apply(request, distilled)
 
     def _apply(self, request: DistillRequest, distilled: Distilled) -> None:
@@ -236,7 +236,7 @@ class ExperienceManager:
 
 
 def merge_origins(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> Origin:
-    """The common world and family of entries that were merged; empty where they differ."""
+    """The common world and family of merged entries; "" where they differ."""
     made: dict[str, Any] = {"step": step, "operation": "merge", "made_from": tuple(gone), "call": None}
     if len({origin.world for origin in origins}) > 1:
         return Origin(**made)
@@ -296,11 +296,11 @@ class QueryQueue(Generic[Question, Answer]):
                         future.set_exception(error)
 
     def abandon(self, patience_s: float = 10.0) -> None:
-        """Cancel queued queries, wait a while for running searches, and stop."""
+        """Cancel queued queries, wait a limited time for running searches, and stop."""
         with suppress(queue.Empty):
             while True:
-                if (asked := self._queue.get_nowait()) is not None:
-                    asked[1].cancel()
+                if (query := self._queue.get_nowait()) is not None:
+                    query[1].cancel()
         with self._asking:
             self._closed = True
             self._queue.put(None)
@@ -315,14 +315,14 @@ class QueryQueue(Generic[Question, Answer]):
             until = None if self._workers else 0.0
             while len(batch) < self._size:
                 try:
-                    asked = self._queue.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+                    query = self._queue.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
                 except queue.Empty:
                     break
-                if asked is None:
+                if query is None:
                     self._queue.put(None)  # for the other workers
                     break
                 until = time.monotonic() + self._wait_s if until is None else until
-                batch.append(asked)
+                batch.append(query)
         return batch
 
 
@@ -373,9 +373,9 @@ class QueryAnswerer:
         found = retrieve(manager.bank, manager.embedding, questions, self.step, manager.diversity, count=False)
         answers = {i: SearchResult(entry.text, entry.id) for i, entry in enumerate(found) if entry is not None}
         if self._settings.refined and answers:
-            asked = [(questions[i].text, each.text) for i, each in answers.items()]
+            pairs = [(questions[i].text, each.text) for i, each in answers.items()]
             seeds = [derive(self.seed, "advice", self.step, each.entry or 0, questions[i].text) for i, each in answers.items()]
-            for (i, each), (advice, call) in zip(list(answers.items()), manager.extractor.advise(asked, seeds), strict=True):
+            for (i, each), (advice, call) in zip(list(answers.items()), manager.extractor.advise(pairs, seeds), strict=True):
                 if advice and call and each.entry is not None:
                     answers[i] = SearchResult(advice, each.entry)
                     self.refinements[each.entry, questions[i].text] = call
@@ -414,8 +414,8 @@ class Critic:
 
     def judge(self, policy: Policy, task: Task, entries: Sequence[Entry], seed: int) -> list[tuple[Verdict, str]]:
         """(verdict, the note to play with) for each entry."""
-        asked = [render_critic_prompt(task.goal, entry.text, self.rate(task), self.style) for entry in entries]
-        prompts = [policy.encode_prompt(text) for text in asked]
+        texts = [render_critic_prompt(task.goal, entry.text, self.rate(task), self.style) for entry in entries]
+        prompts = [policy.encode_prompt(text) for text in texts]
         longest = min(self.max_tokens, policy.context_limit // 2)
         fits = [i for i, prompt in enumerate(prompts) if len(prompt) + longest <= policy.context_limit]
         requests = [Request(prompts[i], derive(seed, "critic", i)) for i in fits]

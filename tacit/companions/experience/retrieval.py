@@ -1,4 +1,4 @@
-"""Retrieval: which entry guides an episode; near in meaning, with diversity (Eq. 6). Also embeddings and rankings of entries.
+"""Retrieval: choose the entry that guides an episode, by similarity and diversity (Eq. 6). Also embeddings and rankings.
 
 s(m) = s_rank(m) − λ log(1 + c(m)) − 1[recent(m)]          s_rank = −rank among the N · K nearest
 
@@ -53,7 +53,7 @@ class Embedding(Protocol):
 
 @dataclass(frozen=True)
 class NgramEmbedding:
-    """Counts of character n-grams, for tests and tiny policies: texts that share words are near. Needs no model."""
+    """Counts of character n-grams: texts that share words are near. For tests and tiny policies; needs no model."""
 
     n: int = 3
     dimensions: int = 384
@@ -90,30 +90,30 @@ class CachedEmbedding:
 
     def __init__(self, embedding: Embedding, most: int = 10_000) -> None:
         self._embedding, self._most = embedding, most
-        self._known: dict[str, np.ndarray] = {}
+        self._cache: dict[str, np.ndarray] = {}
         self._keeping = threading.Lock()
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         with self._keeping:
-            known = {text: self._known[text] for text in texts if text in self._known}
-            new = [text for text in dict.fromkeys(texts) if text not in known]
+            vectors = {text: self._cache[text] for text in texts if text in self._cache}
+            new = [text for text in dict.fromkeys(texts) if text not in vectors]
         if new:  # outside the lock, so that cached texts do not wait
             fresh = dict(zip(new, self._embedding(new), strict=True))
-            known |= fresh
+            vectors |= fresh
             with self._keeping:
-                self._known |= fresh
-                while len(self._known) > self._most:
-                    self._known.pop(next(iter(self._known)))
+                self._cache |= fresh
+                while len(self._cache) > self._most:
+                    self._cache.pop(next(iter(self._cache)))
         if not len(texts):
             return np.zeros((0, self._embedding.dimensions), np.float32)
-        return np.stack([known[text] for text in texts])
+        return np.stack([vectors[text] for text in texts])
 
 
 Scope = Literal["bank", "world", "family"]
 
 
 def place_in(scope: Scope, world: str, family: str) -> tuple[str, ...]:
-    """What a search or merge with this scope is limited to."""
+    """The world and family that a scope limits a search or merge to: (), (world,) or (world, family)."""
     return (world, family)[: ("bank", "world", "family").index(scope)]
 
 
@@ -122,7 +122,7 @@ class Query:
     text: str
     world: str = ""
     family: str = ""
-    seed: int | None = None  # decides whether a recent entry is passed over; None never does
+    seed: int | None = None  # seed of the choice to skip a recent entry; None never skips
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ class Diversity:
     candidates: int = 16  # N: nearest entries considered per query
     penalty: float = 0.4  # λ: penalty for earlier retrievals
     recency: int = 3  # iterations within which a retrieval counts as recent
-    demotion: float = 0.5  # probability that the best entry is passed over for the second if it is recent
-    scope: Scope = "world"  # whose entries a query finds: all, those of its world, or those of its family
-    shuffled: bool = False  # find any entry of the scope instead of a near one: the control for what the entries say
+    demotion: float = 0.5  # probability of skipping the best entry in favor of the second if it is recent
+    scope: Scope = "world"  # entries that a query searches: all, those of its world, or those of its family
+    shuffled: bool = False  # return random entries of the scope instead of near ones, as a control for their content
 
 
 def retrieve(

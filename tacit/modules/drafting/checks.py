@@ -83,7 +83,7 @@ class Draft:
         return trace
 
     def follow_all(self, episodes: Sequence[Recording]) -> list[DraftTrace | None]:
-        """A trace per episode; None for episodes after the draft was given up."""
+        """A trace per episode; None for episodes after MAX_TIMEOUTS was reached."""
         sandbox, timeouts = self.sandbox(), 0
         traces: list[DraftTrace | None] = []
         try:
@@ -123,7 +123,7 @@ class CheckReport:
     episodes: int = 0
     won: int = 0
     turns: int = 0
-    broke: int = 0  # episodes that the draft did not follow to the end
+    broke: int = 0  # episodes that the draft could not follow to the end
     longest: int = 0  # characters of the longest state block
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -138,10 +138,10 @@ class CheckReport:
     def verdicts(self) -> dict[str, str]:
         """check -> `held`, `held in 8 of 9 episodes` if it broke in one, `failed 3 times`, or `not reached`"""
         times = Counter(failure.check for failure in self.failures)
-        known = CHECKS[: CHECKS.index(self.last_check) + 1]
+        reached = CHECKS[: CHECKS.index(self.last_check) + 1]
         held = f"held in {self.episodes - self.broke} of {self.episodes} episodes" if self.broke else "held"
         return {
-            check: f"failed {times[check]} times" if times[check] else held if check in known else "not reached"
+            check: f"failed {times[check]} times" if times[check] else held if check in reached else "not reached"
             for check in self.checks
         }
 

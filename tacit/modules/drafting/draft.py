@@ -129,7 +129,7 @@ def list_action_kinds(episodes: Sequence[Recording]) -> list[str]:
 
 
 def choose_examples(episodes: Sequence[Recording], count: int) -> list[Recording]:
-    """The shortest episodes, with different goals first; up to a third are lost ones."""
+    """The shortest episodes, different goals first; up to a third are failures."""
     ordered = sorted(episodes, key=lambda episode: sum(map(len, episode.seen)))
     first = {(episode.success, episode.goal): episode for episode in reversed(ordered)}  # of each goal
     ordered = [e for again in (False, True) for e in ordered if (first[e.success, e.goal] is not e) == again]
@@ -212,8 +212,8 @@ class Drafter:
 
 
 def save_draft(out: Path, name: str, kind: str, drafted: DraftResult, world: str = "", block: str = "") -> list[Path]:
-    """Write a draft that passed, with a file that makes it a world; or a failed draft with the suffix `.refused`. Return the
-    files. `kind` is `tracker`, or `rewards` for the world's own `block`."""
+    """Write a draft that passed and a file that makes a world of it, or a failed draft with the suffix `.refused`. Return the
+    paths. `kind` is `tracker`, or `rewards` for the world's own `block`."""
     out.mkdir(parents=True, exist_ok=True)
     found = drafted.report
     report = out / f"{name}_{kind}_checks.json"

@@ -1,4 +1,4 @@
-"""Run a draft in a sandbox: a process with limits that gets one call at a time and is killed when it does not answer.
+"""Run a draft in a sandbox: a process with limits that handles one call at a time and is killed if it does not answer.
 
 The sandbox stops accidents and cheating drafts: no files, no network, no other programs, limited time and memory
 (`sandbox_process.py` says how). It does not stop an attacker who knows a hole in Python or the system, and the kernel enforces

@@ -57,11 +57,11 @@ METHODS = frozenset(
     "__init__ __post_init__ __repr__ __str__ __bool__ __call__ __len__ __iter__ __next__ __contains__ __getitem__ __setitem__ "  # noqa: SIM905
     "__delitem__ __missing__ __reversed__ __hash__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __radd__ __iadd__ __sub__ "
     "__mul__ __neg__ __abs__ __and__ __or__ __xor__ __int__ __float__ __index__ __enter__ __exit__".split()
-)  # that a class may define; not `__subclasshook__`, `__reduce_ex__` and others that make a library reach further
+)  # that a class may define; not `__subclasshook__`, `__reduce_ex__` and others that let library code call into the draft
 FRAMES = tuple(
     "gi_frame gi_code cr_frame cr_code ag_frame ag_code tb_frame f_back f_globals f_builtins f_locals mro".split()  # noqa: SIM905
 )
-FORMATS = ("format", "format_map")  # they read attributes that their text names
+FORMATS = ("format", "format_map")  # methods that read the attributes named in their text
 PARTS = {
     "tracker": (("start", "update", "render", "done", "events"), ("BOUND", "REWARDS", "CLAIMS")),
     "rewards": (("events",), ("REWARDS", "CLAIMS")),
@@ -80,7 +80,7 @@ def findings(source):
     if len(source) > MAX_SOURCE:
         return [f"{len(source)} characters, more than {MAX_SOURCE}"]
     hidden = [number for number, line in enumerate(source.split("\n"), 1) if not line.replace("\t", " ").isprintable()]
-    if hidden:  # the reader could be shown something else than what runs
+    if hidden:  # invisible characters could make the source look different from what runs
         return [f"line {number}: a character that cannot be seen" for number in hidden[:MAX_FINDINGS]]
     try:
         tree = ast.parse(source)

@@ -33,7 +33,7 @@ from tacit.modules.drafting.sandbox import DraftError, DraftTimeout, Kind, Limit
 from tacit.training.recordings import Known, Recording
 
 LONGEST_BLOCK = 2000  # largest BOUND
-CALLS_PER_PROCESS = 100_000  # then a new process starts: CPU time per process is limited, and it keeps no state
+CALLS_PER_PROCESS = 100_000  # then a new process starts, since its CPU time is limited; the process holds no state
 HIGHEST = 100.0  # largest reward of a rule
 
 
@@ -93,7 +93,7 @@ class SandboxedDraft:
     """A draft that starts its sandbox at the first call."""
 
     kind: Kind = "tracker"
-    block: str = ""  # of drafted rewards: the form of the world's state block that they read
+    block: str = ""  # for drafted rewards: form of the world's state block that they read
 
     def __init__(self, source: str, name: str, limits: Limits | None = None, world: str = "") -> None:
         """`world` is the name of the draft's world, if it has one."""
@@ -235,10 +235,10 @@ def render_fields(
     world: Environment, tracker: Tracker, episodes: Sequence[Recording], tasks: Sequence[Any]
 ) -> tuple[dict[Recording, list[Fields]], list[str]]:
     """Run the world's tracker over recorded episodes. Return its fields per turn, and messages for episodes it cannot read."""
-    known, found, failed = Known(world, tasks), {}, []
+    lookup, found, failed = Known(world, tasks), {}, []
     for episode in episodes:
         try:
-            task, course, _ = known.replay(episode, needs_goal=False)
+            task, course, _ = lookup.replay(episode, needs_goal=False)
             state = tracker.start(task, course[0].observation)
             blocks = [tracker.render(state)]
             for _, action, transition, _ in course:
@@ -247,5 +247,5 @@ def render_fields(
             found[episode] = [parse_block(block) for block in blocks]
         except Exception as error:  # a log may contain texts that the world never writes
             failed.append(f"line {episode.line}: {type(error).__name__}: {error}")
-    known.close()
+    lookup.close()
     return found, failed
