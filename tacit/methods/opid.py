@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tacit.companions.hindsight import Analyzer, Hindsight, ModelAnalyzer, Notes, RoutedSkills, Routing, RuleAnalyzer, Wording
+from tacit.companions.hindsight import Analyzer, Hindsight, ModelAnalyzer, Notes, RoutedSkills, Routing, RuleAnalyzer
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
@@ -41,8 +41,6 @@ class OPID(GRPO):
     """skill of a step: critical_first, additive (sum of both shifts), episode only or step only"""
     notes: Notes = "true"
     """what is injected: skills (true), or a control: no text (empty), another task's (placebo), the expert's action (oracle)"""
-    skill_wording: Wording = "v2"
-    """texts of analyzer and skills: v2 has the whole episode in view and says to follow the skill; v1 is that of older runs"""
     critical_steps: AtLeastOne | None = None
     """most steps per episode with a skill of their own; default: 5, in search 2 (a rule gives at most 5)"""
     normalise_shift: bool = False
@@ -71,7 +69,7 @@ class OPID(GRPO):
         prices = Prices(self.analyzer_price_prompt, self.analyzer_price_completion)
         hindsight = Hindsight(self.build_analyzer(world, resources), prices)
         # A tiny policy reads terse prompts, and has seen notes without an instruction.
-        instructed = self.skill_wording == "v2" and self.prompt.wording != "terse"
+        instructed = self.prompt.wording != "terse"
         expert = world.expert() if self.notes == "oracle" else None
         teacher = RoutedSkills(hindsight, self.routing, self.notes, expert, instructed)
         gradient = GradientShare(PolicyGradient(), self.schedule.temperature, self.gradient_every, share)
@@ -83,5 +81,5 @@ class OPID(GRPO):
         if self.analyzer == "rule":
             return RuleAnalyzer.of(world, max_steps)
         model = resources.helper("analyzer") if self.analyzer == "model" else None
-        cache, wording = resources.directory("hindsight"), self.skill_wording
-        return ModelAnalyzer(model, max_steps, self.analyzer_temperature, self.analyzer_tokens, cache, wording)
+        cache = resources.directory("hindsight")
+        return ModelAnalyzer(model, max_steps, self.analyzer_temperature, self.analyzer_tokens, cache)

@@ -153,7 +153,7 @@ SMALL_RUN = {
 }  # fmt: skip
 ASKED_BY_RUNS: dict[str, dict[str, Any]] = {
     "helper": {
-        "method": {"name": "opid", "analyzer": "model", "skill_wording": "v1"},
+        "method": {"name": "opid", "analyzer": "model"},
         "policies": {"analyzer": {"model": "m", "engine": {"name": "chat", "url": "URL", "key_variable": "SECRET"}}},
     },
     "embedding": {

@@ -469,7 +469,6 @@ OPID: Sourced = {
     "method.analyzer": ("model", "appendix B.4: GLM-5.2"),
     "method.routing": ("critical_first", "§3.3"),
     "method.notes": ("true", "§3.2: the skills of the episode itself"),
-    "method.skill_wording": ("v2", "Figure 9, reworded; OPID's code: an instruction before each skill"),
     "method.gradient_every": (10, "ours: measures, trains nothing"),
     "method.critical_steps": (5, "appendix B.4: at most 5 on ALFWorld and WebShop"),
     "method.normalise_shift": (False, "§3.3; OPID's code: normalize_teacher_adv"),
