@@ -120,7 +120,6 @@ ALLOWED = {
     "sandbox/server.py": "functions that the program preloads, given on its own command line",
     "engines/sharded/launch.py": "constants: rank and server",
     "engines/sharded/messages.py": "pickles between a run's own processes, over an authenticated socket",
-    "engines/sharded/shards.py": "checkpoints of older versions, behind the gate",
     "worlds/code/pytest_fork.py": "byte code of the packages under test, inside the sandbox",
     "modules/drafting/sandbox_process.py": "drafts, inside the sandbox",
 }
