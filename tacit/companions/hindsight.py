@@ -27,7 +27,6 @@ from tacit.core.hindsight import Lesson
 from tacit.core.method import Companion, Conditions
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling, Tokenizer
-from tacit.core.resources import FREE, Prices
 from tacit.core.seeds import derive
 from tacit.core.types import Condition, Group, IterationInfo, Skills, Task, Trajectory
 from tacit.core.world import Environment, Expert
@@ -313,8 +312,8 @@ class Hindsight(Companion):
     has_state = False
     read_in_rollouts = False
 
-    def __init__(self, analyzer: Analyzer, prices: Prices = FREE) -> None:
-        self._analyzer, self._prices = analyzer, prices
+    def __init__(self, analyzer: Analyzer) -> None:
+        self._analyzer = analyzer
         self._trajectories: list[Trajectory] = []
         self._result: Callable[[], list[Analysis]] = list
         self._found: dict[int, Analysis] | None = {}
@@ -360,7 +359,6 @@ class Hindsight(Companion):
             "hindsight/asked": float(sum(a.asked for a in analyses)),
             "hindsight/tokens_read": float(read),
             "hindsight/tokens_written": float(written),
-            "hindsight/cost": self._prices.of(read, written),
             "hindsight/seconds_waited": round(self._waited, 3),
         }
 

@@ -20,7 +20,7 @@ from tacit.companions.hindsight import Analyzer, Hindsight, ModelAnalyzer, Notes
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.resources import Prices, Resources
+from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.skill_shift import GradientShare, SkillShift, parse_weight
 from tacit.losses.surrogates import PolicyGradient
@@ -53,10 +53,6 @@ class OPID(GRPO):
     """sampling temperature of the analyzer"""
     analyzer_tokens: AtLeastOne = 4096
     """longest answer of the analyzer, in tokens"""
-    analyzer_price_prompt: NotNegative = 0.0
-    """price per million prompt tokens, for the cost metric"""
-    analyzer_price_completion: NotNegative = 0.0
-    """price per million completion tokens"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         weight, share = parse_weight(self.skill_weight)
@@ -66,8 +62,7 @@ class OPID(GRPO):
             raise TacitError(f"notes = oracle: world {world.name!r} has no expert to ask; choose true, empty or placebo.")
         if self.notes == "placebo" and self.schedule.groups < 2:
             raise TacitError("notes = placebo takes the skills of another task of the batch: set --groups to at least 2.")
-        prices = Prices(self.analyzer_price_prompt, self.analyzer_price_completion)
-        hindsight = Hindsight(self.build_analyzer(world, resources), prices)
+        hindsight = Hindsight(self.build_analyzer(world, resources))
         # A tiny policy reads terse prompts, and has seen notes without an instruction.
         instructed = self.prompt.wording != "terse"
         expert = world.expert() if self.notes == "oracle" else None

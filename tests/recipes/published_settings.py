@@ -475,8 +475,6 @@ OPID: Sourced = {
     "method.clip_shift": (None, "§3.3; OPID's code: clip_teacher_adv"),
     "method.analyzer_temperature": (0.4, "appendix B.4"),
     "method.analyzer_tokens": (4096, "appendix B.4"),
-    "method.analyzer_price_prompt": (0.0, "ours: counts the cost, trains nothing"),
-    "method.analyzer_price_completion": (0.0, "ours: counts the cost, trains nothing"),
     "policies.analyzer": (
         {
             "model": "GLM-5.2",
