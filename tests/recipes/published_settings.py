@@ -218,7 +218,6 @@ MIXTURE: Sourced = VERL_AGENT | {
     "method.extractor.temperature": (1.0, "code"),
     "method.extractor.top_p": (0.99, "code"),
     "method.extractor.top_k": (50, "code: the default of its generating arguments"),
-    "method.extractor.trace": ("full", "§3.2.1: the full interaction trace"),
     "method.extractor.batch": (64, "C.2: the training buffer"),
     "method.extractor.lr": (1e-6, "C.2"),
     "method.extractor.clip": (0.1, "C.2"),
