@@ -28,7 +28,6 @@ from tacit.config.running import run_training
 from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.progress import format_stage, pluralize
 from tacit.core.protocols import Sampler, SamplingPolicy, check_hooks
-from tacit.core.resources import Prices
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment, Expert
 from tacit.evaluation.scores import PanelScore, final_and_peak
@@ -333,7 +332,6 @@ def evaluate(
     concurrency: int = 16,
     timeout_s: float = 120.0,
     ks: Sequence[int] = (),
-    prices: Prices | None = None,
     batch: int = 256,
     out: str | Path | None = None,
     fresh: bool = False,
@@ -371,7 +369,7 @@ def evaluate(
             raise TacitError(f"checkpoint = {checkpoint!r} is for runs; remove it for an endpoint.")
         else:
             target = open_endpoint(overrides, endpoint, name, key_variable, concurrency, timeout_s)
-    evaluation = PanelEvaluation(target, tuple(ks), prices, Path(out) if out is not None else None, fresh, overrides)
+    evaluation = PanelEvaluation(target, tuple(ks), Path(out) if out is not None else None, fresh, overrides)
     measured = evaluation.play(batch, _ProgressObserver(progress) if progress else NO_OBSERVER)
     return Evaluation(measured, evaluation.keep(measured))
 

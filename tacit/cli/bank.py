@@ -1,4 +1,4 @@
-"""`tacit bank`: list, search, explain, remove, export and import the entries of an experience bank."""
+"""`tacit bank`: list, explain, remove and export the entries of an experience bank."""
 
 from __future__ import annotations
 
@@ -12,28 +12,22 @@ from typing import Any
 
 from tacit.cli.terminal import Command, dispatch, make_console, say, say_pairs, shorten, table
 from tacit.companions.experience.bank import Bank, Entry, Usage, remove_by_hand
-from tacit.companions.experience.files import export_lines, find_bank, import_lines, load_embedding, open_bank, read_bank
-from tacit.companions.experience.retrieval import ORDERS, Embedding, NgramEmbedding, rank_entries
+from tacit.companions.experience.files import export_lines, find_bank, read_bank
+from tacit.companions.experience.retrieval import ORDERS, rank_entries
 from tacit.config.flags import Parser, check_at_least_one
-from tacit.config.resources import encoder_of_bank
-from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.runs.files import write_text
 
-SUMMARY_LINE = "List, search and edit the experience bank of a run. BANK is a run directory or the file of a bank."
-GOES_BACK = "A run that is resumed goes back to the bank of its checkpoint."
-MOST_TOLD = 10  # bad lines reported one by one
+SUMMARY_LINE = "List and edit the experience bank of a run. BANK is a run directory or the file of a bank."
 WIDTH = 160  # characters shown of an entry
 
 
 def run(argv: Sequence[str]) -> int:
     commands: dict[str, Command] = {
         "list": (list_entries, "list entries by use, or by the results of the episodes they guided"),
-        "search": (search, "find the entries nearest to a text"),
         "explain": (explain, "show one entry: its origin, what it replaced, every episode it guided"),
         "remove": (remove, "retire entries; their record stays"),
         "export": (export, "write the live entries as JSON lines (- prints them)"),
-        "import": (bring_in, "add entries from JSON lines and embed them"),
     }
     return dispatch(argv, "bank", SUMMARY_LINE, commands, list_entries, "BANK")
 
@@ -54,23 +48,6 @@ def list_entries(argv: Sequence[str]) -> int:
         console.print(_table(shown))
     kinds = {"use": "", "useful": " that won more often than they lost", "harmful": " that lost more often than they won"}
     say(console, f"{len(shown)} of {len(found)} entries{kinds[arguments.by]}; {len(bank)} in the bank ({bank.embedder})", "dim")
-    return 0
-
-
-def search(argv: Sequence[str]) -> int:
-    parser = _parser("search", "Find the entries nearest to a text, nearest first.")
-    parser.add_argument("text", metavar="TEXT", help="text to search for")
-    parser.flag("--most", 5, "number of entries to show")
-    parser.flag("--json", False, "print one JSON list")
-    arguments, bank = _parsed(parser, argv)
-    (ids,) = bank.nearest(_embedding_of(bank)([arguments.text]), arguments.most)
-    found = [(bank.entries[number], bank.usage[number]) for number in ids]
-    if arguments.json:
-        print(json.dumps([_entry_record(*pair) for pair in found], ensure_ascii=False))
-    elif found:
-        make_console().print(_table(found))
-    else:
-        say(make_console(), "the bank is empty.", "dim")
     return 0
 
 
@@ -109,51 +86,6 @@ def export(argv: Sequence[str]) -> int:
     write_text(Path(arguments.file), lines)
     say(make_console(), f"{arguments.file}: {pluralize(len(bank), 'entry', 'entries')}")
     return 0
-
-
-def bring_in(argv: Sequence[str]) -> int:
-    parser = _parser("import", "Add entries from JSON lines, each an object with `text`, and embed them.")
-    parser.add_argument("file", type=Path, metavar="FILE", help="JSON lines, as `tacit bank export` writes them")
-    help = "embedding of a new bank: ngram (default), or the directory of a sentence encoder"
-    parser.flag("--embedding", None, help, "NAME")
-    arguments, _ = parser.parse(argv)
-    console, path = make_console(), arguments.bank
-    if not arguments.file.exists() or arguments.file.is_dir():
-        raise TacitError(f"the file {arguments.file} does not exist.")
-    bank, embedding = _bank_to_fill(path, arguments.embedding)
-    with arguments.file.open("rb") as lines:
-        taken = import_lines(bank, embedding, lines)
-    for number, problem in taken.bad[:MOST_TOLD]:
-        say(console, f"{arguments.file}, line {number}: {problem}", "red")
-    more = f" ({len(taken.bad) - MOST_TOLD} more)" if len(taken.bad) > MOST_TOLD else ""
-    unread = f"{pluralize(len(taken.bad), 'line')} could not be read{more}"
-    say(console, f"added {taken.added}; {taken.known} were there already; {unread}. {len(bank)} are in the bank. {GOES_BACK}")
-    return 1 if taken.bad else 0
-
-
-def _bank_to_fill(place: Path, name: str | None) -> tuple[Bank, Embedding]:
-    """The existing bank with its own embedding, or a new one."""
-    if place.is_dir() or place.exists():
-        bank = open_bank(find_bank(place))
-        wanted = NgramEmbedding().name if name == "ngram" else name
-        if wanted not in (None, bank.embedder):
-            raise TacitError(
-                f"{bank.path} is a bank of {bank.embedder}, not of {wanted}: vectors of two models cannot be compared. Leave "
-                "--embedding out, or name a file that is not there yet, which becomes a bank of that embedding."
-            )
-        return bank, _embedding_of(bank)
-    embedding: Embedding = NgramEmbedding() if name in (None, "ngram") else load_embedding(name, 0, encoder_of_bank)
-    return Bank(place, embedding.name, embedding.dimensions, sys.maxsize), embedding
-
-
-def _embedding_of(bank: Bank) -> Embedding:
-    embedding = load_embedding(bank.embedder, bank.dimensions, encoder_of_bank)
-    if embedding.dimensions != bank.dimensions:
-        raise TacitError(
-            f"{bank.path} was made with {bank.embedder} of {bank.dimensions} dimensions, and the one here has "
-            f"{embedding.dimensions}. Export it, and import it into a new bank."
-        )
-    return embedding
 
 
 def _parser(command: str, summary: str) -> Parser:

@@ -38,7 +38,6 @@ from tacit.config.values import from_text
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed, try_say
 from tacit.core.protocols import SamplingPolicy, Scorer
-from tacit.core.resources import Prices
 from tacit.core.trust import flag_for_later
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
 from tacit.evaluation.behavior import describe_ending
@@ -188,9 +187,6 @@ def _results(measured: EvaluationResult) -> Pairs:
         read, written = score.episode_prompt_tokens, score.episode_completion_tokens
         pairs.append(("per turn", f"{score.prompt_tokens:.1f} tokens read, {score.completion_tokens:.1f} written"))
         pairs.append(("per episode", f"{read:.1f} tokens read, {written:.1f} written"))
-        if score.cost is not None:
-            each = f", {score.cost / score.successes:.4g} per success" if score.successes else ""
-            pairs.append(("cost", f"{score.cost:.4g}{each}"))
     return pairs
 
 
@@ -246,10 +242,6 @@ def run(argv: Sequence[str]) -> int:
     ks = sorted(set(from_text(tuple[int, ...], arguments.k, "--k"))) if arguments.k else ()
     if any(k < 1 for k in ks):
         raise TacitError(f"--k {arguments.k}: each k must be at least 1.")
-    prompt, completion = arguments.price_prompt, arguments.price_completion
-    if min(prompt or 0, completion or 0) < 0:
-        raise TacitError("a price must not be negative.")
-    prices = None if prompt is None and completion is None else Prices(prompt or 0.0, completion or 0.0)
     settings = with_panel(said, arguments.panel, arguments.target)
     console, opened = make_console(), arguments.target or arguments.endpoint
     with report_elapsed(partial(say, console), lambda spent: f"eval: loading {opened}, {format_duration(spent)}"):
@@ -263,7 +255,7 @@ def run(argv: Sequence[str]) -> int:
     if arguments.tokens and not isinstance(target.policy, Scorer):  # an expert, a rule agent, an endpoint
         own = f"a policy's own tokenizer, and {target.label!r} has none here"
         raise TacitError(f"--tokens counts with {own}; give a run or a model.")
-    evaluation = PanelEvaluation(target, tuple(ks), prices, arguments.out, arguments.fresh, settings)
+    evaluation = PanelEvaluation(target, tuple(ks), arguments.out, arguments.fresh, settings)
     if evaluation.panel.difference():
         say(console, f"warning: {evaluation.panel.difference()}", style="yellow")
     progress = EvalProgress(console, evaluation.episodes, evaluation.rules.max_steps, target.policy)
@@ -308,8 +300,6 @@ def make_parser(method: str) -> Parser:
     parser.flag("--batch", 256, "episodes played at a time")
     tokens_help = "also count the prompt tokens of ReAct-1step and ReAct-full, with and without a list of actions,"
     parser.flag("--tokens", False, f"{tokens_help} on the same episodes")
-    parser.flag("--price-prompt", float, "price of a million prompt tokens, to report the cost", "PRICE")
-    parser.flag("--price-completion", float, "price of a million completion tokens", "PRICE")
     json_help = "write the result to FILE, or print it as one JSON object on the last line"
     parser.flag("--json", None, json_help, "FILE", nargs="?", const=PRINTED)
     out_help = "directory for the episodes and the result (default: evaluations/ of the run, or evaluations/TARGET here)"

@@ -27,27 +27,23 @@ from tacit.core.hindsight import Lesson
 from tacit.core.method import Companion, Conditions
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling, Tokenizer
-from tacit.core.resources import FREE, Prices
 from tacit.core.seeds import derive
 from tacit.core.types import Condition, Group, IterationInfo, Skills, Task, Trajectory
 from tacit.core.world import Environment, Expert
 from tacit.prompts.conversation import LONGEST_NOTE, insert_lesson
 from tacit.rollout.encoding import fit_prompt, open_scheduler
 
-Wording = Literal["v1", "v2"]
-"""version of the texts: v2 has the whole episode in view, and its skills come with an instruction to use them; v1 is that of
-older runs"""
-LIMITS: Mapping[Wording, tuple[int | None, ...]] = {"v1": (600,), "v2": (None, 600)}
+LIMITS = (None, 600)
 """most characters of an observation or a response; a later limit is tried if the question does not fit"""
 
 
-def render_question(trajectory: Trajectory, most: int, room: int, wording: Wording = "v2", limit: int | None = None) -> str:
+def render_question(trajectory: Trajectory, most: int, room: int, limit: int | None = None) -> str:
     """The analyzer's prompt for one episode. Its turns take about `room` characters; turns in the middle are dropped first."""
 
     def shorten(text: str) -> str:
         if limit is None or len(text) <= limit:
             return text
-        return text[:limit] + ("" if wording == "v1" else f" [{len(text) - limit} more characters]")
+        return text[:limit] + f" [{len(text) - limit} more characters]"
 
     turns = []
     for t, step in enumerate(trajectory.steps):
@@ -57,24 +53,17 @@ def render_question(trajectory: Trajectory, most: int, room: int, wording: Wordi
         turns.append(to_json_line(said | last))
     kept = drop_middle_turns(turns, room)
     head = [f"Task: {to_json_line(trajectory.task.goal)}", f"Outcome: {'success' if trajectory.success else 'failure'}"]
-    if wording == "v2" and len(kept) < len(turns):
+    if len(kept) < len(turns):
         head.append(f"Steps left out for length: {', '.join(str(t) for t, turn in enumerate(turns) if turn not in kept)}")
-    return quote_record(render_request(trajectory.success, most, wording), kept, head)
+    return quote_record(render_request(trajectory.success, most), kept, head)
 
 
-def render_request(success: bool, most: int, wording: Wording = "v2") -> str:
+def render_request(success: bool, most: int) -> str:
     wanted = (
         "the workflow that made it work: which decisions, in which order, so that the same kind of task can be done again"
         if success
         else "what to avoid: the mistake that cost the episode, and the signs by which it can be noticed in time"
     )
-    advice = {
-        "v1": """its value is one short imperative sentence that the agent could have followed at that
-                 step, knowing only what it could see there. Do not retell what happened.""",
-        "v2": """its value is one short imperative sentence that tells the agent what to do at
-                 that step. Judge by the task and by the whole episode, also by what came after the step, what it should have
-                 done. Write advice that can be followed there, not a report of what happened.""",
-    }[wording]
     return f"""An agent has finished an episode. Look back on it and answer with one JSON object and nothing else:
 
 {{"episode_summary": "...", "episode_skill": "...", "step_skills": {{"0": "...", "3": "..."}}}}
@@ -82,7 +71,9 @@ def render_request(success: bool, most: int, wording: Wording = "v2") -> str:
 episode_summary  what happened, in a sentence or two.
 episode_skill    {wanted}.
 step_skills      advice for the steps on which the outcome turned, at most {most} of them. A key is the number of a step as
-                 below (the first is 0); {advice}"""
+                 below (the first is 0); its value is one short imperative sentence that tells the agent what to do at
+                 that step. Judge by the task and by the whole episode, also by what came after the step, what it should have
+                 done. Write advice that can be followed there, not a report of what happened."""
 
 
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
@@ -212,7 +203,6 @@ class ModelAnalyzer(Analyzer):
     temperature: float = 0.4
     max_tokens: int = 4096
     kept: Path | None = None  # directory of the answer cache
-    wording: Wording = "v2"
 
     def __post_init__(self) -> None:
         self._answers: AnswerCache | None = None
@@ -221,7 +211,7 @@ class ModelAnalyzer(Analyzer):
     def check(self, policy: Policy) -> None:
         """Raise if the model's context has no room for a question and its answer."""
         model = self.model() if self.model else policy
-        least, limit = len(model.encode_prompt(render_request(True, self.most, self.wording))), model.context_limit
+        least, limit = len(model.encode_prompt(render_request(True, self.most))), model.context_limit
         if least + self.max_tokens < limit:
             return
         free = limit - least - 1
@@ -286,14 +276,14 @@ class ModelAnalyzer(Analyzer):
     def _question(self, trajectory: Trajectory, asked: Policy, room: int) -> tuple[str, np.ndarray]:
         """The question about an episode and its tokens. Drops turns until it fits or two are left, then shortens texts."""
         text, prompt = "", np.zeros(0, np.int64)
-        for limit in LIMITS[self.wording]:
+        for limit in LIMITS:
             characters, shortest = max(1, room) * CHARACTERS_PER_TOKEN, None
             while text != shortest:
-                text = render_question(trajectory, self.most, characters, self.wording, limit)
+                text = render_question(trajectory, self.most, characters, limit)
                 prompt = asked.encode_prompt(text)
                 if len(prompt) <= room:
                     return text, prompt
-                shortest = shortest or render_question(trajectory, self.most, 0, self.wording, limit)
+                shortest = shortest or render_question(trajectory, self.most, 0, limit)
                 characters = characters * 3 // 4
         return text, prompt
 
@@ -322,8 +312,8 @@ class Hindsight(Companion):
     has_state = False
     read_in_rollouts = False
 
-    def __init__(self, analyzer: Analyzer, prices: Prices = FREE) -> None:
-        self._analyzer, self._prices = analyzer, prices
+    def __init__(self, analyzer: Analyzer) -> None:
+        self._analyzer = analyzer
         self._trajectories: list[Trajectory] = []
         self._result: Callable[[], list[Analysis]] = list
         self._found: dict[int, Analysis] | None = {}
@@ -369,7 +359,6 @@ class Hindsight(Companion):
             "hindsight/asked": float(sum(a.asked for a in analyses)),
             "hindsight/tokens_read": float(read),
             "hindsight/tokens_written": float(written),
-            "hindsight/cost": self._prices.of(read, written),
             "hindsight/seconds_waited": round(self._waited, 3),
         }
 

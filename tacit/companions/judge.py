@@ -3,8 +3,7 @@
     r_T ← r_T + w · grade / 10              grade in 0 … 10, by a policy that is not trained
 
 It is asked in `observe`, once per distinct episode, and every answer is cached on disk: a killed run asks nothing twice and
-resumes with the same grades. An unreadable grade counts as the mean of its group, so that it favors nobody. Tokens are counted,
-and priced if prices are set.
+resumes with the same grades. An unreadable grade counts as the mean of its group, so that it favors nobody. Tokens are counted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from tacit.companions.answers import Answer, AnswerCache, answer_key
 from tacit.core.credit import Rewards
 from tacit.core.method import Companion, RewardTerm
 from tacit.core.protocols import Policy, Request, Sampling
-from tacit.core.resources import FREE, Prices
 from tacit.core.seeds import derive
 from tacit.core.types import Group, IterationInfo, Prompt, Trajectory
 from tacit.rollout.encoding import fit_prompt, open_scheduler
@@ -42,7 +40,6 @@ class EpisodeJudge(RewardTerm, Companion):
     place: Path = field(compare=False)  # directory of the answer cache
     weight: float = 1.0
     tokens: int = 256  # longest answer
-    prices: Prices = FREE
     name = "judge"
     read_in_rollouts: ClassVar[bool] = False
     _grades: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -54,9 +51,7 @@ class EpisodeJudge(RewardTerm, Companion):
             self._answers = AnswerCache(self.place)
         judged = [trajectory for group in groups for trajectory in group.trajectories]
         before, found = len(self._answers), self._ask(judged, info)
-        everything = list(self._answers.values())
-        fresh = everything[before:]
-        (read, written), every = ((sum(a.read for a in some), sum(a.written for a in some)) for some in (fresh, everything))
+        fresh = list(self._answers.values())[before:]
         self._grades = {}
         for group in groups:
             grades = {id(t): grade for t in group.trajectories if (grade := parse_grade(found[id(t)].text)) is not None}
@@ -67,10 +62,8 @@ class EpisodeJudge(RewardTerm, Companion):
             "judge_grade": float(np.mean(list(self._grades.values()))) if self._grades else 0.0,
             "judge_unread": unread / len(judged) if judged else 0.0,
             "judge_asked": float(len(fresh)),
-            "judge_prompt_tokens": float(read),
-            "judge_completion_tokens": float(written),
-            "judge_cost": self.prices.of(read, written),
-            "judge_cost_so_far": self.prices.of(*every),
+            "judge_prompt_tokens": float(sum(a.read for a in fresh)),
+            "judge_completion_tokens": float(sum(a.written for a in fresh)),
         }
 
     def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:

@@ -144,7 +144,7 @@ def analyzer_of(target: Target) -> Analyzer:
         loaded = load_policy(recipe.policies.get("analyzer", recipe.main), recipe.train.seed, (target.world,))
     most = settings.critical_steps or target.world.critical_steps
     model = None if loaded is None else lambda: loaded
-    return ModelAnalyzer(model, most, settings.analyzer_temperature, settings.analyzer_tokens, wording=settings.skill_wording)
+    return ModelAnalyzer(model, most, settings.analyzer_temperature, settings.analyzer_tokens)
 
 
 def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from tacit.config.agents import UNTRAINED, Target
 from tacit.config.checks import EXPERT, RULE_AGENT, open_world
 from tacit.config.recipe import Overrides, Recipe
 from tacit.core.errors import TacitError, unknown
-from tacit.core.resources import Prices
 from tacit.core.seeds import derive
 from tacit.core.types import Trajectory
 from tacit.evaluation.behavior import Behavior, behavior
@@ -87,12 +86,11 @@ class PanelEvaluation:
         self,
         target: Target,
         ks: Sequence[int] = (),
-        prices: Prices | None = None,
         out: Path | None = None,
         fresh: bool = False,
         said: Overrides | None = None,
     ) -> None:
-        self.target, self.rules, self.ks, self.prices = target, target.rules, ks, prices
+        self.target, self.rules, self.ks = target, target.rules, ks
         train, said = target.recipe.train, said or {}
         chosen = train.evaluation
         # A published split without a number of tasks means the whole split.
@@ -136,7 +134,7 @@ class PanelEvaluation:
                 f"none of the {turns} answers of {target.label} could be used; nothing was saved. The first: {reason}"
             )
         refuse_if_all_crashed(played, "There is nothing to measure, and nothing was saved.")
-        score = score_panel(self.panel, played, self.rules, self.ks, self.prices)
+        score = score_panel(self.panel, played, self.rules, self.ks)
         how = behavior(played, target.world.alphabet, target.world.failure, target.world.place)
         earlier, measured = _own_evaluation(target, score), self.measurement
         result = {
@@ -152,7 +150,6 @@ class PanelEvaluation:
             "max_steps": measured.max_steps,
             "reads": measured.reads,
             "numbers": measured.numbers,
-            "prices": asdict(self.prices) if self.prices else None,
             "panel_differs": self.panel.difference(),
             "behaviour": how.to_json(),
             "episodes_file": self.journal.path.name if self.journal else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tacit.calibration.calibrate import calibration_file, read_calibration
-from tacit.companions.experience.retrieval import SERVED
 from tacit.config.recipe import PolicyRecipe, Recipe, describe_base
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
@@ -96,8 +94,6 @@ def _config(path: Path) -> dict[str, Any] | None:
 
 # Sentence encoders: local, or behind an endpoint.
 
-ADDRESS = "OPENAI_BASE_URL"  # URL of a bank's embedding model; banks store only its name
-
 
 def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY") -> Encode:
     """A model at `url`, or a directory or hub id."""
@@ -108,19 +104,6 @@ def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY")
     from tacit.engines.local.pooling import SentenceModel
 
     return SentenceModel(name)
-
-
-def encoder_of_bank(embedder: str) -> Encode:
-    """The encoder that made a bank's vectors."""
-    if not embedder.endswith(SERVED):
-        return load_encoder(embedder)
-    model = embedder.removesuffix(SERVED)
-    url = os.environ.get(ADDRESS, "")
-    if not url:
-        raise TacitError(
-            f"the bank was made with {model!r} behind an endpoint; set its URL with {ADDRESS}=http://HOST:PORT/v1."
-        )
-    return load_encoder(model, url)
 
 
 class RunResources(Resources):

@@ -68,20 +68,3 @@ def _refuse(what: str) -> Any:
 
 
 NO_RESOURCES = Resources()
-
-
-# Prices of tokens.
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Per million tokens, in any currency."""
-
-    prompt: float = 0.0
-    completion: float = 0.0
-
-    def of(self, prompt_tokens: float, completion_tokens: float) -> float:
-        return (self.prompt * prompt_tokens + self.completion * completion_tokens) / 1_000_000
-
-
-FREE = Prices()

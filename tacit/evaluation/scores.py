@@ -12,7 +12,6 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
-from tacit.core.resources import Prices
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.statistics import effective_episodes, mean_interval, wilson
@@ -109,7 +108,6 @@ class PanelScore:
     majority_interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)  # k -> 95%, of SC@k
     episode_prompt_tokens: float = 0.0  # mean per episode
     episode_completion_tokens: float = 0.0  # mean per episode
-    cost: float | None = None  # of all episodes; None without prices
     outcomes: tuple[str, ...] = ()  # one line per repeat, one digit per task in panel order: 1 for success
     condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})  # the condition's name and text
     unusable: int = 0  # turns without a usable completion; they count as not parsed
@@ -134,9 +132,7 @@ class PanelScore:
         return f"{100 * self.success:.1f}% [{100 * low:.1f}, {100 * high:.1f}] of {pluralize(self.episodes, 'episode')}{under}"
 
 
-def score_panel(
-    panel: Panel, played: Sequence[Trajectory], rules: Rules, ks: Sequence[int] = (), prices: Prices | None = None
-) -> PanelScore:
+def score_panel(panel: Panel, played: Sequence[Trajectory], rules: Rules, ks: Sequence[int] = ()) -> PanelScore:
     """`played` holds every task of the panel in order, once per repeat.
 
     pass@k and SC@k are computed for each k of `ks`; by default for k = repeats, if there are several.
@@ -183,7 +179,6 @@ def score_panel(
         majority_interval={k: interval_over_tasks(tries, majority_at, k) for k in ks},
         episode_prompt_tokens=_mean(prompt),
         episode_completion_tokens=_mean(written),
-        cost=prices.of(sum(prompt), sum(written)) if prices else None,
         outcomes=tuple("".join(str(int(t.success)) for t in played[at : at + size]) for at in range(0, len(played), size)),
         condition=rules.describe_condition(panel.tasks),
         unusable=sum(t.unusable for t in played),

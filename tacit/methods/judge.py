@@ -22,7 +22,7 @@ from tacit.companions.judge import EpisodeJudge
 from tacit.core.bounds import AtLeastOne, NotNegative
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.resources import Prices, Resources
+from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 
@@ -41,17 +41,10 @@ class Judge(GRPO):
     """longest answer of the judge, in tokens"""
     judge_cache: str = ""
     """cache directory of the judge's answers; runs may share it; empty: inside the run directory"""
-    judge_price_prompt: NotNegative = 0.0
-    """price per million prompt tokens, for the cost metric"""
-    judge_price_completion: NotNegative = 0.0
-    """price per million completion tokens"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         cache = Path(self.judge_cache).expanduser() if self.judge_cache else resources.directory("judge")
-        prices = Prices(self.judge_price_prompt, self.judge_price_completion)
-        judge = EpisodeJudge(
-            self._read_rubric(), resources.helper("judge"), cache, self.judge_weight, self.judge_tokens, prices
-        )
+        judge = EpisodeJudge(self._read_rubric(), resources.helper("judge"), cache, self.judge_weight, self.judge_tokens)
         return adds("rewards", "judge", judge), adds("companions", "judge", judge)
 
     def _read_rubric(self) -> str:

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tacit.companions.hindsight import Analyzer, Hindsight, ModelAnalyzer, Notes, RoutedSkills, Routing, RuleAnalyzer, Wording
+from tacit.companions.hindsight import Analyzer, Hindsight, ModelAnalyzer, Notes, RoutedSkills, Routing, RuleAnalyzer
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.resources import Prices, Resources
+from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.skill_shift import GradientShare, SkillShift, parse_weight
 from tacit.losses.surrogates import PolicyGradient
@@ -41,8 +41,6 @@ class OPID(GRPO):
     """skill of a step: critical_first, additive (sum of both shifts), episode only or step only"""
     notes: Notes = "true"
     """what is injected: skills (true), or a control: no text (empty), another task's (placebo), the expert's action (oracle)"""
-    skill_wording: Wording = "v2"
-    """texts of analyzer and skills: v2 has the whole episode in view and says to follow the skill; v1 is that of older runs"""
     critical_steps: AtLeastOne | None = None
     """most steps per episode with a skill of their own; default: 5, in search 2 (a rule gives at most 5)"""
     normalise_shift: bool = False
@@ -55,10 +53,6 @@ class OPID(GRPO):
     """sampling temperature of the analyzer"""
     analyzer_tokens: AtLeastOne = 4096
     """longest answer of the analyzer, in tokens"""
-    analyzer_price_prompt: NotNegative = 0.0
-    """price per million prompt tokens, for the cost metric"""
-    analyzer_price_completion: NotNegative = 0.0
-    """price per million completion tokens"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         weight, share = parse_weight(self.skill_weight)
@@ -68,10 +62,9 @@ class OPID(GRPO):
             raise TacitError(f"notes = oracle: world {world.name!r} has no expert to ask; choose true, empty or placebo.")
         if self.notes == "placebo" and self.schedule.groups < 2:
             raise TacitError("notes = placebo takes the skills of another task of the batch: set --groups to at least 2.")
-        prices = Prices(self.analyzer_price_prompt, self.analyzer_price_completion)
-        hindsight = Hindsight(self.build_analyzer(world, resources), prices)
+        hindsight = Hindsight(self.build_analyzer(world, resources))
         # A tiny policy reads terse prompts; the notes it imitated had no instruction.
-        instructed = self.skill_wording == "v2" and self.prompt.wording != "terse"
+        instructed = self.prompt.wording != "terse"
         expert = world.expert() if self.notes == "oracle" else None
         teacher = RoutedSkills(hindsight, self.routing, self.notes, expert, instructed)
         gradient = GradientShare(PolicyGradient(), self.schedule.temperature, self.gradient_every, share)
@@ -83,5 +76,5 @@ class OPID(GRPO):
         if self.analyzer == "rule":
             return RuleAnalyzer.of(world, max_steps)
         model = resources.helper("analyzer") if self.analyzer == "model" else None
-        cache, wording = resources.directory("hindsight"), self.skill_wording
-        return ModelAnalyzer(model, max_steps, self.analyzer_temperature, self.analyzer_tokens, cache, wording)
+        cache = resources.directory("hindsight")
+        return ModelAnalyzer(model, max_steps, self.analyzer_temperature, self.analyzer_tokens, cache)

@@ -84,9 +84,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     for name in ("method", "engine", "schedule", "policies"):
         if not isinstance(found, dict) or not isinstance(found.get(name, None if name == "method" else {}), dict):
             raise TacitError(f"{path / SETTINGS} is damaged: {name} is not a table of settings.")
-    method = found.get("method", {})
-    if "opid" in str(method.get("name", "")).split("+") and "skill_wording" not in method:
-        raise TacitError(f'{path} is of an earlier version: add "skill_wording": "v1" to method in its {SETTINGS} to open it.')
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from forked import start
 
 from tacit.cli.inspection.inspect import KINDS
 from tacit.cli.main import COMMANDS, main
+from tacit.companions.experience.bank import Bank, Origin
+from tacit.companions.experience.retrieval import NgramEmbedding
 from tacit.engines.models import bases
 from tacit.engines.models.tiny import TinySettings
 from tacit.pretraining import corpus, pretrain
@@ -103,9 +106,10 @@ def inspect(place: Path) -> None:
 
 
 def bank(place: Path) -> None:
-    (place / "entries.jsonl").write_text('{"text": "look in the drawer first"}\n')
-    assert main(["bank", "import", "bank.sqlite", "entries.jsonl", "--embedding", "ngram"]) == 0
-    for words in (["list", "bank.sqlite"], ["search", "bank.sqlite", "drawer"], ["explain", "bank.sqlite", "1"]):
+    embed = NgramEmbedding()
+    with closing(Bank(place / "bank.sqlite", embed.name, embed.dimensions)) as filled:
+        filled.add("look in the drawer first", embed(["look in the drawer first"])[0], Origin())
+    for words in (["list", "bank.sqlite"], ["explain", "bank.sqlite", "1"]):
         assert main(["bank", *words]) == 0
     assert main(["bank", "export", "bank.sqlite", "out.jsonl"]) == 0
     assert "drawer" in (place / "out.jsonl").read_text()

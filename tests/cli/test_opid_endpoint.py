@@ -21,8 +21,6 @@ max_steps = 3
 name = "opid"
 analyzer = "model"
 skill_weight = 0.1
-analyzer_price_prompt = 2.0
-analyzer_price_completion = 8.0
 kl = 0.0
 
 [prompt]
@@ -82,8 +80,7 @@ def test_opid_run_with_endpoint_analyzer(tmp_path, capsys):
     assert [row["step"] for row in rows] == [1, 2]
     assert sum(row["hindsight/asked"] for row in rows) == asked - 1, "but for the word yes"
     assert all(row["skill_shift/told"] > 0 and row["hindsight/tokens_written"] > 0 for row in rows)
-    spent = [(2.0 * row["hindsight/tokens_read"] + 8.0 * row["hindsight/tokens_written"]) / 1e6 for row in rows]
-    assert [row["hindsight/cost"] for row in rows] == pytest.approx(spent) and min(spent) > 0
+    assert all(row["hindsight/tokens_read"] > 0 for row in rows)
     assert len((tmp_path / "run" / "hindsight" / "answers.jsonl").read_text().splitlines()) <= asked
     capsys.readouterr()
     assert main(["inspect", "skills", str(tmp_path / "run")]) == 0

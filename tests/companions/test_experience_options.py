@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, group_extractor, make_group
 
-from tacit.companions.experience.bank import Bank, Entry
+from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Entry
 from tacit.companions.experience.companion import GUIDED, critic_verdict, guiding_entry, select_guided_winners
 from tacit.companions.experience.files import fill_bank
 from tacit.companions.experience.manager import Critic, critic_reward, parse_verdict
@@ -92,9 +92,22 @@ def test_invalid_bank_source_is_refused(tmp_path):
     ngrams = NgramEmbedding()
     bank = Bank(tmp_path / "b.sqlite", ngrams.name, ngrams.dimensions)
     broken = tmp_path / "broken.jsonl"
-    broken.write_text('{"text": "good"}\nnonsense\n')
-    with pytest.raises(TacitError, match=r"broken\.jsonl, line 2: not JSON"):
-        fill_bank(Bank(None, ngrams.name, ngrams.dimensions), ngrams, WORLD, str(broken), 4)
+    for line in (
+        b"{",
+        b"\xff\xfe",
+        b'{"text": 3}',
+        json.dumps({"text": "x" * (MAX_ENTRY_CHARS + 1)}).encode(),
+        b'{"text": "  "}',
+        b'{"text": "\\ud800"}',
+        b'{"text": "odd", "origin": {"step": "two"}}',
+        b'{"text": "odd", "origin": [1]}',
+        b"[" * 100_000,
+        b'{"text": "odd", "origin": {"world": "\\ud800"}}',
+    ):
+        broken.write_bytes(b'{"text": "good"}\n\n' + line + b"\n")
+        with pytest.raises(TacitError, match=r"broken\.jsonl, line 3: .* Fix or delete the line"):
+            fill_bank(bank, ngrams, WORLD, str(broken), 4)
+        assert not len(bank)
     with pytest.raises(TacitError, match="there is no experience bank"):
         fill_bank(bank, ngrams, WORLD, str(tmp_path / "nowhere"), 4)
     with pytest.raises(TacitError, match="no hindsight rule to fill a bank with"):

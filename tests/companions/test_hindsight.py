@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 import time
@@ -306,16 +305,6 @@ def test_analyzer_prompt_has_whole_episode_or_says_what_is_cut():
     tight = render_question(episode, 5, room=1500)
     assert '"step": 1,' not in tight and "Steps left out for length: 1" in tight, "nothing is dropped in silence"
     assert opening[:600] + " [" in render_question(episode, 5, room=1500, limit=600), "nor cut"
-
-
-def test_wording_v1_analyzer_prompts_are_unchanged():
-    """The prompts before wording v2."""
-    asked = []
-    for name in ("alfworld", "countdown", "webshop"):
-        for trajectory in by_expert(name, 0.5):
-            asked += [render_question(trajectory, most, room, "v1", 600) for most, room in ((5, 6000), (2, 100))]
-    digest = hashlib.sha256("\n".join(asked).encode()).hexdigest()
-    assert digest == "96e04986c16287c6944843f47afd26809f28ae0597441824b91f4386e217145b"
 
 
 def test_long_observation_is_shortened_to_fit_the_analyzer():

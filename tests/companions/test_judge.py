@@ -14,7 +14,6 @@ import tacit
 from tacit.companions.answers import FILE, Answer, AnswerCache
 from tacit.companions.judge import EpisodeJudge, parse_grade, render_question
 from tacit.core.errors import TacitError
-from tacit.core.resources import Prices
 from tacit.core.types import Group, IterationInfo
 from tacit.methods.judge import Judge
 
@@ -48,13 +47,12 @@ def test_parse_grade_reads_the_last_valid_grade(text, grade):
 
 
 def test_grade_is_paid_at_the_last_step(tmp_path):
-    judge = EpisodeJudge("Be quick.", lambda: ScriptedPolicy(by_success), tmp_path, weight=2.0, prices=Prices(1.0, 10.0))
+    judge = EpisodeJudge("Be quick.", lambda: ScriptedPolicy(by_success), tmp_path, weight=2.0)
     groups = two_groups()
     metrics = judge.observe(groups, None, IterationInfo())
     assert [r.flow_N.tolist() for r in judge(groups)] == [[1.8, 0.0, 0.5]] * 2
     assert metrics["judge_grade"] == pytest.approx(5.75) and metrics["judge_asked"] == 4 and metrics["judge_unread"] == 0
-    spent = (metrics["judge_prompt_tokens"] + 10 * metrics["judge_completion_tokens"]) / 1e6
-    assert metrics["judge_cost"] == metrics["judge_cost_so_far"] == pytest.approx(spent) and spent > 0
+    assert metrics["judge_prompt_tokens"] > 0 and metrics["judge_completion_tokens"] > 0
 
 
 def test_judge_prompt_has_rubric_task_and_turns():
@@ -92,12 +90,11 @@ def test_answers_are_cached_also_after_a_kill(tmp_path):
     assert next(iter(AnswerCache(tmp_path).values())) == Answer(**{k: v for k, v in json.loads(lines[0]).items() if k != "key"})
 
 
-def test_run_with_endpoint_judge_counts_cost_and_resumes(tmp_path):
-    """Grades come over HTTP, costs from the server's token counts; a resumed run asks only new questions."""
+def test_run_with_endpoint_judge_counts_tokens_and_resumes(tmp_path):
+    """Grades and token counts come over HTTP; a resumed run asks only new questions."""
     with serving(lambda body: (200, says("fine.\ngrade: 5", prompt_tokens=100, completion_tokens=10))) as server:
         served = {"judge": {"model": "some-judge", "engine": {"name": "chat", "url": server.url}}}
-        prices = {"judge_price_prompt": 1.0, "judge_price_completion": 2.0}
-        told = {**SMALL, **prices, "policies": served, "rubric": "Be brief.", "judge_weight": 4.0}
+        told = {**SMALL, "policies": served, "rubric": "Be brief.", "judge_weight": 4.0}
         run = tacit.train(
             SAME,
             "judge",
@@ -112,7 +109,8 @@ def test_run_with_endpoint_judge_counts_cost_and_resumes(tmp_path):
     first, second = run.metrics("rl", rows=True)
     questions = [each for each in server.asked if "Be brief." in each["messages"][0]["content"]]
     assert first["judge_asked"] == asked == len((run.path / "judge" / FILE).read_text().splitlines()[:asked])
-    assert first["judge_cost"] == pytest.approx(asked * (100 * 1.0 + 10 * 2.0) / 1e6) and first["reward"] >= 2.0
+    assert (first["judge_prompt_tokens"], first["judge_completion_tokens"]) == (100 * asked, 10 * asked)
+    assert first["reward"] >= 2.0
     assert len(questions) == first["judge_asked"] + second["judge_asked"] == len(server.asked) - 2
     assert questions[0]["model"] == "some-judge"
     assert not (run.path / "checkpoints" / "rl-000002" / "policies").exists(), "it is asked, not trained"

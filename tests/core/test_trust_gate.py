@@ -120,7 +120,6 @@ ALLOWED = {
     "sandbox/server.py": "functions that the program preloads, given on its own command line",
     "engines/sharded/launch.py": "constants: rank and server",
     "engines/sharded/messages.py": "pickles between a run's own processes, over an authenticated socket",
-    "engines/sharded/shards.py": "checkpoints of older versions, behind the gate",
     "worlds/code/pytest_fork.py": "byte code of the packages under test, inside the sandbox",
     "modules/drafting/sandbox_process.py": "drafts, inside the sandbox",
 }
@@ -153,7 +152,7 @@ SMALL_RUN = {
 }  # fmt: skip
 ASKED_BY_RUNS: dict[str, dict[str, Any]] = {
     "helper": {
-        "method": {"name": "opid", "analyzer": "model", "skill_wording": "v1"},
+        "method": {"name": "opid", "analyzer": "model"},
         "policies": {"analyzer": {"model": "m", "engine": {"name": "chat", "url": "URL", "key_variable": "SECRET"}}},
     },
     "embedding": {

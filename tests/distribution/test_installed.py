@@ -107,10 +107,10 @@ def test_installed_package_trains_the_quickstart_outside_a_checkout(told, enviro
 
 def test_messages_name_the_distribution_and_existing_extras():
     assert PROJECT["name"] == tacit.DISTRIBUTION
-    assert install_command("textworld") == f"`pip install '{PROJECT['name']}[textworld]'`"
+    assert install_command("smollm") == f"`pip install '{PROJECT['name']}[smollm]'`"
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tacit").rglob("*.py")]
     named = {extra for source in sources for extra in re.findall(r"\binstall_command\('(\w+)'\)", source)}
-    assert {"textworld", "smollm", "wandb"} <= named <= set(PROJECT["optional-dependencies"])
+    assert {"smollm", "wandb"} <= named <= set(PROJECT["optional-dependencies"])
     assert not any("tacit[" in source for source in sources)
 
 

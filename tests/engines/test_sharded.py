@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
@@ -18,8 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from forked_ranks import forked_ranks
+from plain_model import small_checkpoint
 from random_models import make_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -36,7 +35,6 @@ from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import read_layout
 from tacit.losses.distillation import Divergence
 from tacit.losses.surrogates import ClippedSurrogate, EntropyBonus, ReferenceKL, ValueLoss
-from tacit.testing.plain import small_checkpoint
 
 LR = 1e-3
 Open = Callable[..., ShardedPolicy]
@@ -390,7 +388,7 @@ def test_checkpoint_contains_and_loads_no_pickle(open_on: Open, tmp_path: Path) 
     (shards / ".metadata").write_bytes(pickle.dumps(Canary(tmp_path / "ran")))
     policy.load(saved)
     (shards / "layout.json").unlink()
-    with pytest.raises(TacitError, match=r"would run the pickle shards/.metadata; pass --trust-code if you trust it"):
+    with pytest.raises(TacitError, match=r"of an older version: shards/.metadata is a pickle, which is never loaded"):
         policy.load(saved)
     assert not (tmp_path / "ran").exists()
     (shards / ".metadata").unlink()
@@ -418,28 +416,6 @@ def test_inconsistent_layout_is_refused(open_on: Open, tmp_path: Path, change: A
     file.write_text(json.dumps(layout))
     with pytest.raises(TacitError, match=r"cannot read the checkpoint|does not fit"):
         policy.load(tmp_path / "saved")
-
-
-def test_old_pickle_checkpoint_is_read_only_with_trust_code(
-    open_on: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Checkpoints of torch.distributed.checkpoint, whose metadata is a pickle."""
-    policy = open_on(1)
-    policy.update(a_batch(), [ClippedSurrogate()], LR)
-    policy.save(tmp_path / "saved")
-    shards, digest = tmp_path / "saved" / "shards", policy.digest()
-    state = load_file(shards / "rank-00000.safetensors")
-    for file in shards.iterdir():
-        file.unlink()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp.save(state, checkpoint_id=shards, no_dist=True)
-    policy.update(a_batch(), [ClippedSurrogate()], LR)
-    with pytest.raises(TacitError, match="pass --trust-code"):
-        policy.load(tmp_path / "saved")
-    monkeypatch.setenv("TACIT_TRUST_CODE", "1")
-    policy.load(tmp_path / "saved")
-    assert policy.digest() == digest
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Scores by hand: repeats, families, tokens, cost."""
+"""Scores by hand: repeats, families, tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from scripted import make_group
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.core.resources import Prices
 from tacit.core.types import Task, Trajectory
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import final_and_peak, score_panel
@@ -33,7 +32,7 @@ def played(won=WON) -> list[Trajectory]:
 
 
 def test_repeats_families_and_tokens():
-    score = score_panel(PANEL, played(), RULES, ks=(1, 2, 3), prices=Prices(prompt=2.0, completion=10.0))
+    score = score_panel(PANEL, played(), RULES, ks=(1, 2, 3))
     assert (score.episodes, score.successes, score.repeats, score.panel_version) == (9, 5, 3, "3")
     assert score.outcomes == ("101", "110", "100")
     assert score.pass_at == pytest.approx({1: 5 / 9, 2: (1 + 2 / 3 + 2 / 3) / 3, 3: 1.0})
@@ -49,12 +48,11 @@ def test_repeats_families_and_tokens():
     assert score.episode_prompt_tokens == pytest.approx(read / 9) and score.prompt_tokens == 1.0
     assert score.episode_completion_tokens == pytest.approx(written / 9)
     assert score.completion_tokens == pytest.approx(written / read)
-    assert score.cost == pytest.approx((2.0 * read + 10.0 * written) / 1e6)
 
 
 def test_unrequested_metrics_are_empty():
     once = score_panel(PANEL, played(WON[:1]), RULES)
-    assert once.pass_at == {} == once.majority_at and once.cost is None and once.outcomes == ("101",)
+    assert once.pass_at == {} == once.majority_at and once.outcomes == ("101",)
     assert list(score_panel(PANEL, played(), RULES).majority_at) == [3], "the repeats there are"
     with pytest.raises(TacitError, match="add --repeats 5"):
         score_panel(PANEL, played(), RULES, ks=(5,))

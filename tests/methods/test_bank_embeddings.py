@@ -9,7 +9,6 @@ from chat_server import serving
 from small_encoder import save_encoder
 
 import tacit
-from tacit.cli.main import main
 from tacit.companions.experience.bank import Bank
 from tacit.companions.experience.files import find_bank, read_bank_info
 from tacit.core.errors import TacitError
@@ -49,7 +48,7 @@ def test_bank_uses_a_local_sentence_encoder(tmp_path, entries):
     assert read_bank_info(find_bank(run.path))[:2] == (str(tmp_path / "encoder"), 16) and guided_by(run)
 
 
-def test_bank_uses_an_embedding_endpoint(tmp_path, entries, monkeypatch, capsys):
+def test_bank_uses_an_embedding_endpoint(tmp_path, entries):
     told = {"embedding": "endpoint", "encoder": "some-encoder", "candidates": 1, "bank": entries}
     with serving(embedding) as server:
         run = tacit.train(
@@ -58,12 +57,6 @@ def test_bank_uses_an_embedding_endpoint(tmp_path, entries, monkeypatch, capsys)
         assert read_bank_info(find_bank(run.path))[:2] == ("some-encoder (endpoint)", 3)
         assert guided_by(run) == {"say the letter that is read"}, "the nearest by those vectors, and by none other"
         assert {asked["model"] for asked in server.asked} == {"some-encoder"}
-        assert main(["bank", "search", str(run.path), "a mug"]) == 2
-        assert "OPENAI_BASE_URL=http" in capsys.readouterr().err
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        assert main(["bank", "search", str(run.path), "a mug", "--most", "1"]) == 0
-        found = capsys.readouterr().out
-    assert "the mug is behind red" in found and "letter" not in found
     with pytest.raises(TacitError, match=r"was made with embedder 'some-encoder \(endpoint\)'"):
         Bank(find_bank(run.path), "another-encoder (endpoint)", 3)
 

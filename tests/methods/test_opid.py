@@ -11,7 +11,6 @@ from scripted import ScriptedPolicy, make_group
 
 import tacit.companions.hindsight as teachers
 from tacit.companions.hindsight import load_handbook, route
-from tacit.config.recipe import Recipe
 from tacit.core.bounds import check_bounds
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
@@ -31,7 +30,6 @@ from tacit.methods import get_method
 from tacit.prompts.conversation import USE_NOW, USE_THROUGHOUT
 from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
-from tacit.runs.directory import read_settings
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
@@ -352,27 +350,17 @@ def test_opid_has_the_same_default_history_as_grpo():
     assert get_method("opid")().with_prompt(history=5).context(get_environment("alfworld")).turns == 5
 
 
-def test_skill_instruction_is_omitted_in_terse_prompts_and_wording_v1(policy):
+def test_skill_instruction_is_omitted_in_terse_prompts(policy):
     def texts(**settings):
         method = get_method("opid")(**(SMALL | settings)).build(WORLD)
         (group,) = loop_of(policy, "grpo").collect(1).groups[0][:1]
         method.companions[0].observe([group], policy, IterationInfo())
         return [policy.decode(p) for prompts in method.credits[1].teacher.prompts(group, policy) for p in prompts]
 
-    full = {"prompt": PromptSettings(history=0)}
-    new, old, terse = texts(**full), texts(skill_wording="v1", **full), texts()
+    full, terse = texts(prompt=PromptSettings(history=0)), texts()
     told = (USE_NOW, USE_THROUGHOUT)
-    assert all(any(line in text for line in told) and "<note>" in text for text in new)
-    assert [text.replace(f"{USE_NOW}\n", "").replace(f"{USE_THROUGHOUT}\n", "") for text in new] == old
-    assert not any(line in text for text in (*old, *terse) for line in told)
-
-
-def test_settings_without_skill_wording_are_refused_with_a_fix(tmp_path):
-    settings = Recipe.from_json({"world": "countdown", "method": {"name": "opid"}}).to_json()
-    del settings["method"]["skill_wording"]
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
-    with pytest.raises(TacitError, match=r'earlier version: add "skill_wording": "v1"'):
-        read_settings(tmp_path)
+    assert all(any(line in text for line in told) and "<note>" in text for text in full)
+    assert not any(line in text for text in terse for line in told)
 
 
 @pytest.mark.parametrize("notes", ["empty", "placebo", "oracle"])

@@ -218,7 +218,6 @@ MIXTURE: Sourced = VERL_AGENT | {
     "method.extractor.temperature": (1.0, "code"),
     "method.extractor.top_p": (0.99, "code"),
     "method.extractor.top_k": (50, "code: the default of its generating arguments"),
-    "method.extractor.trace": ("full", "§3.2.1: the full interaction trace"),
     "method.extractor.batch": (64, "C.2: the training buffer"),
     "method.extractor.lr": (1e-6, "C.2"),
     "method.extractor.clip": (0.1, "C.2"),
@@ -469,15 +468,12 @@ OPID: Sourced = {
     "method.analyzer": ("model", "appendix B.4: GLM-5.2"),
     "method.routing": ("critical_first", "§3.3"),
     "method.notes": ("true", "§3.2: the skills of the episode itself"),
-    "method.skill_wording": ("v2", "Figure 9, reworded; OPID's code: an instruction before each skill"),
     "method.gradient_every": (10, "ours: measures, trains nothing"),
     "method.critical_steps": (5, "appendix B.4: at most 5 on ALFWorld and WebShop"),
     "method.normalise_shift": (False, "§3.3; OPID's code: normalize_teacher_adv"),
     "method.clip_shift": (None, "§3.3; OPID's code: clip_teacher_adv"),
     "method.analyzer_temperature": (0.4, "appendix B.4"),
     "method.analyzer_tokens": (4096, "appendix B.4"),
-    "method.analyzer_price_prompt": (0.0, "ours: counts the cost, trains nothing"),
-    "method.analyzer_price_completion": (0.0, "ours: counts the cost, trains nothing"),
     "policies.analyzer": (
         {
             "model": "GLM-5.2",

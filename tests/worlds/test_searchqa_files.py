@@ -17,7 +17,7 @@ from tacit.core.errors import TacitError
 from tacit.worlds import get_environment
 from tacit.worlds.searchqa import searchqa_environment
 from tacit.worlds.searchqa.published import published_tasks, read_passages, read_questions
-from tacit.worlds.searchqa.retrieval import CLOSING, Bm25, Dense, hash_ngrams, make_retriever, parse_passages
+from tacit.worlds.searchqa.retrieval import CLOSING, Bm25, make_retriever, parse_passages
 from tacit.worlds.searchqa.world import open_index
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -213,11 +213,9 @@ def test_command_reports_missing_data_directory(monkeypatch, capsys):
 
 def test_retrievers_rank_named_passages_first():
     """The passage that contains the query's names comes first. Words found in every passage do not count."""
-    for name in ("bm25", "ngrams"):
-        found = make_retriever(name, RIVERS)
-        assert found.find("which river is Lyon on", 1) == [2] and found.find("Danube Ouse", 2) in ([0, 1], [1, 0])
+    found = make_retriever("bm25", RIVERS)
+    assert found.find("which river is Lyon on", 1) == [2] and found.find("Danube Ouse", 2) in ([0, 1], [1, 0])
     assert Bm25(RIVERS).find("on the", 3) == () and Bm25(RIVERS).find("zebra", 3) == ()
-    assert Dense(RIVERS, hash_ngrams).find("Saon", 1) == [2], "part of a word is enough for n-grams"
     assert Bm25(["same words", "same words", "other"]).find("words", 3) == [0, 1], "equal scores keep the order"
 
 
@@ -243,9 +241,7 @@ def test_missing_sentence_encoder_library_error_says_how_to_install(folder, monk
     monkeypatch.setenv("SEARCHQA_RETRIEVER", "sentence-transformers/all-MiniLM-L6-v2")
     (task, *_) = ENVIRONMENT.tasks("published_test", 2, 0)
     assert task.data["retriever"] == "sentence-transformers/all-MiniLM-L6-v2"
-    with pytest.raises(
-        TacitError, match=r"none of bm25, ngrams, so it is a sentence encoder.*pip install 'tacit-agents\[sentences\]'"
-    ):
+    with pytest.raises(TacitError, match=r"not bm25, so it is a sentence encoder.*pip install 'tacit-agents\[sentences\]'"):
         ENVIRONMENT.make().reset(task)
 
 
@@ -280,7 +276,6 @@ def test_retrieval_is_identical_across_processes(folder):
     [
         ("2wiki_questions.jsonl", "bm25", 1102, 0.57),
         ("hotpotqa_train.json", "bm25", 100, 0.68),
-        ("hotpotqa_train.json", "ngrams", 100, 0.66),
     ],
 )
 def test_recall_on_the_shared_data(shared_data, name, retriever, questions, least):

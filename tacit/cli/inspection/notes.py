@@ -30,7 +30,7 @@ def run(argv: Sequence[str]) -> int:
     target = open_target(arguments.target, said, arguments.checkpoint)
     setup = rollout_setup(target)
     settings = target.recipe.settings
-    instructed = getattr(settings, "skill_wording", "v2") == "v2" and settings.prompt.wording != "terse"
+    instructed = settings.prompt.wording != "terse"
     try:
         gate = measure_notes(setup, arguments.tasks, arguments.members, analyzer_of(target), instructed)
     finally:

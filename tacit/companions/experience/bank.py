@@ -213,10 +213,6 @@ class Bank:
                 with transaction(self._base, self.path):
                     self._base.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", self._meta.items())
             self._load()
-            meta = self._base.execute("SELECT key, value FROM meta").fetchall()
-            if path is not None and ("capacity", str(capacity)) not in meta:
-                with transaction(self._base, self.path):
-                    self._base.execute("INSERT OR REPLACE INTO meta VALUES ('capacity', ?)", (str(capacity),))
             self._drop_surplus()
         except BaseException:
             self.close()
@@ -436,7 +432,7 @@ class Bank:
             if found.get(key) != value:
                 raise TacitError(
                     f"the experience bank {path} was made with {key} {found.get(key)!r}, but this is {value!r}: vectors "
-                    "of two models cannot be compared. Name another bank, or export it and import it here (tacit bank)."
+                    "of two models cannot be compared. Use that embedding, or a new run with --extraction offline --bank FILE."
                 )
         rows = base.execute("SELECT id, text, origin, vector FROM entries WHERE retired IS NULL ORDER BY id").fetchall()
         entries, vectors_ND = [], np.empty((len(rows), self.dimensions), np.float32)

@@ -36,7 +36,6 @@ from tacit.rollout.encoding import open_scheduler
 
 OperationKind = Literal["add", "update", "return"]
 Style = Literal["json", "terse"]
-Trace = Literal["full", "short"]
 KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 MAX_OPERATIONS = 3
 
@@ -55,8 +54,6 @@ class ExtractorSettings:
     """nucleus kept when sampling"""
     top_k: Count = 50
     """likeliest tokens kept when sampling; 0 keeps all"""
-    trace: Trace = "full"
-    """what it reads of an episode: full, or short (observations and actions, cut to 400 characters)"""
     batch: AtLeastOne = 64
     """samples per update"""
     lr: NotNegative = 1e-6
@@ -161,26 +158,23 @@ def parse_advice(answer: str, style: Style) -> str:
     return advice if len(advice) <= MAX_ENTRY_CHARS and is_unicode(advice) else ""
 
 
-SHORT_CHARS = 400  # of an observation or action in a short trace
-
-
-def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room: int, trace: Trace = "full") -> str:
+def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room: int) -> str:
     """The prompt to distill one episode, in about `room` characters; turns in the middle are dropped first."""
     outcome = "success" if trajectory.success else "failure"
-    most, full, turns = SHORT_CHARS if trace == "short" else None, trace == "full", list[str]()
+    turns: list[str] = []
     for t, (step, after) in enumerate(zip(trajectory.steps, trajectory.observations[1:], strict=True)):
         if style == "terse":
-            said = step.answer if full and step.answer else after.text
-            turns.append(f"{step.action[:most]} > {' '.join(said.split())[:most]}")
+            said = step.answer or after.text
+            turns.append(f"{step.action} > {' '.join(said.split())}")
             continue
         # The thought, or the whole completion if it is not an action.
         thought = step.completion.text.partition("<action>")[0] if "<action>" in step.completion.text else ""
         thought = ((step.thought or step.completion.text) if step.thought or not step.valid else thought).strip()
-        turn: dict[str, Any] = {"step": t, "saw": step.observation.text[:most]}
-        turn |= {"thought": thought} if full and thought else {}
-        turn |= {"did": step.action[:most]} | ({"answer": step.answer} if full and step.answer else {})
+        turn: dict[str, Any] = {"step": t, "saw": step.observation.text}
+        turn |= {"thought": thought} if thought else {}
+        turn |= {"did": step.action} | ({"answer": step.answer} if step.answer else {})
         turns.append(to_json_line(turn if step.effective else turn | {"refused": True}))
-    if style == "json" and full:
+    if style == "json":
         turns.append(to_json_line({"saw": trajectory.final.text}))
     turns = drop_middle_turns(turns, room)
     if style == "terse":
@@ -281,7 +275,7 @@ class Extractor:
         for trajectory, entry in requests:
             room, prompt = 3 * max(64, limit), np.zeros(0, np.int64)
             for _ in range(4):  # drop turns from the middle until it fits; a prompt that never fits is refused later
-                text = render_distill_prompt(trajectory, entry, self.settings.style, room, self.settings.trace)
+                text = render_distill_prompt(trajectory, entry, self.settings.style, room)
                 prompt = policy.encode_prompt(text)
                 if len(prompt) <= limit:
                     break

@@ -9,20 +9,18 @@ belong to the bank they were made in: imported entries guide, but the extractor 
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
 from tacit.companions.experience.bank import Bank, Origin, connect_read_only, validate_text
-from tacit.companions.experience.retrieval import Embedding, NgramEmbedding, SentenceEmbedding
+from tacit.companions.experience.retrieval import Embedding
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
-from tacit.core.resources import Encode
 from tacit.core.types import Observation
 from tacit.core.world import Environment
 from tacit.rollout.replay import build_trajectory, play_episode
@@ -30,13 +28,6 @@ from tacit.rollout.replay import build_trajectory, play_episode
 IMPORT_BATCH = 256  # entries per embedding call and transaction
 KEPT_FIELDS = {"world": str, "family": str, "task": str, "episode": int, "success": bool, "step": int}
 """fields of an origin that survive an import"""
-
-
-@dataclass
-class ImportResult:
-    added: int = 0
-    known: int = 0  # texts that the bank already had
-    bad: list[tuple[int, str]] = field(default_factory=list)  # (line number, problem)
 
 
 def export_lines(bank: Bank) -> Iterator[str]:
@@ -48,35 +39,23 @@ def export_lines(bank: Bank) -> Iterator[str]:
         yield json.dumps(record, ensure_ascii=False)
 
 
-def import_lines(bank: Bank, embedding: Embedding, lines: Iterable[bytes]) -> ImportResult:
-    """Add an entry for every valid line; bad lines are reported by number and skipped."""
-    result, pending = ImportResult(), dict[str, Origin]()
-    known = {entry.text for entry in bank.entries.values()}
-
-    def write() -> None:
-        if pending:
-            vectors = embedding(list(pending))
-            bank.replace((), [(t, v, o, None) for (t, o), v in zip(pending.items(), vectors, strict=True)], "")
-            result.added += len(pending)
-            pending.clear()
-
+def import_lines(bank: Bank, embedding: Embedding, lines: Iterable[bytes], source: Path) -> None:
+    """Add an entry for every line; `source` is named if one cannot be read, and then none is added."""
+    found = dict[str, Origin]()
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            text, origin = parse_line(line)
-        except TacitError as error:
-            result.bad.append((number, str(error)))
-            continue
-        if text in known:
-            result.known += 1
-            continue
-        known.add(text)
-        pending[text] = origin
-        if len(pending) == IMPORT_BATCH:
-            write()
-    write()
-    return result
+        if line.strip():
+            try:
+                found.setdefault(*parse_line(line))
+            except TacitError as error:
+                raise TacitError(f"{source}, line {number}: {error} Fix or delete the line.") from error
+    _add(bank, embedding, found)
+
+
+def _add(bank: Bank, embedding: Embedding, found: Mapping[str, Origin]) -> None:
+    texts = list(found)
+    for first in range(0, len(texts), IMPORT_BATCH):
+        batch = texts[first : first + IMPORT_BATCH]
+        bank.replace((), [(t, v, found[t], None) for t, v in zip(batch, embedding(batch), strict=True)], "")
 
 
 def parse_line(line: bytes) -> tuple[str, Origin]:
@@ -110,18 +89,9 @@ def find_bank(place: Path) -> Path:
     return path
 
 
-def open_bank(path: Path) -> Bank:
-    """Open for writing, with its own embedder and the capacity that it was made with."""
-    try:
-        return Bank(path, *read_bank_info(path))
-    except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from error
-
-
 def read_bank(path: Path) -> Bank:
     """A copy in memory, so that reading never changes a run, even while it trains."""
-    embedder, dimensions, _ = read_bank_info(path)
-    bank = Bank(None, embedder, dimensions, capacity=sys.maxsize)
+    bank = Bank(None, *read_bank_info(path), capacity=sys.maxsize)
     try:
         bank.restore_from(path)
     except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
@@ -130,23 +100,16 @@ def read_bank(path: Path) -> Bank:
     return bank
 
 
-def read_bank_info(path: Path) -> tuple[str, int, int]:
-    """(name of the embedder, its dimensions, capacity). Does not modify the file, even if it is not a bank."""
+def read_bank_info(path: Path) -> tuple[str, int]:
+    """(name of the embedder, its dimensions). Does not modify the file, even if it is not a bank."""
     try:
         with closing(connect_read_only(path)) as disk:
             if not disk.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
                 raise TacitError(f"{path} is not an experience bank but another SQLite database.")
             found = dict(disk.execute("SELECT key, value FROM meta").fetchall())
-        return found["embedder"], int(found["dimensions"]), int(found.get("capacity", sys.maxsize))
+        return found["embedder"], int(found["dimensions"])
     except (sqlite3.DatabaseError, ValueError, KeyError) as error:
         raise _damaged(path, error) from error
-
-
-def load_embedding(name: str, dimensions: int, sentences: Callable[[str], Encode]) -> Embedding:
-    """The embedding a bank was made with, by its stored name; `sentences` loads an encoder."""
-    if ngrams := re.fullmatch(r"(\d+)-grams", name):
-        return NgramEmbedding(int(ngrams[1]), dimensions)
-    return SentenceEmbedding(name, sentences(name))
 
 
 def _damaged(path: Path, error: Exception) -> TacitError:
@@ -166,15 +129,12 @@ def fill_bank(bank: Bank, embedding: Embedding, world: Environment, source: str,
     path = Path(source).expanduser()
     if path.suffix == ".jsonl":
         try:
-            result = import_lines(bank, embedding, path.read_bytes().splitlines())
+            import_lines(bank, embedding, path.read_bytes().splitlines(), path)
         except OSError as error:
             raise TacitError(f"cannot read the entries {path}: {error.strerror}.") from error
-        if result.bad:
-            line, why = result.bad[0]
-            raise TacitError(f"{path}, line {line}: {why} Fix it, or import the valid lines with `tacit bank import`.")
     elif source:
         try:
-            import_lines(bank, embedding, (line.encode() for line in export_lines(read_bank(find_bank(path)))))
+            import_lines(bank, embedding, (line.encode() for line in export_lines(read_bank(find_bank(path)))), path)
         except sqlite3.DatabaseError as error:
             raise TacitError(f"cannot read the bank {path}: {error}.") from error
     elif world.hindsight is None:
@@ -187,8 +147,7 @@ def fill_bank(bank: Bank, embedding: Embedding, world: Environment, source: str,
             if text := world.hindsight(trajectory).episode.strip():
                 found.setdefault(text, Origin(task.world, task.family, task.id, i, trajectory.success, 0, "import"))
         live.close()
-        vectors = embedding(list(found)) if found else ()
-        bank.replace((), [(t, v, o, None) for (t, o), v in zip(found.items(), vectors, strict=True)], "")
+        _add(bank, embedding, found)
     if not len(bank):
         raise TacitError(f"the bank made before training ({source or 'by rule'}) has no entries.")
 

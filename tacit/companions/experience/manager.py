@@ -420,8 +420,8 @@ class Critic:
         fits = [i for i, prompt in enumerate(prompts) if len(prompt) + longest <= policy.context_limit]
         requests = [Request(prompts[i], derive(seed, "critic", i)) for i in fits]
         answers = policy.sample(requests, Sampling(self.temperature, max_tokens=longest)) if requests else []
-        texts = {i: "" if find_cut(answer, "") else answer.text for i, answer in zip(fits, answers, strict=True)}
-        return [parse_verdict(texts.get(i, ""), entry.text) for i, entry in enumerate(entries)]
+        replies = {i: "" if find_cut(answer, "") else answer.text for i, answer in zip(fits, answers, strict=True)}
+        return [parse_verdict(replies.get(i, ""), entry.text) for i, entry in enumerate(entries)]
 
     def rate(self, task: Task) -> float:
         """r̄_θ: success rate on this task family so far; 0 before the first episode."""

@@ -19,7 +19,6 @@ from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.files import read_json
 from tacit.core.platform import usable_cpus
 from tacit.core.protocols import LossTerm, ModelSource, Request, Sampling, Scheduler, Scorer
-from tacit.core.trust import require_trust
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.capacity import MIN_USEFUL_TOKENS, read_shape
@@ -314,12 +313,14 @@ class ShardedPolicy(PolicyBase):
                 f"checkpoint {directory} has no {SHARDS}/: another engine wrote it, or it is incomplete. Go on with that "
                 f"engine, or start from its weights with --model {directory}."
             )
-        pickled = (directory / SHARDS / PICKLED).exists() and not (directory / SHARDS / LAYOUT).exists()
-        if pickled:
-            require_trust(f"checkpoint {directory} is of an older version and would run the pickle {SHARDS}/{PICKLED}")
+        if (directory / SHARDS / PICKLED).exists() and not (directory / SHARDS / LAYOUT).exists():
+            raise TacitError(
+                f"checkpoint {directory} is of an older version: {SHARDS}/{PICKLED} is a pickle, which is never loaded. Start "
+                f"from its weights with --model {directory}."
+            )
         for name in manifest["members"]:
             engine.member(name)
-        engine.ranks.ask("load", directory / SHARDS, manifest["members"], manifest["optimizer"], pickled)
+        engine.ranks.ask("load", directory / SHARDS, manifest["members"], manifest["optimizer"])
         for name, told in manifest["members"].items():
             engine.versions[name] += 1
             (engine.references.add if told["reference"] else engine.references.discard)(name)

@@ -47,7 +47,7 @@ from tacit.engines.sharded.rank_training import (
     tokens_per_micro_batch,
 )
 from tacit.engines.sharded.settings import ShardedSettings
-from tacit.engines.sharded.shards import State, read_layout, read_pickled_layout, read_pickled_shards, read_shards, write_shards
+from tacit.engines.sharded.shards import State, read_layout, read_shards, write_shards
 
 RowResults = list[tuple[int, Any]]  # (row, what was asked of it), of the rows that this rank computed
 
@@ -206,9 +206,8 @@ class Rank:
         write_shards(state, directory, self.number, dist.get_world_size())
         return {name: {"reference": m.reference is not None, "steps": m.steps} for name, m in self.members.items()}
 
-    def load(self, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool, pickled: bool) -> None:
-        """`pickled`: an older version wrote it, and the user trusts it."""
-        saved = read_pickled_layout(directory) if pickled else read_layout(directory)
+    def load(self, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool) -> None:
+        saved = read_layout(directory)
         state: State = {}
         for name, told in members.items():
             self.member(name)
@@ -231,10 +230,7 @@ class Rank:
                         state[f"{name}/step/{own}"] = step
                         weights.optimizer.state[master] = {**moments, "step": step}
             state |= {f"{name}/weight/{own}": member.own(own) for own in member.names()}
-        if pickled:
-            read_pickled_shards(state, directory)
-        else:
-            read_shards(state, directory, saved, self.number, dist.get_world_size())
+        read_shards(state, directory, saved, self.number, dist.get_world_size())
         for name in members:
             if self.members[name].steps:
                 self.members[name].weights.copy_masters_to_model()

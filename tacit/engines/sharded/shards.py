@@ -11,7 +11,6 @@ MEMBER/reference/NAME                    the frozen reference, if there is one
 from __future__ import annotations
 
 import json
-import warnings
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from tacit.core.files import read_json
 from tacit.engines.local.checkpoint import cannot_write
 
 LAYOUT, FORMAT = "layout.json", 1
-PICKLED = ".metadata"  # the pickle of a `torch.distributed.checkpoint`, which older versions wrote
+PICKLED = ".metadata"  # of a `torch.distributed.checkpoint`, which older versions wrote; a pickle, so it is not read
 
 State = dict[str, torch.Tensor]
 
@@ -99,28 +98,6 @@ def read_shards(state: State, directory: Path, layout: dict[str, Any], rank: int
                         target[low - start : high - start].copy_(open_file(number).get_slice(name)[low - at : high - at])
                     at += rows
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise _unreadable(directory, error) from error
-
-
-def read_pickled_layout(directory: Path) -> dict[str, Any]:
-    """Names in a checkpoint of an older version. Reads a pickle: for trusted directories only."""
-    import torch.distributed.checkpoint as dcp
-
-    try:
-        return dict(dcp.FileSystemReader(directory).read_metadata().state_dict_metadata)
-    except Exception as error:  # a pickle can fail in any way
-        raise _unreadable(directory, error) from error
-
-
-def read_pickled_shards(state: State, directory: Path) -> None:
-    """`read_shards` for a checkpoint of an older version. Reads a pickle: for trusted directories only."""
-    import torch.distributed.checkpoint as dcp
-
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            dcp.load(state, checkpoint_id=directory)
-    except Exception as error:
         raise _unreadable(directory, error) from error
 
 

@@ -159,39 +159,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
 
 
 SKILLS = ("READ_RECIPE", "INSPECT", "EXPLORE", "OPEN", "TAKE", "DELIVER", "CUT", "COOK", "PREPARE_MEAL", "EAT_MEAL")
-_SYNONYMS = """examine: x watch describe check read
-look: l
-inventory: i inv
-go: walk run enter cross exit leave n s e w ne nw se sw u d north south east west northeast northwest southeast southwest up
-go: down in out
-open: unwrap uncover unlock lock shut cover
-take: get carry hold pick remove
-drop: throw discard"""
-_OTHER_WORDS = {
-    word: verb for verb, _, words in (row.partition(": ") for row in _SYNONYMS.split("\n")) for word in words.split()
-}
-_NEXT_COMMAND = re.compile(r"\.|\bthen\b")
-
-
-def project_textworld(trajectory: Trajectory) -> list[str]:
-    """One skill per command. A line may have several (`take knife then n. e`), and counts as at least one."""
-    skills: list[str] = []
-    for step in trajectory.steps:
-        for command in [each for each in _NEXT_COMMAND.split(step.action.lower()) if each.strip()] or [""]:
-            words = [word for word in command.split() if word not in ("the", "a", "an", "some")]
-            verb = _OTHER_WORDS.get(words[0], words[0]) if words else ""
-            if skills and command.strip() in ("again", "g"):
-                skills.append(skills[-1])
-            elif verb in ("look", "examine") and words[-1] == "cookbook":
-                skills.append("READ_RECIPE")
-            else:
-                known = None if words[1:] == ["inventory"] else skill(" ".join((verb, *words[1:])))
-                skills.append(known or "INSPECT")
-    return skills
-
-
 ALPHABET = Alphabet(SKILLS, lambda trajectory: (skill(step.action) for step in trajectory.steps))
-TEXTWORLD_ALPHABET = Alphabet(SKILLS, project_textworld)
 HANDBOOK = {
     "": (
         "find the kitchen and examine the cookbook first; gather every ingredient; cut before cooking; look whether something "

@@ -74,7 +74,7 @@ def searchqa_environment(
     path: str | Path, retriever: str = USUAL_RETRIEVER, encode: Encode | None = None, name: str = NAME, scoring: str = ""
 ) -> Environment:
     """Search QA over your own files: a folder, or one question file with a corpus next to it (see published.py). `retriever` is
-    bm25, ngrams, the address of a retrieval server, or a sentence encoder's directory or hub id; `encode` is a custom encoder,
+    bm25, the address of a retrieval server, or a sentence encoder's directory or hub id; `encode` is a custom encoder,
     N texts -> [N, D]; `scoring` may be squad."""
     root = Path(path).expanduser()
 

@@ -1,5 +1,5 @@
-"""Passages and observations, answer matching, and retrievers: bm25, ngrams (hashed character n-grams), a sentence encoder, or a
-server with Search-R1's interface. Ties are in passage order, so every machine returns the same passages.
+"""Passages and observations, answer matching, and retrievers: bm25, a sentence encoder, or a server with Search-R1's
+interface. Ties are in passage order, so every machine returns the same passages.
 
     bm25      score(q, d) = Σ_w idf(w) · tf(w, d) / (tf(w, d) + k₁(1 − b + b|d|/|d̄|)), k₁ = 1.5, b = 0.75   (bm25s)
 """
@@ -152,6 +152,7 @@ class Retriever(Protocol):
         ...
 
 
+BM25 = "bm25"
 K1, B = 1.5, 0.75
 
 
@@ -174,40 +175,15 @@ class Bm25:
 
 
 class Dense:
-    """Cosine similarity. `by_spread` divides each dimension by its standard deviation over the passages, which helps untrained
-    encoders: dimensions that all passages share carry no information."""
+    """Cosine similarity."""
 
-    def __init__(self, texts: Sequence[str], encode: Encode, by_spread: bool = False) -> None:
+    def __init__(self, texts: Sequence[str], encode: Encode) -> None:
         self._encode = encode
-        vectors_ND = np.asarray(encode(texts), dtype=np.float32)
-        spread_D = vectors_ND.std(axis=0)
-        scaled = by_spread and spread_D.any()
-        self._weights_D = 1.0 / np.maximum(spread_D, 1e-3 * spread_D.max()) if scaled else np.ones_like(spread_D)
-        self._vectors_ND = _unit(vectors_ND * self._weights_D)
+        self._vectors_ND = _unit(np.asarray(encode(texts), dtype=np.float32))
 
     def find(self, query: str, count: int) -> Sequence[int]:
-        vector_D = np.asarray(self._encode([query]), dtype=np.float32)[0] * self._weights_D
+        vector_D = np.asarray(self._encode([query]), dtype=np.float32)[0]
         return best(self._vectors_ND @ (vector_D / max(np.linalg.norm(vector_D), 1e-9)), count) if vector_D.any() else ()
-
-
-def hash_ngrams(texts: Sequence[str], dims: int = 4096) -> np.ndarray:
-    """Character n-grams (3 to 5) of the words, hashed with a sign into `dims` dimensions, each weighted 1 + log(count)."""
-    vectors_ND = np.zeros((len(texts), dims), np.float32)
-    for row_D, text in zip(vectors_ND, texts, strict=True):
-        joined = f" {' '.join(_WORD.findall(text.lower()))} ".encode("utf-8", "ignore")
-        data, found = np.frombuffer(joined, np.uint8).astype(np.uint64), []
-        for size in (3, 4, 5):  # a mixed polynomial hash of each window's bytes, modulo 2⁶⁴
-            windows = max(len(data) - size + 1, 0)
-            hashed = np.full(windows, size, np.uint64)
-            for k in range(size):
-                hashed = hashed * np.uint64(1099511628211) + data[k : k + windows]
-            hashed ^= hashed >> np.uint64(29)
-            hashed *= np.uint64(0xBF58476D1CE4E5B9)
-            found.append(hashed ^ (hashed >> np.uint64(32)))
-        grams, counts = np.unique(np.concatenate(found), return_counts=True)
-        signs = 1.0 - 2.0 * (grams >> np.uint64(63)).astype(np.float32)
-        np.add.at(row_D, (grams % np.uint64(dims)).astype(np.int64), signs * (1.0 + np.log(counts)))
-    return _unit(vectors_ND)
 
 
 def load_sentence_encoder(name: str) -> Encode:
@@ -215,21 +191,15 @@ def load_sentence_encoder(name: str) -> Encode:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise TacitError(
-            f"the retriever {name!r} is none of {', '.join(RETRIEVERS)}, so it is a sentence encoder, and those need "
+            f"the retriever {name!r} is not {BM25}, so it is a sentence encoder, and those need "
             f"sentence-transformers: {install_command('sentences')}."
         ) from error
     try:
         model: Any = SentenceTransformer(name, device="cpu")
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TacitError(f"cannot load the sentence encoder {name!r}: {reason} Or choose {' or '.join(RETRIEVERS)}.") from error
+        raise TacitError(f"cannot load the sentence encoder {name!r}: {reason} Or choose {BM25}.") from error
     return partial(model.encode, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False)
-
-
-RETRIEVERS: dict[str, Callable[[Sequence[str]], Retriever]] = {
-    "bm25": Bm25,
-    "ngrams": lambda texts: Dense(texts, hash_ngrams, by_spread=True),
-}
 
 
 def is_address(retriever: str) -> bool:
@@ -261,7 +231,7 @@ class RetrievalServer:
 
 
 def make_retriever(name: str, texts: Sequence[str]) -> Retriever:
-    return RETRIEVERS[name](texts) if name in RETRIEVERS else Dense(texts, load_sentence_encoder(name))
+    return Bm25(texts) if name == BM25 else Dense(texts, load_sentence_encoder(name))
 
 
 def content_words(text: str) -> list[str]:
