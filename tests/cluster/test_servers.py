@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_conformance import LR, EngineConformance, Weighted
 from on_servers import a_batch, needs_vllm, on_one, on_servers, process_of, requests, same, small_checkpoint
 
 from tacit.core.errors import TacitError
@@ -24,6 +23,7 @@ from tacit.core.types import HiddenState
 from tacit.engines import get_engine
 from tacit.engines.local.slots import EngineRequest
 from tacit.engines.sharded.policy import ShardedPolicy
+from tacit.testing.engines import LR, EngineConformance, Weighted
 
 pytestmark = needs_vllm
 

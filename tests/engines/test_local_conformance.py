@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_conformance import EngineConformance
 
 from tacit.engines import get_engine
+from tacit.testing.engines import EngineConformance
 
 
 @pytest.fixture(autouse=True, scope="module")

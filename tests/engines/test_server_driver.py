@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_conformance import Weighted
 from forked_ranks import forked_ranks
-from plain_model import small_checkpoint
 
 from tacit.core.credit import Batch
 from tacit.core.protocols import ModelSource, Request, Sampling
 from tacit.engines.sharded.policy import load_policy
 from tacit.engines.sharded.settings import ShardedSettings
+from tacit.testing.engines import Weighted
+from tacit.testing.plain import small_checkpoint
 
 BACKEND = """
 import runpy, sys, types

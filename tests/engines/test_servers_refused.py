@@ -12,7 +12,6 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 from forked_ranks import forked_ranks
-from plain_model import small_checkpoint
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import ModelSource
@@ -27,6 +26,7 @@ from tacit.engines.sharded.rank import Rank
 from tacit.engines.sharded.server import Replica, Server, TransferredWeights, WeightTransfer
 from tacit.engines.sharded.servers import ServerPool
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
+from tacit.testing.plain import small_checkpoint
 
 
 @pytest.mark.parametrize(

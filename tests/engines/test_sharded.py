@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from forked_ranks import forked_ranks
-from plain_model import small_checkpoint
 from random_models import make_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -35,6 +34,7 @@ from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import read_layout
 from tacit.losses.distillation import Divergence
 from tacit.losses.surrogates import ClippedSurrogate, EntropyBonus, ReferenceKL, ValueLoss
+from tacit.testing.plain import small_checkpoint
 
 LR = 1e-3
 Open = Callable[..., ShardedPolicy]

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from forked_ranks import forked_ranks
-from plain_model import small_checkpoint
 from torch.distributed.fsdp import FSDPModule
 
 from tacit.core.credit import Batch
@@ -26,6 +25,7 @@ from tacit.engines.sharded import policy as sharded
 from tacit.engines.sharded.policy import ShardedPolicy, check_room, load_policy
 from tacit.engines.sharded.server import WeightTransfer
 from tacit.engines.sharded.settings import ShardedSettings
+from tacit.testing.plain import small_checkpoint
 
 LR = 1e-3
 GIB = 2**30

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_conformance import Weighted
-from plain_model import small_checkpoint
 from test_sharded import LR, a_batch
 
 from tacit.core.errors import TacitError
@@ -15,6 +13,8 @@ from tacit.core.protocols import ModelSource
 from tacit.engines import get_engine
 from tacit.engines.sharded.policy import load_policy
 from tacit.engines.sharded.settings import ShardedSettings
+from tacit.testing.engines import Weighted
+from tacit.testing.plain import small_checkpoint
 
 ray = pytest.importorskip("ray")
 

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("tinker", reason="the client of the Tinker API is not installed: pip install 'tacit-agents[tinker]'")
 
-from engine_conformance import LR, EngineConformance, Weighted
 from tinker_service import Loopback
 
 from tacit.core.errors import TacitError
@@ -19,6 +18,7 @@ from tacit.core.types import HiddenState
 from tacit.engines import TINKER as ENGINE
 from tacit.engines.tinker.policy import load_policy
 from tacit.engines.tinker.service import TinkerSettings
+from tacit.testing.engines import LR, EngineConformance, Weighted
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """What every engine must do, as tests against the protocols alone: ours run them, and so may yours.
 
-    from engine_conformance import EngineConformance
+    from tacit.testing.engines import EngineConformance
 
     class TestMine(EngineConformance):
         engine = ENGINE                                       # your tacit.core.protocols.Engine
@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from plain_model import PlainModel
 
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
@@ -52,6 +51,7 @@ from tacit.core.protocols import (  # fmt: skip
     Tokenizer,
 )
 from tacit.core.types import Completion, HiddenState
+from tacit.testing.plain import PlainModel
 
 WISHES = {
     "value_head": "True where values are asked for",
@@ -98,7 +98,7 @@ class EngineConformance:
     @pytest.fixture(scope="class")
     def checkpoint(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """A small model with random weights and a tokenizer, as a transformers directory."""
-        from plain_model import small_checkpoint
+        from tacit.testing.plain import small_checkpoint
 
         return small_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
