@@ -61,8 +61,8 @@ class PlanSettings:
     """bandwidth from each device to other machines, in Gb/s"""
     per_machine: AtLeastOne = 8
     """devices per machine"""
-    transport: Literal["nccl", "file"] = "nccl"
-    """how weights reach the servers: broadcast, or as files on shared storage as the sharded engine does"""
+    transport: Literal["file", "broadcast"] = "file"
+    """how weights reach the servers: as files on shared storage, as the sharded engine does, or broadcast, as other systems do"""
     storage: Positive = 5.0
     """total read bandwidth of the shared storage, in GB/s (--transport file)"""
     episodes: Count = 0
