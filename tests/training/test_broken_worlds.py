@@ -116,11 +116,11 @@ def test_broken_episodes_are_reported_once_and_counted(tmp_path):
 
 
 GYM = [
-    (GymReset, r"reset must return an Observation\(text\), and returned a tuple of \(Observation, dict\), as Gym's worlds do"),
+    (GymReset, r"reset must return an Observation\(text\), but returned a tuple of \(Observation, dict\), as Gym's worlds do"),
     (GymStep, r"step must return a Transition\(observation, done, success\), .*\(str, float, bool, bool, dict\), as Gym's"),
-    (Silent, "step must return a Transition.*, and returned nothing"),
-    (Bare, "the Transition that step returns must hold an Observation.*, and returned a str"),
-    (Numbers, "reset must return an Observation.*, and its text is a int"),
+    (Silent, "step must return a Transition.*, but returned nothing"),
+    (Bare, "the Transition that step returns must hold an Observation.*, but returned a str"),
+    (Numbers, "reset must return an Observation.*, but its text is a int"),
 ]
 
 
