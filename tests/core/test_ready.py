@@ -112,7 +112,7 @@ def test_world_instance_instead_of_class_is_refused():
 def test_missing_expert_or_split_error_suggests_a_fix(capsys):
     with pytest.raises(TacitError, match=r"has no expert: give its Environment `experts`, or set sft.steps = 0"):
         replace(HERE, experts={}).expert()
-    with pytest.raises(TacitError, match=r"choose one of train \(tacit eval --split, in training evaluation.split\)"):
+    with pytest.raises(TacitError, match=r"choose one of train \(tacit eval --split, evaluation.split in training\)"):
         replace(HERE, splits=("train",)).split_to_measure()
 
 

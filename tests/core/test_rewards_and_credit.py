@@ -149,5 +149,5 @@ def test_invalid_output_error_names_the_term(found, said):
         given_by(Bonus(), found(group), [group], Rewards)
     fine = [Rewards.zeros(group)]
     assert given_by(Bonus(), fine, [group], Rewards) is fine
-    with pytest.raises(TacitError, match="the term Bonus gave inf"):
+    with pytest.raises(TacitError, match="the term Bonus returned inf"):
         given_by(Bonus(), [Credit.per_step(group, np.array([np.inf, 0.0]))], [group], Credit)
