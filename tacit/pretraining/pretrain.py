@@ -42,7 +42,7 @@ def pretrain(
     settings: PretrainingSettings,
     report: Callable[[int, Any], None],
 ) -> None:
-    """For each step, call `learn(documents, lr)`, which takes an optimizer step and returns its loss, then `report(step, loss)`."""
+    """`learn(documents, lr)` takes one optimizer step and returns its loss; `report(step, loss)` is called after each step."""
     for step, rows in enumerate(iterate_batches(corpus, settings.rows, settings.steps, settings.seed)):
         report(step + 1, learn(rows, settings.lr * cosine(step, settings.steps, settings.warmup)))
 
