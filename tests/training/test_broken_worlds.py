@@ -186,7 +186,7 @@ def test_expert_that_hangs_times_out_in_relabeling():
     played = rollout(plans, context, InProcessPool(PONDERED.make), policy, Sampling(), 2)
     found = relabel(PONDERED, played, timeout_s=0.05)
     assert len(found.broken) == MAX_BROKEN == len(found.played) and found.broken[0].startswith(LATE)
-    with pytest.raises(TacitError, match=f"nothing was relabeled: .*in 8 the expert broke, the first: {LATE}"):
+    with pytest.raises(TacitError, match=f"no turn was relabeled: .*in 8 the expert broke, the first: {LATE}"):
         make_samples(found, context, policy)
 
 
