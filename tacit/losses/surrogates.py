@@ -110,9 +110,9 @@ class PolicyGradient:
 class SampledPenalty:
     """L = β E[log π(a | x) − log π_ref(a | x)], as published (constant context, Eq. 9).
 
-    Its value estimates KL(π ‖ π_ref), but its gradient β E[∇ log π(a | x)] does not depend on π_ref, and is zero on average over
-    samples of π. With samples of a nucleus q of π (top-p below 1), descent moves the logits along π − q on average: kept tokens
-    down, cut-off tokens up. `ReferenceKL` and the penalty in the reward (rewards/outcome.py) do pull towards π_ref.
+    Its value estimates KL(π ‖ π_ref), but its gradient β E[∇ log π(a | x)] does not depend on π_ref, and is zero on average
+    over samples of π. With samples of a nucleus q of π (top-p below 1), descent moves the logits along π − q on average: kept
+    tokens down, cut-off tokens up. `ReferenceKL` and the penalty in the reward (rewards/outcome.py) do pull towards π_ref.
     """
 
     beta: float = 0.02
