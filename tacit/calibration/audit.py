@@ -72,7 +72,7 @@ def audit(
 ) -> Audit:
     """Play each task `members` times; keep every prompt that leaves `room` for a completion. Episodes that raise are dropped.
 
-    After `most` steps no new task starts, except for the first `at_least`; a task is played completely or not at all.
+    After `most` steps no further task is played, except the first `at_least`.
     """
     steps: list[tuple[np.ndarray, Task, int]] = []
     episode = 0
@@ -99,7 +99,7 @@ def audit(
 
 
 def spread_over_families(tasks: Sequence[Task], each: int) -> list[Task]:
-    """The first `each` tasks of every family, interleaved, so that any prefix covers the families evenly."""
+    """The first `each` tasks of every family, alternating, so that any prefix covers the families evenly."""
     by_family: dict[str, list[Task]] = {}
     for task in tasks:
         by_family.setdefault(task.family, []).append(task)
@@ -108,7 +108,7 @@ def spread_over_families(tasks: Sequence[Task], each: int) -> list[Task]:
 
 # Sources of the audited episodes.
 
-NOISE = 0.3  # share of random actions of an expert: episodes of a task must differ
+NOISE = 0.3  # share of random actions of an expert, so that episodes of a task differ
 SOURCES = {
     "policy": "episodes played by the policy itself",
     "expert": f"episodes played by the expert, {NOISE:.0%} of the actions at random",
@@ -116,8 +116,8 @@ SOURCES = {
 
 
 def play_audit(setup: RolloutSetup, source: str, tasks_each: int, members: int, most: int) -> Audit:
-    """`tasks_each` tasks per family with `members` episodes each. No new task starts after `most` steps; every family has at
-    least its first two."""
+    """An audit of `tasks_each` tasks per family with `members` episodes each. After `most` steps no further task is played, but
+    at least two per family."""
     if source not in SOURCES:
         raise unknown("audit agent", source, SOURCES)
     tasks = spread_over_families(setup.tasks, tasks_each)

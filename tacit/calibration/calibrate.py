@@ -1,7 +1,7 @@
 """Calibration: layer and pooling by a probe (appendix H), radius by the policy's first iteration (appendix F).
 
-They use different episodes. The probe asks which layer separates task families, so it needs all families and held-out tasks;
-anyone may play them. The radius must cluster the groups that training compares, so it needs groups of that size played by this
+They use different episodes. The probe measures which layer separates task families: it needs all families and held-out tasks,
+played by any agent. The radius must suit the groups that training compares: it needs groups of that size, played by this
 policy.
 """
 
@@ -39,9 +39,9 @@ class FoundRadius:
     @property
     def warning(self) -> str:
         if not TARGET[0] <= self.median_cluster <= TARGET[1]:
-            return f"no radius makes a median cluster of {TARGET[0]:g} to {TARGET[1]:g} steps; the nearest was taken"
+            return f"no radius gives a median cluster of {TARGET[0]:g} to {TARGET[1]:g} steps; the nearest was chosen"
         if self.largest_cluster > LARGEST_PART:
-            return f"the largest cluster holds {self.largest_cluster:.0%} of a group: it compares what has little in common"
+            return f"the largest cluster holds {self.largest_cluster:.0%} of a group, so it compares dissimilar steps"
         return ""
 
 
@@ -52,7 +52,7 @@ class Calibration:
     radii: Mapping[str, FoundRadius]  # by embedder: actor, ngram
 
     def to_json(self) -> dict[str, Any]:
-        """Layer, pooling and epsilon are the actor's, which training reads first."""
+        """The content of a calibration file. Top-level layer, pooling and epsilon are those of the embedder `actor`."""
         return {
             "layer": self.chosen.layer,
             "pooling": self.chosen.pooling,
@@ -72,14 +72,14 @@ class Calibration:
 def scan_layers(
     policy: Any, played: Audit, layers: Sequence[int] = (), poolings: Sequence[str] = (), epsilons: Sequence[float] = ()
 ) -> list[Slice]:
-    """One pass over the audit's prompts: every layer and pooling at every radius. Defaults are the paper's."""
+    """One forward pass over the audit's prompts; every layer and pooling at every radius. Defaults are the paper's."""
     wanted = list(layers) or layers_to_scan(policy.engine.model.layers)
     features = policy.hidden_scan(played.prompts, wanted, list(poolings) or list(policy.poolings))
     return scan(features, played.family_N, played.task_N, tuple(epsilons) or EPSILONS)
 
 
 def finish(policy: Any, slices: Sequence[Slice], first: Sequence[Group], min_clusters: int = MIN_CLUSTERS) -> Calibration:
-    """Choose the layer, and each embedder's radius on the policy's first iteration."""
+    """Choose the layer from the scan, and each embedder's radius on `first`, the groups of the policy's first iteration."""
     chosen = choose(slices, policy.engine.model.layers, min_clusters)
     embedders: dict[str, Embedder] = {"actor": ActorHidden(chosen.layer, chosen.pooling), "ngram": HashNgram()}
     return Calibration(chosen, slices, {name: find_radius(phi, first, policy) for name, phi in embedders.items()})
@@ -88,8 +88,8 @@ def finish(policy: Any, slices: Sequence[Slice], first: Sequence[Group], min_clu
 def find_radius(embedder: Embedder, groups: Sequence[Group], policy: Any) -> FoundRadius:
     features = embedder([group for group in groups if group.steps], policy)
     epsilon, median = search_radius(features)
-    told = partition_metrics([by_cosine(rows, epsilon) for rows in features])
-    return FoundRadius(epsilon, median, told["parts_singleton_steps"], told["parts_largest"])
+    metrics = partition_metrics([by_cosine(rows, epsilon) for rows in features])
+    return FoundRadius(epsilon, median, metrics["parts_singleton_steps"], metrics["parts_largest"])
 
 
 # Calibration files, one per model, world and prompt.
@@ -98,14 +98,14 @@ GEOMETRY = {"layer": int, "pooling": str, "epsilon": float}
 
 
 def calibration_file(root: Path, name: str, identity: Mapping[str, Any]) -> Path:
-    """The file for this identity: a readable name and a hash. An existing file with the same hash keeps its name."""
+    """The path for this identity, `<name>-<hash>.json`. An existing file with the same hash is used whatever its name."""
     digest, folder = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12], root / "calibrations"
-    known = sorted(folder.glob(f"*-{digest}.json"))
-    return known[0] if known else folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{digest}.json"
+    existing = sorted(folder.glob(f"*-{digest}.json"))
+    return existing[0] if existing else folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{digest}.json"
 
 
 def read_calibration(place: Path) -> dict[str, dict[str, Any]]:
-    """Embedder -> layer, pooling and epsilon; empty without a calibration."""
+    """Embedder -> layer, pooling and epsilon; empty if the file does not exist."""
     if not place.exists():
         return {}
     try:

@@ -1,8 +1,8 @@
-"""Which layer and pooling to use: appendix H's scan and rule.
+"""Choice of layer and pooling: appendix H's scan and rule.
 
-The rule takes the layer whose features best separate the task families (linear probe), among those with at least five clusters
-that are neither one giant nor all singletons. The probe is tested on unseen tasks: steps of one task resemble each other in
-every layer. Ties within one standard error go to the last token and to a late layer before the final one.
+The rule takes the layer whose features best separate the task families (linear probe), among those with at least five clusters,
+not nearly all steps in one cluster and not nearly all singletons. The probe is tested on held-out tasks, because steps of one
+task are similar in every layer. Ties within one standard error go to the last token and to a late layer before the final one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tacit.credit.partitions import by_cosine
 EPSILONS = (0.05, 0.10, 0.15, 0.20)
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 MIN_CLUSTERS = 5
-DEGENERATE = 0.95  # a cluster above this share of steps is a giant; more singletons than this are all singletons
-LATE = 8 / 28  # distance of a late layer from the end: the published −8 of 28
+DEGENERATE = 0.95  # unusable: a larger share of steps in one cluster, or in singletons
+LATE = 8 / 28  # relative distance of a late layer from the end: the published −8 of 28
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One point of the scan."""
+    """One layer, pooling and radius of the scan, with its measurements."""
 
     layer: int  # from the end: −1 is the last
     pooling: Pooling
@@ -34,7 +34,7 @@ class Slice:
     probe: float  # held-out accuracy of the probe; the same for every epsilon
     clusters: int
     singletons: float  # share of clusters with one member
-    singleton_steps: float
+    singleton_steps: float  # share of steps in such clusters
     largest: float  # share of steps in the largest cluster
     probe_error: float = 0.0  # standard error of the accuracy over tasks
 
@@ -77,18 +77,18 @@ def probe_accuracy(
     """
     # [N] whether a step's label has at least two tasks.
     tasks_of = {label: len(np.unique(task_N[label_N == label])) for label in np.unique(label_N)}
-    known_N = np.array([tasks_of[label] >= 2 for label in label_N], bool)
+    usable_N = np.array([tasks_of[label] >= 2 for label in label_N], bool)
     if len(np.unique(label_N)) < 2:
         return 1.0, 0.0
-    if len(np.unique(label_N[known_N])) < 2:
+    if len(np.unique(label_N[usable_N])) < 2:
         raise TacitError(
-            "a linear probe needs two families with two tasks each: one to learn from, one to be tested on. Play more tasks "
-            "(--tasks-each), or more of the recorded ones (--observations)."
+            "the linear probe needs two families with two tasks each, one to train on and one to test on. Play more tasks "
+            "(--tasks-each), or use more of the recorded ones (--observations)."
         )
-    x_ND = np.asarray(features_ND, np.float64)[known_N]
+    x_ND = np.asarray(features_ND, np.float64)[usable_N]
     x_ND = x_ND / np.linalg.norm(x_ND, axis=1, keepdims=True)
-    label_N = np.unique(label_N[known_N], return_inverse=True)[1]
-    task_N = np.unique(task_N[known_N], return_inverse=True)[1]
+    label_N = np.unique(label_N[usable_N], return_inverse=True)[1]
+    task_N = np.unique(task_N[usable_N], return_inverse=True)[1]
     y_NC = np.eye(int(label_N.max()) + 1)[label_N]
     # [N] fold of each step: a label's tasks are dealt out in turn.
     label_K = np.zeros(task_N.max() + 1, np.int64)
@@ -124,7 +124,7 @@ def scan(
 
 
 def choose(slices: Sequence[Slice], layers: int, min_clusters: int = MIN_CLUSTERS) -> Slice:
-    """The best probe among usable geometries of a model with so many layers.
+    """The slice with the best probe among the usable ones, for a model with `layers` layers.
 
     Geometries within a standard error are equal; prefer the last token (the sampler returns its state anyway), then a layer
     before the final one nearest to the published depth, then fewer singletons.
@@ -133,8 +133,8 @@ def choose(slices: Sequence[Slice], layers: int, min_clusters: int = MIN_CLUSTER
     if not usable:
         reasons = sorted({s.refusal(min_clusters) for s in slices})
         raise TacitError(
-            f"none of {len(slices)} layer, pooling and radius combinations can be used ({', '.join(reasons)}). Scan other "
-            "radii (--epsilons) or layers (--layers), or lower --min-clusters where the world has few kinds of states."
+            f"none of {len(slices)} combinations of layer, pooling and radius is usable ({', '.join(reasons)}). Scan other "
+            "radii (--epsilons) or layers (--layers), or lower --min-clusters if the world has few kinds of states."
         )
     best = max(usable, key=lambda s: s.probe)
     equals = [s for s in usable if s.probe >= best.probe - best.probe_error]

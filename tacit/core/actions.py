@@ -1,11 +1,11 @@
-"""Action formats: how completions are parsed into actions, and how actions are written. A wording chooses its format.
+"""Action formats: parse completions into actions, and write actions as completions. A wording chooses its format.
 
 `TAGS`  `<think>…</think><action>…</action>`: the first complete action tag, lower-cased; valid only with both think tags and
-        no CJK characters (the rule of the reference implementations, so penalties mean the same).
-`BARE`  the first non-empty line; valid when there is one.
-`CALLS` a call of the tool `act`, as the model's own chat template writes calls: the action is its argument.
-A completion that does not parse is invalid; the world still gets the end of its text as the action. Other tags are other
-actions: with `Tags(("search", "answer"))`, `<think>…</think><search>author of Emma</search>` is `search author of Emma`.
+        no CJK characters, as in the reference implementations.
+`BARE`  the first non-empty line; valid if there is one.
+`CALLS` a call of the tool `act`, as the model's chat template writes calls: the action is its argument.
+A completion that does not parse is invalid; its last 30 characters become the action. With several tags, the tag is the first
+word of the action: `Tags(("search", "answer"))` parses `<search>author of Emma</search>` as `search author of Emma`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import ActionStyle
 
 _CJK = re.compile(r"[一-鿿]")
-_HEARD = 30
+_FALLBACK_CHARACTERS = 30  # characters of an unparsed completion that become the action
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)  # unlike str.lower, it keeps every position
 
 
@@ -62,16 +62,16 @@ class ActionFormat(Protocol):
 
 
 def _split_kind(kinds: Sequence[str], action: str) -> Sequence[str]:
-    """(tag or tool, what goes inside): of several kinds, the first word names it."""
+    """(tag or tool, its content). With several kinds, the first word of the action is the kind."""
     return action.partition(" ")[::2] if len(kinds) > 1 else (kinds[0], action)
 
 
 @dataclass(frozen=True)
 class Tags(ActionFormat):
-    kinds: tuple[str, ...] = ("action",)  # tags of an action; of several, the tag is the action's first word
-    thinks: bool = True  # both think tags are asked for
-    keep_case: bool = False  # the world tells capitals from small letters
-    cjk: bool = False  # CJK characters may be written
+    kinds: tuple[str, ...] = ("action",)  # the tags; with several, the tag is the first word of the action
+    thinks: bool = True  # both think tags are required
+    keep_case: bool = False  # actions are case-sensitive; else they are lower-cased
+    cjk: bool = False  # allow CJK characters
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -84,14 +84,14 @@ class Tags(ActionFormat):
         >>> TAGS.parse("I go east")
         Parsed(action='i go east', valid=False)
         """
-        said = text if self.keep_case else text.lower()
-        tags = said.translate(_LOWER)
+        cased = text if self.keep_case else text.lower()
+        tags = cased.translate(_LOWER)
         found = [(tags.find(f"<{kind}>"), tags.find(f"</{kind}>"), kind) for kind in self.kinds]
         complete = [place for place in found if min(place[:2]) >= 0]
         if not complete:
-            return Parsed(said[-_HEARD:], False)
+            return Parsed(cased[-_FALLBACK_CHARACTERS:], False)
         start, end, kind = min(complete)
-        inside = said[start + len(kind) + 2 : end].strip() if start < end else ""
+        inside = cased[start + len(kind) + 2 : end].strip() if start < end else ""
         thought = not self.thinks or ("<think>" in text and "</think>" in text)
         action = f"{kind} {inside}" if inside and len(self.kinds) > 1 else inside
         return Parsed(action, bool(action) and thought and (self.cjk or not _CJK.search(text)))
@@ -99,7 +99,7 @@ class Tags(ActionFormat):
     def write(self, action: str, thought: str = "") -> str:
         kind, inside = _split_kind(self.kinds, action)
         if kind not in self.kinds:
-            raise TacitError(f"the action {action!r} begins with none of {', '.join(self.kinds)}, so no tag can hold it.")
+            raise TacitError(f"the action {action!r} has no tag: its first word must be one of {', '.join(self.kinds)}.")
         before = f"<think>{thought}</think>" if self.thinks or thought else ""
         return f"{before}<{kind}>{inside}</{kind}>"
 
@@ -114,7 +114,7 @@ class Tags(ActionFormat):
 
 @dataclass(frozen=True)
 class Bare(ActionFormat):
-    """The action on a line of its own, and nothing else."""
+    """The first non-empty line is the action."""
 
     stop: tuple[str, ...] = ("\n",)
     thinks: bool = False
@@ -129,11 +129,11 @@ class Bare(ActionFormat):
 
 @dataclass(frozen=True)
 class Calls(ActionFormat):
-    """A call of one of some tools, each with one argument: read as JSON or as Qwen's XML, wherever in the answer it stands."""
+    """A tool call with one text argument, as JSON or Qwen's XML, anywhere in the answer; the first call of a known tool."""
 
-    kinds: tuple[str, ...] = ("act",)  # the tools; where there are several, the tool is the first word of the action
+    kinds: tuple[str, ...] = ("act",)  # the tools; with several, the tool is the first word of the action
     argument: str = "action"
-    keep_case: bool = False  # the world tells capitals from small letters
+    keep_case: bool = False  # actions are case-sensitive; else they are lower-cased
     thinks: bool = False
     summary: str = "Take one action."
     meaning: str = "the action, word for word"
@@ -149,30 +149,30 @@ class Calls(ActionFormat):
         >>> CALLS.parse('<tool_call>{"name": "act", "arguments": {"action": "go east"}}</tool_call>')
         Parsed(action='go east', valid=True)
         """
-        thought, said = split_thought(text)
-        tagged = ((name, dict(_PARAMETER.findall(inside))) for name, inside in _FUNCTION.findall(said))
-        for name, arguments in chain(find_json_calls(said), tagged):
+        thought, rest = split_thought(text)
+        tagged = ((name, dict(_PARAMETER.findall(inside))) for name, inside in _FUNCTION.findall(rest))
+        for name, arguments in chain(find_json_calls(rest), tagged):
             inside = arguments.get(self.argument)
             if name in self.kinds and isinstance(inside, str) and inside.strip():
                 action = inside.strip() if self.keep_case else inside.strip().lower()
                 return Parsed(f"{name} {action}" if len(self.kinds) > 1 else action, True, thought)
-        return Parsed(said.strip()[-_HEARD:], False, thought)
+        return Parsed(rest.strip()[-_FALLBACK_CHARACTERS:], False, thought)
 
     def message(self, action: str, past: bool = False) -> Message:
-        """The answer that means `action`; what is none is said as it is."""
+        """The tool call for `action`; plain text if it names no known tool or has no argument."""
         kind, inside = _split_kind(self.kinds, action)
-        known = kind in self.kinds and inside.strip()
-        return Message("assistant", "", Call(kind, {self.argument: inside})) if known else Message("assistant", action)
+        is_call = kind in self.kinds and inside.strip()
+        return Message("assistant", "", Call(kind, {self.argument: inside})) if is_call else Message("assistant", action)
 
     def write(self, action: str, thought: str = "") -> str:
-        """For those who have no template: the call as most have it."""
+        """The call as text, for tokenizers without a chat template."""
         message = self.message(action)
         return (f"<think>\n{thought}\n</think>\n\n" if thought else "") + (message.call.text() if message.call else action)
 
 
 @dataclass(frozen=True)
 class AfterThought(ActionFormat):
-    """Another format, after a thought in the model's own template."""
+    """Another format, preceded by the model's own reasoning (`<think>…</think>`)."""
 
     answer: ActionFormat
     thinks: bool = True
@@ -180,8 +180,8 @@ class AfterThought(ActionFormat):
     stop: tuple[str, ...] = ()  # none: a stop string might occur in the thought
 
     def parse(self, text: str) -> Parsed:
-        thought, said = split_thought(text)
-        parsed = self.answer.parse(said)
+        thought, rest = split_thought(text)
+        parsed = self.answer.parse(rest)
         return Parsed(parsed.action, parsed.valid, thought)
 
     def write(self, action: str, thought: str = "") -> str:
@@ -200,7 +200,7 @@ _PARAMETER = re.compile(r"<parameter=(\w+)>\s*(.*?)\s*</parameter>", re.DOTALL)
 
 
 def find_json_calls(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(name, arguments) of every tool call that is written as JSON."""
+    """(name, arguments) of every tool call written as JSON, in order."""
     decoder, at = json.JSONDecoder(), text.find("{")
     while at >= 0:
         try:

@@ -1,4 +1,4 @@
-"""Numbers that know what makes sense of them: `kl: NotNegative = 0.01`. Settings outside their bounds are refused by name."""
+"""Bounds of numeric settings, as annotations: `kl: NotNegative = 0.01`. `check_bounds` refuses values outside them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tacit.core.errors import TacitError
 
 @dataclass(frozen=True)
 class Bound:
-    """What must hold of a value, and how to say so: `clip_low = 2.0 must be …`. None, where allowed, is never asked."""
+    """A condition on a value, and the end of the error message: `clip_low = 2.0 must be …`. None is not checked."""
 
     holds: Callable[[Any], bool]
     reason: str
@@ -31,7 +31,7 @@ Basic = Annotated[T, BASIC]  # a setting that plain `--help` shows: `lr: Basic[N
 
 
 def check_bounds(settings: Any, prefix: str = "") -> None:
-    """Every number of a settings object within the bounds that its field says make sense of it."""
+    """Raise if a number of this settings object is outside the bounds of its field."""
     hints = get_type_hints(type(settings), include_extras=True)
     for name, value in vars(settings).items():
         for bound in _bounds_of(hints.get(name)) if isinstance(value, int | float) else ():
@@ -40,7 +40,7 @@ def check_bounds(settings: Any, prefix: str = "") -> None:
 
 
 def _bounds_of(hint: Any) -> Iterator[Bound]:
-    """The bounds of a type and of its parts: of `Basic[Positive | None]`, that of Positive."""
+    """The bounds in a type hint and its parts: `Basic[Positive | None]` has the bound of Positive."""
     yield from (bound for bound in getattr(hint, "__metadata__", ()) if isinstance(bound, Bound))
     for part in get_args(hint):
         yield from _bounds_of(part)

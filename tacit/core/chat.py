@@ -43,7 +43,7 @@ class Call:
     arguments: Mapping[str, Any]  # as in JSON
 
     def text(self) -> str:
-        """As the Hermes and Qwen templates write it, and most models read it."""
+        """The call in the format of the Hermes and Qwen templates."""
         meant = json.dumps({"name": self.name, "arguments": dict(self.arguments)}, ensure_ascii=False)
         return f"<tool_call>\n{meant}\n</tool_call>"
 
@@ -57,7 +57,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One past turn: what was shown, and what was answered."""
+    """One past turn: the message shown to the policy, and its answer."""
 
     shown: str
     answer: Message
@@ -67,7 +67,7 @@ class Exchange:
 class Conversation:
     """What a prompt needs to be rendered as a conversation, besides its sections."""
 
-    past: tuple[Exchange, ...] = ()  # as many as the prompt has lines of history
+    past: tuple[Exchange, ...] = ()  # one per entry of the prompt's history
     tools: tuple[Tool, ...] = ()
     thinking: bool = False  # turn on the template's own reasoning
 
@@ -121,7 +121,7 @@ def split_thought(text: str) -> tuple[str, str]:
     >>> split_thought("go east")
     ('', 'go east')
     """
-    thought, closed, said = text.rpartition(CLOSE_THOUGHT)
+    thought, closed, rest = text.rpartition(CLOSE_THOUGHT)
     if not closed:
         return "", text
-    return thought.strip().removeprefix(OPEN_THOUGHT).strip(), said.lstrip()
+    return thought.strip().removeprefix(OPEN_THOUGHT).strip(), rest.lstrip()

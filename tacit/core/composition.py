@@ -55,7 +55,7 @@ def compose(
         for part in own:
             if part.place in parts and not part.replaces:
                 raise TacitError(
-                    f"{method!r} adds a {part.role} to the {part.piece}, which are there already: let it replace it."
+                    f"{method!r} adds a {part.role} to the {part.piece}, but there is one already; use `replaces`, not `adds`."
                 )
     ordered = [part for method in sorted(changes) for part in changes[method]]
     for part in (*(p for p in ordered if p.replaces), *(p for p in ordered if not p.replaces)):
@@ -70,7 +70,7 @@ def compose(
     for piece in SINGLE:
         found = pieces.pop(piece, ())
         if len(found) > 1:
-            raise TacitError(f"{name!r} would have {len(found)} pieces {piece}; a method has at most one.")
+            raise TacitError(f"{name!r} has {len(found)} terms for {piece}; a method may have at most one.")
         if found:
             pieces[piece] = found[0]
     return Method(name=name, context=context, schedule=schedule, **{"rewards": (), "credits": (), "losses": (), **pieces})
@@ -81,7 +81,7 @@ def check_places(changes: Mapping[str, Sequence[Part]]) -> None:
     for method, parts in changes.items():
         if not isinstance(parts, Sequence) or not all(isinstance(part, Part) for part in parts):
             raise TacitError(
-                f"`changes` of {method!r} must return a tuple of parts, such as (adds(…),), and returned {parts!r}."
+                f"`changes` of {method!r} must return a tuple of parts, such as (adds(…),), but returned {parts!r}."
             )
         for part in parts:
             if part.piece not in get_args(Piece):

@@ -1,6 +1,6 @@
-"""What steps were worth (`Rewards`) and which token gets how much of it (`Credit`): small algebras on flat arrays.
+"""Rewards per step (`Rewards`) and advantages per token (`Credit`) of one group, as flat arrays that can be added.
 
-Both belong to one group and add up, so a method reads like its paper: `episode + w * step`.
+So a method reads like its paper: `episode + w * step`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.core.types import Group, flat_steps
 class Rewards:
     """Rewards of one group's N flat steps.
 
-    `flow_N` enters the return of its step and of every earlier step. `local_N` is blamed on its own step alone, as the
+    `flow_N` enters the return of its step and of every earlier step. `local_N` enters that of its own step only, such as the
     penalty for an action that does not parse.
     """
 
@@ -44,7 +44,7 @@ class Rewards:
 
     @classmethod
     def at_the_end(cls, group: Group, values_G: np.ndarray) -> Rewards:
-        """One number per trajectory, paid at its last step. A trajectory without steps has nowhere to put it."""
+        """One reward per trajectory, at its last step. A trajectory without steps gets none."""
         values_G = _sized(values_G, len(group), "trajectory")
         flow_N = np.zeros(len(group.steps))
         has_steps = group.lengths > 0
@@ -105,7 +105,7 @@ K = TypeVar("K", Rewards, Credit)
 
 
 def given_by(term: object, found: Any, groups: Sequence[Group], kind: type[K]) -> Sequence[K]:
-    """What a term of a method returned: one of this kind for each group, its numbers finite. Anything else is explained."""
+    """Check what a term of a method returned: one `kind` per group, all numbers finite. Otherwise raise with the reason."""
     name = type(term).__name__
     kinds = [type(one).__name__ for one in found] if isinstance(found, Sequence) else None
     if kinds is None or len(kinds) != len(groups) or not all(isinstance(one, kind) for one in found):
@@ -113,13 +113,13 @@ def given_by(term: object, found: Any, groups: Sequence[Group], kind: type[K]) -
             f"[{', '.join(kinds[:3])}{', …' if len(kinds) > 3 else ''}], of length {len(kinds)}" if kinds is not None else found
         )
         wanted = f"a list with one {kind.__name__} for each of the {len(groups)} groups"
-        raise TacitError(f"the term {name} must return {wanted}, and returned {seen}.")
+        raise TacitError(f"the term {name} must return {wanted}, but returned {seen}.")
     for one in found:
         numbers = one.flow_N + one.local_N if isinstance(one, Rewards) else one.tokens_T
         if not np.isfinite(numbers).all():
             wrong = numbers[~np.isfinite(numbers)][0]
             raise TacitError(
-                f"the term {name} gave {wrong} in the group of task {one.group.task.id!r}; its numbers must be finite."
+                f"the term {name} returned {wrong} for the group of task {one.group.task.id!r}; its numbers must be finite."
             )
     return found
 
@@ -140,10 +140,10 @@ def _same_group(a: Group, b: Group) -> None:
         raise ValueError(f"cannot add terms of two different groups ({a.task.id} and {b.task.id})")
 
 
-# A training batch as plain columns: one row per environment step. Any engine can take it as it is.
+# A training batch as plain columns: one row per environment step. Every engine accepts it.
 
-Per = Literal["token", "row", "prompt"]  # what a column has one entry for
-RAGGED = ("prompts", "completions", "behavior", "advantages")  # columns with an array for each row
+Per = Literal["token", "row", "prompt"]  # a column has one entry per token or row, or one prompt per row
+RAGGED = ("prompts", "completions", "behavior", "advantages")  # columns with one array per row
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,11 +157,11 @@ class Batch:
     group: np.ndarray
     trajectory: np.ndarray  # unique over the whole batch
     step: np.ndarray
-    temperature: float = 1.0  # at which `behavior` was measured, and at which ratios are taken
-    sampled: bool = True  # False for rows to imitate, which no policy of ours wrote
+    temperature: float = 1.0  # sampling temperature of `behavior`; importance ratios use it too
+    sampled: bool = True  # False for demonstrations, which no policy sampled
     tokens: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)  # further per-token columns by name
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)  # further per-row columns by name
-    contexts: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)  # other prompts of the completions: `taught`
+    contexts: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)  # alternative prompts per row, e.g. `taught`
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -187,7 +187,7 @@ class Batch:
 
     @classmethod
     def imitation(cls, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray]) -> Batch:
-        """Rows to imitate: no behavior policy, every token wanted equally."""
+        """Demonstrations: no behavior policy, advantage 1 for every token."""
         n = len(prompts)
         return cls(
             prompts=prompts,
@@ -202,7 +202,7 @@ class Batch:
 
     @classmethod
     def concatenate(cls, batches: Sequence[Batch]) -> Batch:
-        """The rows of all, one after another; groups and trajectories keep apart. All must have the same columns."""
+        """All rows, in order; group and trajectory numbers stay distinct. All batches must have the same columns."""
         if len(batches) == 1:
             return batches[0]
         first = batches[0]
@@ -258,14 +258,13 @@ def _columns(parts) -> np.ndarray:
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
 
 
-# What one turn of the loop did: what was played, what of it was trained on, and what each step was worth.
-
-
 @dataclass(frozen=True)
 class Iteration:
+    """The results of one training iteration."""
+
     played: list[Group]  # every group rolled out, crashed episodes and unselected groups included
-    groups: list[Group]  # those trained on
+    groups: list[Group]  # the groups trained on
     rewards: list[Rewards]
     credits: list[Credit]
     metrics: dict[str, float]
-    marks: list[dict[str, Sequence[Any] | np.ndarray]]  # per group trained on, what credit terms noted of each step
+    marks: list[dict[str, Sequence[Any] | np.ndarray]]  # per group trained on: the credit terms' named columns per step

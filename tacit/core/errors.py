@@ -1,4 +1,4 @@
-"""Errors a user can act on: what was wrong, which value, what to do."""
+"""Error types, and the parts of their messages: what is wrong, which value, what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TacitError(Exception):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
-    """`unknown world 'countdwon'. Did you mean 'countdown'? Known: …`; of the kind `split of world 'countdown'` it reads
+    """`unknown world 'countdwon'. Did you mean 'countdown'? Known: …`; with the kind `split of world 'countdown'`:
     `unknown split 'tset' of world 'countdown'. …`"""
     names = sorted(known)
     plain = {known_name.lower(): known_name for known_name in names}
@@ -28,7 +28,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
 
 
 def check_split_and_count(world: str, splits: Sequence[str], split: str, count: int) -> None:
-    """Refuse a split that a world has not, or fewer than no tasks."""
+    """Refuse an unknown split or a negative number of tasks."""
     if split not in splits:
         raise unknown(f"split of world {world!r}", split, splits)
     if count < 0:
@@ -36,39 +36,39 @@ def check_split_and_count(world: str, splits: Sequence[str], split: str, count: 
 
 
 def install_command(extra: str) -> str:
-    """The command that brings what an extra of the distribution has."""
+    """The command that installs an extra: `pip install 'NAME[EXTRA]'`."""
     return f"`pip install '{DISTRIBUTION}[{extra}]'`"
 
 
 def describe_error(error: BaseException) -> str:
-    """`KeyError: 'lamp' (my_world.py, line 12)`: what was raised, and in which line of the user's own code, if any."""
+    """`KeyError: 'lamp' (my_world.py, line 12)`: the error, and the last line of the user's own code in its traceback."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    known = sysconfig.get_paths()
-    others = [Path(__file__).parents[1], *(Path(known[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))]
+    paths = sysconfig.get_paths()
+    libraries = [Path(__file__).parents[1], *(Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))]
     frames = [(Path(frame.f_code.co_filename), line) for frame, line in traceback.walk_tb(error.__traceback__)]
     python = [(path, line) for path, line in frames if path.suffix == ".py"]
-    own = [(path.name, line) for path, line in python if not any(path.is_relative_to(other) for other in others)]
+    own = [(path.name, line) for path, line in python if not any(path.is_relative_to(library) for library in libraries)]
     return f"{what} ({own[-1][0]}, line {own[-1][1]})" if own else what
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of its message, or its class."""
+    """The first line of the error's message, or its class name if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class OutOfGPUMemory(TacitError):
-    """The GPU has too little memory for something now. Whatever was to go there is sound, and fits elsewhere or later."""
+    """The GPU is out of memory. The model or batch itself is valid, and may fit later or on another device."""
 
 
 class NonFiniteLoss(TacitError):
-    """The loss or its gradient is not a number; raised before any weight has moved. `batch` is what it happened on."""
+    """The loss or its gradient is not finite; raised before any weight changes. `batch`: the batch it happened on."""
 
     batch: Any = None
 
 
 class EngineLost(TacitError):
-    """Processes that a policy lives in are gone, and what they had in memory with them. What was saved is not: a run can go on
-    from its last checkpoint, with other `settings` of the engine where those it had were too much."""
+    """The engine's processes died, and with them the weights in memory. A run can resume from its last checkpoint, with other
+    engine `settings` if the old ones exceeded the memory."""
 
     def __init__(self, message: str, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Safe access to files of runs, modules and models, which may come from strangers."""
+"""Safe access to untrusted files: those of runs, modules and models."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ MAX_BYTES = 1 << 29
 
 
 def check_readable(path: Path) -> Path:
-    """The path, if it is a file of an ordinary size. Opening a named pipe in a stranger's run would wait forever, and a device
-    has no end."""
+    """The path, if it is a regular file of at most MAX_BYTES (.gz and .safetensors: any size). Opening a named pipe in an
+    untrusted run would block forever, and reading a device would never end."""
     state = path.stat()
     if not stat.S_ISREG(state.st_mode) or (path.suffix not in (".gz", ".safetensors") and state.st_size > MAX_BYTES):
-        raise OSError(f"{path.name} is not a file, or has more than {MAX_BYTES:,} bytes")
+        raise OSError(f"{path.name} is not a regular file, or has more than {MAX_BYTES:,} bytes")
     return path
 
 
 def refuse_links(path: str, flags: int) -> int:
-    """An `opener` for writing. A link in a stranger's run could lead to any file of the user's."""
+    """An `opener` for writing that refuses symbolic links. A link in an untrusted run could lead to any file of the user."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 

@@ -1,4 +1,4 @@
-"""Rule-based analysis of finished episodes: tracker signals, critical steps, and the skills they give (OPID, §3.2)."""
+"""Rule-based analysis of finished episodes: tracker signals, critical steps and hindsight skills (OPID, §3.2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tacit.core.world import Adviser, Tracker
 
 
 def tracker_signals(trajectory: Trajectory, tracker: Tracker) -> list[Mapping[str, float]]:
-    """The tracker's signals of each step, whether or not the agent read its state block."""
+    """The tracker's signals of each step, whether or not the prompt had a state block."""
     if not trajectory.steps:
         return []
     return [tracker.signals(before, after) for before, after in pairwise(tracker_states(trajectory, tracker))]
@@ -36,10 +36,10 @@ def tracker_states(trajectory: Trajectory, tracker: Tracker) -> list[Any]:
 def critical_steps(
     trajectory: Trajectory, adviser: Adviser, tracker: Tracker, most: int = 5, achieved: Sequence[str] = ("progress.subgoal",)
 ) -> dict[int, str]:
-    """Up to `most` critical steps -> what to do there, without repetitions.
+    """Up to `most` critical steps: index -> advised action. Each action appears once.
 
     Success: steps with one of the `achieved` signals -> the action taken. Failure: steps that had no effect, did not parse or
-    counted as an error -> what `adviser`, an expert that can act from any state, would have done after these observations.
+    counted as an error -> the action of `adviser`, an expert that follows this episode's observations.
     """
     signals, advised = tracker_signals(trajectory, tracker), list[str]()
     for step in trajectory.steps:
@@ -48,13 +48,13 @@ def critical_steps(
     found: dict[int, str] = {}
     for t, step in enumerate(trajectory.steps):
         if trajectory.success:
-            turned, told = any(signals[t].get(name, 0.0) > 0 for name in achieved), step.action
+            critical, advice = any(signals[t].get(name, 0.0) > 0 for name in achieved), step.action
         else:
-            turned = not step.effective or not step.valid or signals[t].get("error", 0.0) > 0
-            told = advised[t]
-            turned = turned and told != step.action
-        if turned and told and told not in found.values():
-            found[t] = told
+            critical = not step.effective or not step.valid or signals[t].get("error", 0.0) > 0
+            advice = advised[t]
+            critical = critical and advice != step.action
+        if critical and advice and advice not in found.values():
+            found[t] = advice
     return dict(list(found.items())[:most])
 
 
@@ -71,7 +71,7 @@ def stop_label(trajectory: Trajectory) -> str:
 
 @dataclass(frozen=True)
 class Lesson:
-    """s in h̃ = H(h, s): what is inserted into one prompt."""
+    """s in h̃ = H(h, s): the text inserted into one prompt."""
 
     task: str = ""  # after the task statement
     step: str = ""  # right before the request for an action
@@ -81,10 +81,10 @@ class Lesson:
 
 
 class Teacher(Protocol):
-    """Gives the prompts of an episode with lessons in them."""
+    """Renders the prompts of an episode with lessons inserted."""
 
     def lessons(self, trajectory: Trajectory) -> Sequence[Sequence[Lesson]]:
-        """Per step, the lessons to measure, each by itself. Usually one or none."""
+        """Per step, the lessons to measure separately, usually one or none."""
         ...
 
     def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
@@ -92,7 +92,7 @@ class Teacher(Protocol):
         ...
 
 
-# Signals of a step: two sums, which are always there, and the share of each rule that applied.
+# Signals of a step: the sums `progress` and `error`, and the amount of each rule that applied.
 #
 #     {"progress": 1.02, "error": 0.2, "progress.subgoal": 1.0, "progress.hinted_place": 0.02, "error.repeated": 0.2}
 
@@ -102,7 +102,7 @@ PROGRESS, ERROR, ENV = "progress", "error", "env"
 def sum_signals(
     progress: Mapping[str, float], errors: Mapping[str, float], env: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Signals of one step from the amounts of each rule, zeros left out. `env` is the environment's own reward for steps."""
+    """Signals of one step from the amount of each rule, without zeros. `env`: the world's own step rewards."""
     signals: dict[str, float] = {}
     for kind, rules in ((PROGRESS, progress), (ERROR, errors), *(((ENV, env),) if env is not None else ())):
         signals[kind] = float(sum(rules.values()))
@@ -111,8 +111,8 @@ def sum_signals(
 
 
 class RuleTracker(ABC):
-    """Base of trackers whose signals follow from two tables, rule -> amount. Their states have a `fault`: the rule of `errors`
-    that the last action broke, or empty."""
+    """Base of trackers whose signals come from two tables, rule -> amount. Their states have a field `fault`: the rule of
+    `errors` that the last action broke, or empty."""
 
     progress: ClassVar[Mapping[str, float]]
     errors: ClassVar[Mapping[str, float]]
@@ -123,7 +123,7 @@ class RuleTracker(ABC):
 
     @abstractmethod
     def count(self, before: Any, after: Any) -> Mapping[str, float]:
-        """rule of `progress` -> how often the last update met it"""
+        """rule of `progress` -> how often it applied in the last update"""
 
     def signals(self, before: Any, after: Any) -> Mapping[str, float]:
         progress = {rule: self.progress[rule] * times for rule, times in self.count(before, after).items()}
@@ -131,7 +131,7 @@ class RuleTracker(ABC):
 
 
 def score_events(events: Iterable[str], table: Mapping[str, float]) -> dict[str, float]:
-    """event -> its amount in `table`, times how often it happened."""
+    """event -> its amount in `table`, times its number of occurrences"""
     worth: dict[str, float] = {}
     for event in events:
         worth[event] = worth.get(event, 0.0) + table[event]

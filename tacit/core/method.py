@@ -1,6 +1,6 @@
-"""A method is a small frozen object holding pieces; `methods/<paper>.py` builds it.
+"""A method is a frozen object made of pieces; `methods/<paper>.py` builds it.
 
-piece        question it answers
+piece        the question it answers
 context      what does the agent read?
 conditions   how do the members of a group differ?
 rewards      what is a step or an episode worth?
@@ -47,7 +47,7 @@ class Pending(Protocol):
     """An answer that comes from something other than the world, such as an experience bank."""
 
     def done(self) -> bool:
-        """`result` would not wait for another thread."""
+        """Whether `result` returns without waiting."""
         ...
 
     def result(self) -> Transition: ...
@@ -57,15 +57,15 @@ class PromptReader(ABC):
     """Builds the prompts of one episode. `read` gives the next prompt, `record` takes the turn that followed."""
 
     block: str = ""  # the state block in the last prompt; empty without one
-    reading: str = "writing the prompt"  # what `read` does, for the record of an episode that it breaks
+    reading: str = "writing the prompt"  # what `read` does, for the error message if it raises
 
     @abstractmethod
     def read(self, observation: Observation) -> Prompt: ...
 
     @abstractmethod
     def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
-        """Take note of a turn; return its signals (those of a tracker), usually none. `raw_text` is the completion if it did
-        not parse into an action."""
+        """Record a finished turn; return the tracker's signals, empty without a tracker. `raw_text` is the completion if it
+        did not parse into an action."""
 
     def ask(self, action: str) -> Pending | None:
         """Answer the action in place of the world; None leaves it to the world."""
@@ -73,7 +73,7 @@ class PromptReader(ABC):
 
 
 class Context(ABC):
-    """What the agent reads, and how it writes its actions. The fields below describe it to the rest of the program."""
+    """What the agent reads, and how it writes its actions."""
 
     style: ActionStyle
     chat: bool = False  # prompts are conversations in the model's chat template
@@ -158,14 +158,15 @@ class CreditTerm(MethodPiece, ABC):
         """One credit per group, or `Explained` credits. Terms see all groups at once: some normalize over the batch."""
 
     def weigh(self, own: Sequence[Credit], others: Sequence[Credit], policy: Policy, info: IterationInfo) -> Sequence[Credit]:
-        """Its credits `own`, weighed against `others`: the sums of the other terms' credits, none if there is no other."""
+        """The term's credits `own`, reweighted given `others`: per group the sum of the other terms' credits; empty if it is
+        the only term."""
         return own
 
 
 def credit_terms(
     terms: Sequence[CreditTerm], groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo
 ) -> list[Sequence[Credit]]:
-    """The credits of each term, weighed against those of the others."""
+    """The credits of each term after `weigh`; one list per term, one credit per group."""
     found = [given_by(term, term(groups, rewards, policy, info), groups, Credit) for term in terms]
     others = [sum_terms(found[:i] + found[i + 1 :]) for i in range(len(found))]
     return [term.weigh(own, rest, policy, info) for term, own, rest in zip(terms, found, others, strict=True)]
@@ -186,7 +187,7 @@ class Explained(list[Credit]):
 
 
 class Column(MethodPiece, ABC):
-    """Something a loss reads besides the credit, computed once per batch before the update: one array or number per step."""
+    """A further input of the losses, computed once per batch before the update: one array, number or prompt per step."""
 
     name: ClassVar[str]
     per: ClassVar[Per]
@@ -198,12 +199,12 @@ class Column(MethodPiece, ABC):
 
 
 class Companion(MethodPiece):
-    """Something else that learns alongside the policy. `observe` runs before rewards are computed, `learn` after the update. If
-    several worlds share a companion, it observes each world separately and learns once, from all of them."""
+    """Something that learns beside the policy. `observe` runs before rewards are computed, `learn` after the update. If several
+    worlds share a companion, it observes each world separately and learns once, from all of them."""
 
     name: str  # identifies it in a checkpoint; unique within a method
     has_state: ClassVar[bool] = True  # False if it keeps nothing between batches
-    read_in_rollouts: ClassVar[bool] = True  # if False, it may learn while the next episodes are played
+    read_in_rollouts: ClassVar[bool] = True  # False if rollouts do not use it, so it may learn during the next rollout
     examples: Mapping[str, str] = MappingProxyType({})  # alarm name -> text that the alarm shows
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
@@ -215,16 +216,16 @@ class Companion(MethodPiece):
         return {}
 
     def save(self, directory: Path) -> None:
-        """Write whatever has to survive a killed run into this empty directory."""
+        """Write all state needed to resume into this empty directory."""
 
     def load(self, directory: Path) -> None:
         """Restore what `save` wrote."""
 
     def check(self, policy: Policy) -> None:
-        """Raise a TacitError if it cannot work with this policy. Called before anything is played."""
+        """Raise a TacitError if it cannot work with this policy. Called before the first rollout."""
 
     def close(self) -> None:
-        """Release what it holds open. Called when the run ends, once per world."""
+        """Release files and connections. Called when the run ends, once per world."""
 
 
 class Selection(Protocol):
@@ -245,7 +246,7 @@ class Alike(Conditions):
 
 
 def companions_of(methods: Sequence[Method]) -> list[tuple[Companion, list[int]]]:
-    """Every companion once, with the indices of the methods that have it: worlds of a run may share one."""
+    """Every companion once, with the indices of the methods that have it. Worlds of a run may share a companion."""
     found: dict[int, tuple[Companion, list[int]]] = {}
     for place, method in enumerate(methods):
         for companion in method.companions:
@@ -258,7 +259,7 @@ NOT_GREEDY = Bound(lambda v: v > 0, "must be above 0 in training: greedy episode
 
 @dataclass(frozen=True)
 class Schedule:
-    """The published training settings of a method. Every field can be overridden, and then visibly is."""
+    """The published training settings of a method. Every field can be overridden."""
 
     groups: Basic[AtLeastOne] = 16
     """tasks per iteration"""
@@ -271,15 +272,15 @@ class Schedule:
     temperature: Basic[Annotated[float, NOT_GREEDY]] = 1.0
     """sampling temperature during training"""
     top_p: PositiveShare = 1.0
-    """nucleus kept when sampling in training; log-probabilities are recorded before it is cut, so 1 keeps them exact"""
+    """nucleus sampling in training; log-probabilities are recorded before truncation, so they are exact only at 1"""
     top_k: Count = 0
-    """likeliest tokens kept when sampling in training; 0 keeps all"""
+    """most likely tokens to sample from in training; 0 keeps all"""
     epochs: AtLeastOne = 1
     """passes over each batch"""
     minibatches: AtLeastOne = 1
     """optimizer steps per pass; 1 is a single on-policy step"""
     minibatch_rows: Count = 0
-    """samples (environment steps) per optimizer step, so a longer batch has more steps; 0: use `minibatches`"""
+    """samples (environment steps) per optimizer step, so larger batches take more steps; 0: use `minibatches`"""
     warmup: Share = 0.0
     """share of the iterations in which the learning rate rises to its peak"""
     decay: Literal["none", "linear", "cosine"] = "none"
@@ -293,13 +294,13 @@ class Schedule:
             )
 
     def lr_at(self, info: IterationInfo) -> float:
-        """η · n/W in iteration n of the W that warm up; then η, η · (1 − x) or η · ½(1 + cos πx), with x the share of the later
-        iterations already done. x is below 1 in the last iteration, so it still trains."""
+        """η · n/W in iteration n of W warm-up iterations; then η, η · (1 − x) or η · ½(1 + cos πx), where x is the finished
+        share of the iterations after warm-up. x is below 1 in the last iteration, so it still trains."""
         warm = round(self.warmup * info.iterations)
         if info.iteration <= warm:
             return self.lr * info.iteration / warm
-        behind = (info.iteration - 1 - warm) / max(1, info.iterations - warm)
-        return self.lr * {"none": 1.0, "linear": 1 - behind, "cosine": 0.5 * (1 + math.cos(math.pi * behind))}[self.decay]
+        share = (info.iteration - 1 - warm) / max(1, info.iterations - warm)
+        return self.lr * {"none": 1.0, "linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share))}[self.decay]
 
     def steps_per_pass(self, rows: int) -> int:
         return math.ceil(rows / self.minibatch_rows) if self.minibatch_rows else self.minibatches
@@ -307,7 +308,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Method:
-    """What a method is in one world: `settings.build(world, resources)` makes it."""
+    """A method in one world, made by `settings.build(world, resources)`."""
 
     name: str
     context: Context
@@ -325,14 +326,14 @@ class Method:
         for piece in ("rewards", "credits", "losses"):
             beside = piece == "losses" and self.companions
             if not getattr(self, piece) and not beside:
-                raise TacitError(f"method {self.name!r} has no {piece}; it could not learn.")
+                raise TacitError(f"method {self.name!r} has no {piece}, so it cannot learn; give it at least one.")
         for piece in ("columns", "companions"):
             names = [each.name for each in getattr(self, piece)]
             if len(set(names)) < len(names):
-                raise TacitError(f"method {self.name!r} has two {piece} of the same name among {names}.")
+                raise TacitError(f"method {self.name!r} has two {piece} with the same name: {names}. Rename one.")
         if missing := self._read_by_losses - DURING_UPDATES - {column.name for column in self.columns}:
             raise TacitError(
-                f"method {self.name!r} has losses that need {sorted(missing)}, which neither an engine nor its columns provide."
+                f"the losses of method {self.name!r} need {sorted(missing)}, which no engine computes; add such columns."
             )
 
     @property
@@ -343,11 +344,11 @@ class Method:
     def needs(self) -> frozenset[str]:
         """Engine capabilities it needs, by the names of core/protocols.py."""
         pieces = (*self.rewards, *self.credits, *self.columns, *self.companions, self.conditions)
-        asked = frozenset().union(*(piece.needs for piece in pieces))
+        of_pieces = frozenset().union(*(piece.needs for piece in pieces))
         hidden = {HIDDEN_STATES} if self.hidden_state is not None else frozenset()
-        return asked | hidden | (self._read_by_losses & DURING_UPDATES) | {SAMPLING, LEARNING}
+        return of_pieces | hidden | (self._read_by_losses & DURING_UPDATES) | {SAMPLING, LEARNING}
 
     @property
     def compares_episodes(self) -> bool:
-        """Whether episodes of a task are compared, so that a group of one teaches nothing."""
+        """Whether credit compares the episodes of a group. If so, a group of one episode gives no gradient."""
         return self.selection is not None or any(term.compares_episodes for term in self.credits)

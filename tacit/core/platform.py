@@ -1,4 +1,4 @@
-"""Joining a Ray cluster (ranks and servers of an engine, world workers), CPU counts, and bm25s without JAX."""
+"""The machine: joining a Ray cluster, counting usable CPUs, and importing bm25s without JAX."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ OWN = "local"  # address that starts a new Ray on this machine
 
 ANSWER_S = 10.0  # seconds to wait for a cluster; Ray itself would wait for more than nine minutes
 
-_joined = ""  # the address; a process can be in one cluster
+_joined = ""  # address of the joined cluster; a process can join only one
 
 
 def join_cluster(address: str, setting: str, processes: int) -> Any:
-    """The module `ray`, joined to the cluster at `address`, which comes from `setting`. A new Ray gets `processes` CPUs."""
+    """Join the Ray cluster at `address` and return the module `ray`. `local` starts a new Ray with at least `processes` CPUs.
+    `setting`: the flag that gave the address, for messages."""
     global _joined
     if address not in (OWN, "auto"):
-        check_typed(address, f"a file names the Ray cluster at {address!r}, which could run anything here", setting)
+        check_typed(address, f"a file names the Ray cluster at {address!r}, which could run any code here", setting)
     try:
         import ray
     except ImportError as error:
@@ -32,23 +33,21 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
     if ray.is_initialized():
         if _joined and _joined != address:
             raise TacitError(
-                f"{setting} {address}, but this process is in the Ray cluster at {_joined!r} already, and can be in one only; "
+                f"{setting} {address}: this process has already joined the Ray cluster at {_joined!r} and can join only one; "
                 "use the same address for the engine and the world workers."
             )
         return ray
     own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == OWN else {}
     try:
-        # An address without a server fails here at once; Ray would wait for it.
+        # Fail at once if nothing listens at the address; Ray would wait for minutes.
         if place := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
             socket.create_connection((place[1], int(place[2])), timeout=ANSWER_S).close()
-        # The address is always given: without one, Ray joins any cluster that it finds on this machine.
+        # Always pass the address: without one, Ray joins any cluster on this machine.
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         if address == OWN:
-            raise TacitError(
-                f"Ray did not start on this machine: {first}. Where other work keeps it busy, try again when that is over."
-            ) from error
+            raise TacitError(f"Ray did not start on this machine: {first}. If the machine is busy, try again later.") from error
         raise TacitError(
             f"no Ray cluster answers at {address!r}: {first}. Start one with `ray start --head` and give its address, "
             f"or use {setting} {OWN} for a new one. A cluster that requires a token "
@@ -59,12 +58,12 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
 
 
 def import_path() -> str:
-    """PYTHONPATH with which another process can import the same modules."""
+    """A PYTHONPATH that lets another process import the same modules."""
     return os.pathsep.join(path or os.getcwd() for path in sys.path)
 
 
 def usable_cpus() -> int:
-    """CPUs in the affinity mask, or the container's quota where that is smaller."""
+    """CPUs in the affinity mask, or the container's CPU quota if that is smaller."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -74,15 +73,15 @@ def usable_cpus() -> int:
 
 
 def load_bm25s() -> Any:
-    """The module `bm25s`, imported without JAX: it would import JAX for a faster top-k, and JAX takes three quarters of a GPU's
-    memory and kills processes that are forked later. A JAX that is imported already is left alone."""
+    """The module `bm25s`, imported without JAX, unless JAX is loaded already. bm25s would import JAX for a faster top-k; JAX
+    reserves three quarters of a GPU's memory and crashes processes forked later."""
     hidden = "jax" not in sys.modules
     if hidden:
         sys.modules["jax"] = None  # type: ignore[assignment]  # importing it now is an ImportError
     try:
         return importlib.import_module("bm25s")
     except ImportError as error:
-        raise TacitError("the search needs the package bm25s, which is not installed: `pip install bm25s`.") from error
+        raise TacitError("search needs the package bm25s, which is not installed: `pip install bm25s`.") from error
     finally:
         if hidden:
             del sys.modules["jax"]

@@ -1,4 +1,4 @@
-"""Progress lines of long operations, and how amounts and durations are written."""
+"""Progress lines of long operations, and formatting of counts and durations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def try_say(say: Callable[[str], None], line: str) -> bool:
 
 @contextmanager
 def report_elapsed(say: Callable[[str], None], line: Callable[[float], str], every_s: float | None = None) -> Iterator[None]:
-    """Every `every_s` (EVERY_S) seconds, say the `line` for the time elapsed."""
-    began, over, pause_s = time.monotonic(), threading.Event(), EVERY_S if every_s is None else every_s
+    """Within this context, print `line(elapsed seconds)` every `every_s` seconds (default EVERY_S)."""
+    began, ended, pause_s = time.monotonic(), threading.Event(), EVERY_S if every_s is None else every_s
 
     def remind() -> None:
-        while not over.wait(pause_s) and try_say(say, line(time.monotonic() - began)):
+        while not ended.wait(pause_s) and try_say(say, line(time.monotonic() - began)):
             pass
 
     thread = threading.Thread(target=remind, daemon=True)
@@ -37,20 +37,20 @@ def report_elapsed(say: Callable[[str], None], line: Callable[[float], str], eve
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         thread.join()
 
 
 @contextmanager
 def report_while(say: Callable[[str], None], what: str, how_far: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Say `what` now, then every few seconds the progress, if known, and the time elapsed."""
+    """Print `what` now, then every few seconds the progress (`how_far`, if not empty) and the elapsed time."""
     say(what)
     with report_elapsed(say, lambda spent: "  " + ", ".join(part for part in (how_far(), f"{spent:.0f} s") if part)):
         yield
 
 
 class Bar(io.StringIO):
-    """A file for a tqdm bar that turns it into text such as `3 of 5 files`; when the bar is full, the text is `then`."""
+    """A file for tqdm to write to. `counted()` is its progress as text, `3 of 5 files`, and `then` when the bar is full."""
 
     def __init__(self, things: str, then: str) -> None:
         super().__init__()

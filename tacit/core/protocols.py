@@ -1,8 +1,8 @@
-"""What a policy can do, in small protocols. A function takes the smallest one it needs, so its signature shows its cost:
-`scorer: Scorer` is one more forward pass, `learner: Learner` changes weights.
+"""Protocols of a policy and an engine. A function takes the smallest one it needs, so its signature shows its cost:
+`scorer: Scorer` needs another forward pass, `learner: Learner` changes weights.
 
-Randomness never lives in an engine. Each `Request` carries its own seed, and the noise of its n-th token is a function of
-that seed and n alone; so a sample does not depend on what else is in the batch, and a resumed run needs no generator state.
+Engines keep no random state. Each `Request` carries a seed, and the noise of its n-th token is a function of that seed and n
+alone. So a sample does not depend on the rest of the batch, and a resumed run needs no generator state.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Sampling:
     temperature: float = 1.0  # softmax temperature; 0 is greedy
-    top_p: float = 1.0  # keep the smallest set of tokens holding this much probability
-    top_k: int = 0  # keep the k likeliest tokens; 0 keeps all
-    max_tokens: int = 64  # longest completion, unless the request sets its own
-    stop: tuple[str, ...] = ()  # end a completion once its text contains one of these; the text keeps it
+    top_p: float = 1.0  # nucleus sampling; 1 keeps all tokens
+    top_k: int = 0  # sample from the k most likely tokens; 0 keeps all
+    max_tokens: int = 64  # maximum completion length, unless the request sets its own
+    stop: tuple[str, ...] = ()  # stop strings; the completion's text includes the one that ended it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class Request:
     prompt: np.ndarray
     seed: int = 0
     max_tokens: int | None = None
-    episode: int | None = None  # the episode it is a turn of, if any: the sampler may reuse the KV cache of the turn before
+    episode: int | None = None  # number of its episode, if any: the sampler may reuse the KV cache of the previous turn
 
 
 @runtime_checkable
@@ -54,7 +54,7 @@ class Tokenizer(Protocol):
     def encode_prompt(self, text: str) -> np.ndarray: ...
 
     def encode_completion(self, text: str) -> np.ndarray:
-        """A whole completion with its end token, as imitation trains on it."""
+        """The completion's tokens and the end token, as for imitation."""
         ...
 
     def decode(self, tokens: np.ndarray) -> str: ...
@@ -69,14 +69,14 @@ class ChatTokenizer(Tokenizer, Protocol):
         ...
 
     def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
-        """The assistant's next message with its end token, as imitation trains on it."""
+        """The assistant's next message and the end token, as for imitation."""
         ...
 
 
 @runtime_checkable
 class Sampler(Protocol):
     def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
-        """One completion per request; with `hidden`, each carries that hidden state of its prompt, taken from the prefill."""
+        """One completion per request. With `hidden`, each carries this hidden state of its prompt, from the prefill."""
         ...
 
 
@@ -89,7 +89,7 @@ class Scheduler(Protocol):
         ...
 
     def wait(self) -> list[tuple[int, Completion]]:
-        """Sample until at least one request finishes: (request id, completion) of all that did; empty if none is pending."""
+        """Sample until a request finishes. Returns (request id, completion) of all finished; empty if none is pending."""
         ...
 
     def close(self) -> None: ...
@@ -109,7 +109,7 @@ def run_requests(scheduler: Scheduler, requests: Sequence[Request]) -> list[Comp
 
 @runtime_checkable
 class SchedulingSampler(Sampler, Protocol):
-    """A sampler with continuous batching. One that only has `sample` is wrapped by `rollout/encoding.py`."""
+    """A sampler with continuous batching. `rollout/encoding.py` wraps samplers without it."""
 
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler:
         """A scheduler whose requests all use these sampling settings; `hidden` as in `sample`."""
@@ -121,7 +121,7 @@ class PinnedSampler(Sampler, Protocol):
     """A sampler that can keep sampling from fixed weights while training updates the policy."""
 
     def pin_weights(self) -> AbstractContextManager[None]:
-        """Within this context, sample from the current weights; completions carry their version."""
+        """Within this context, sample from the weights at its start, whatever updates follow."""
         ...
 
 
@@ -143,7 +143,7 @@ class Scorer(Protocol):
 @runtime_checkable
 class Encoder(Protocol):
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
-        """[N, D] states of one layer: at the last token, or the mean over the prompt."""
+        """[N, D] hidden states of one layer, pooled over each prompt as in `HiddenState`."""
         ...
 
 
@@ -174,39 +174,39 @@ class PolicyHooks(Protocol):
 
     @property
     def version(self) -> int:
-        """how often the weights have changed; completions carry the version that sampled them"""
+        """number of weight changes so far; completions carry the version that sampled them"""
         return 0
 
     @property
     def numbers(self) -> str:
-        """dtype and device, e.g. `float32 on cpu`: the same weights round differently elsewhere"""
+        """dtype and device, e.g. `float32 on cpu`; other devices round differently"""
         return ""
 
     @property
     def written_tokens(self) -> int:
-        """tokens sampled so far, those of unfinished completions included"""
+        """tokens sampled so far, including unfinished completions"""
         return 0
 
     @property
     def broken(self) -> Sequence[str]:
-        """why completions were unusable"""
+        """reasons for unusable completions"""
         return ()
 
     @property
     def trouble(self) -> str:
-        """what it is retrying, and why; empty if nothing"""
+        """what it is retrying and why; empty if it is not retrying"""
         return ""
 
     @property
     def elsewhere(self) -> bool:
-        """whether the model runs on another machine, so that this one may work meanwhile"""
+        """whether the model runs on another machine, so this one is free while it samples"""
         return False
 
     def encode_prompts(self: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
         return [self.encode_prompt(text) for text in texts]
 
     def check_answers(self) -> None:
-        """Raise if it cannot be reached. Called before a run starts."""
+        """Raise if the model cannot be reached. Called before a run starts."""
         return
 
     def close(self) -> None:
@@ -221,23 +221,23 @@ def check_hooks(policy: AnyPolicy) -> AnyPolicy:
     """Refuse a policy from outside that lacks the hooks."""
     if not isinstance(policy, PolicyHooks):
         raise TacitError(
-            f"{type(policy).__name__} lacks hooks of a policy: let it inherit from tacit.core.protocols.PolicyHooks, which has "
-            "a default for each."
+            f"{type(policy).__name__} lacks hooks of a policy; make it a subclass of tacit.core.protocols.PolicyHooks, which "
+            "has defaults."
         )
     return policy
 
 
 class SamplingPolicy(Tokenizer, Sampler, PolicyHooks, Protocol):
-    """What a rollout needs of a policy."""
+    """A policy as far as rollouts need it."""
 
 
 @runtime_checkable
 class Policy(SamplingPolicy, Scorer, Encoder, Critic, Learner, Protocol):
-    """All of the above, with named adapters, a reference and checkpoints."""
+    """A policy that samples, scores and learns, with named adapters, a reference and checkpoints."""
 
     def reference(self) -> Scorer:
-        """The reference of the KL: the base with the adapter off, or the copy made by `freeze_reference`. Pieces of a method
-        that call this must have `reference` in their `needs`; otherwise there may be no copy."""
+        """The reference policy of a KL penalty: the base without the adapter, or the copy made by `freeze_reference`. Pieces of
+        a method that call this must have `reference` in their `needs`; otherwise there may be no copy."""
         ...
 
     def freeze_reference(self) -> None:
@@ -245,19 +245,19 @@ class Policy(SamplingPolicy, Scorer, Encoder, Critic, Learner, Protocol):
         ...
 
     def begin_stage(self) -> None:
-        """Start another stage of training: reset the optimizer, keep the weights."""
+        """Start another training stage: reset the optimizer, keep the weights."""
         ...
 
     def check_layer(self, layer: int) -> None:
-        """Raise if the model has no such layer, or the engine no hidden states."""
+        """Raise if the model lacks this layer, or the engine has no hidden states."""
         ...
 
     def adapter(self, name: str) -> Policy:
-        """The same base with another adapter, which is created on first use."""
+        """The same base with another adapter, created on first use."""
         ...
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
-        """Save the weights, and with `optimizer` all that is needed to resume exactly, into an empty directory."""
+        """Save the weights into an empty directory, and with `optimizer` all state needed to resume exactly."""
         ...
 
     def load(self, directory: Path) -> None: ...
@@ -274,14 +274,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenView:
-    """What a loss term sees: the completion tokens of one micro-batch, flat, and totals of the whole batch.
+    """The input of a loss term: the completion tokens of one micro-batch, flat, and totals of the whole batch.
 
-    A loss returns a *sum* divided by a total of the whole batch, so that micro-batch results simply add up.
+    A loss is a *sum* over the micro-batch divided by a total of the whole batch, so the losses of micro-batches add up.
     Names end in _T (one per completion token) or _R (one per row, that is per step).
     """
 
     logprobs_T: torch.Tensor  # log π_θ of each token, with gradient
-    behavior_T: torch.Tensor  # what the sampler said at the time
+    behavior_T: torch.Tensor  # behavior log-probabilities, from the sampler
     advantages_T: torch.Tensor
     row_T: torch.Tensor  # which row of the micro-batch each token belongs to
     lengths_R: torch.Tensor  # completion tokens per row
@@ -289,28 +289,28 @@ class TokenView:
     total_rows: int  # rows of the whole batch
     tokens: Mapping[str, torch.Tensor] = field(default_factory=dict)  # per-token columns by name: `reference`
     rows: Mapping[str, torch.Tensor] = field(default_factory=dict)  # per-row columns the batch carries by name, e.g. `returns`
-    entropy_T: torch.Tensor | None = None  # entropy of the policy's distribution, where a term needs `entropy`
-    values_R: torch.Tensor | None = None  # value head at the last prompt token, with gradient, where a term needs `values`
+    entropy_T: torch.Tensor | None = None  # entropy of the policy's distribution, if a term needs `entropy`
+    values_R: torch.Tensor | None = None  # value head at the last prompt token, with gradient, if a term needs `values`
     compare_with_teacher: Callable[[Compare], torch.Tensor] | None = None
-    """where a term needs `teacher`: compares the policy's distributions with its own under the prompts of the batch's column
-    `taught`, without gradient; [T], computed in chunks of tokens"""
+    """[T], if a term needs `teacher`: compares the policy's distributions with the teacher's, its own under the prompts of the
+    column `taught`, without gradient; computed in chunks of tokens"""
 
 
 class LossTerm(Protocol):
-    """One addend of the loss. `needs` names what it reads besides log-probabilities and advantages: what an engine computes
-    on request (`entropy`, `values`, `teacher`), or a column of the method (`reference`, `returns`)."""
+    """One term of the loss; the terms add up. `needs` names its inputs besides log-probabilities and advantages: `entropy`,
+    `values` and `teacher`, which the engine computes, or columns of the method (`reference`, `returns`)."""
 
     @property
     def needs(self) -> frozenset[str]: ...
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The scalar to add up, and detached sums to report; a statistic named `x` is divided by the total tokens."""
+        """(scalar loss, detached sums to report). Each reported sum is divided by the batch's tokens."""
         ...
 
 
-# What an engine is: a name, capabilities, settings, and a function that loads a policy. Found by name or entry point.
+# An engine: a name, capabilities, settings, and a function that loads a policy. Found by name or entry point.
 #
-# capability      what a policy then has                          needed by
+# capability      its policies have                               needed by
 # sampling        Sampler                                         everything
 # learning        Learner                                         training
 # scoring         Scorer.logprobs                                 KL, skill shift
@@ -318,9 +318,9 @@ class LossTerm(Protocol):
 # distributions   Scorer.distributions                            distillation
 # hidden_states   Encoder, and `hidden` in sampling               BiPACE
 # values          Critic, and `values` in updates                 PPO
-# entropy         what losses may read during an update           entropy bonus
+# entropy         `entropy` in updates                            entropy bonus
 # gradients       GradientScorer                                  OPID with a share of the gradient
-# teacher         its own distribution under another prompt       full-vocabulary distillation
+# teacher         `teacher` in updates                            full-vocabulary distillation
 # adapters        adapter(name)                                   skill modules
 
 SAMPLING, LEARNING, SCORING, REFERENCE = "sampling", "learning", "scoring", "reference"
@@ -337,9 +337,9 @@ class ModelSource:
     """Which model to load, or how to make one from scratch."""
 
     name: str  # a packaged base, a tiny size, a directory or a hub id
-    seed: int = 0  # of first weights and fresh adapters
+    seed: int = 0  # for initial weights and new adapters
     texts: Callable[[], Sequence[str]] | None = None  # text of the worlds, to train a tokenizer on
-    sizes: Any = None  # of a tiny model, if not the defaults
+    sizes: Any = None  # sizes of a tiny model, if not the defaults
 
 
 @dataclass(frozen=True)
@@ -347,9 +347,9 @@ class Engine:
     name: str
     summary: str
     capabilities: frozenset[str]
-    settings: type[Any]  # a frozen dataclass, whose fields become `--engine.FIELD`; reading it must import nothing heavy
-    load: Callable[[ModelSource, Any], Policy]  # (model, settings) -> a policy; only here may anything heavy be imported
-    elsewhere: bool = False  # its models are on other machines, so their names cannot be checked here
+    settings: type[Any]  # a frozen dataclass, whose fields become `--engine.FIELD`; its module must import nothing heavy
+    load: Callable[[ModelSource, Any], Policy]  # (model, settings) -> a policy; heavy imports belong here
+    elsewhere: bool = False  # its models are on other machines, so model names cannot be checked here
     fit: Callable[[Any, frozenset[str]], tuple[Any, tuple[str, ...]]] | None = None
     """(settings, what the method needs) -> settings with the required options turned on, and notes about them"""
     can_pin_weights: Callable[[Any], bool] | None = None  # (settings) -> `PinnedSampler`? None: after loading
@@ -357,14 +357,12 @@ class Engine:
     def __post_init__(self) -> None:
         strange = sorted(self.capabilities - set(CAPABILITIES))
         if strange:
-            raise TacitError(
-                f"engine {self.name!r} declares {strange}, which no method asks for. Known: {', '.join(CAPABILITIES)}."
-            )
+            raise TacitError(f"engine {self.name!r} declares unknown capabilities {strange}. Known: {', '.join(CAPABILITIES)}.")
 
     def refuse_unless_able(self, method: str, needs: frozenset[str], others: Mapping[str, Engine]) -> None:
         """Raise if it lacks a capability; the error names it and the engines that have it."""
         missing = sorted(needs - self.capabilities)
         if missing:
             able = [name for name, other in others.items() if needs <= other.capabilities]
-            remedy = f"Engines that can: {', '.join(able)} (--engine NAME)." if able else "No engine here can."
+            remedy = f"Engines that can: {', '.join(able)} (--engine NAME)." if able else "No installed engine can."
             raise TacitError(f"{method!r} needs {', '.join(missing)}, which engine {self.name!r} cannot do. {remedy}")

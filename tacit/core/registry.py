@@ -65,10 +65,10 @@ IN_MEMORY = "<python>"  # prefix of objects that exist only in this process: `<p
 class Registry:
     kind: str  # in error messages: `world`
     group: str  # of entry points: `tacit.worlds`
-    own: Mapping[str, str]  # name -> `module:attribute`, imported only when asked for
-    fits: Callable[[Any], bool]
+    own: Mapping[str, str]  # built-in name -> `module:attribute`, imported on first use
+    fits: Callable[[Any], bool]  # whether an object is valid
     must_be: str  # description of a valid object, for error messages
-    unlisted: str = "(?!)"  # pattern of built-in `module:attribute` names that are in files but in no list
+    unlisted: str = "(?!)"  # pattern of built-in `module:attribute` names outside `own` that need no trust
     registered: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # name -> the user's object
 
     @cached_property
@@ -94,8 +94,8 @@ class Registry:
             return self.registered[name]
         if name.startswith(f"{IN_MEMORY}:"):
             raise TacitError(
-                f"the {self.kind} {name.partition(':')[2]!r} was given as an object by a Python program and cannot be found by "
-                f"name. Open the run there: tacit.open_run(PATH, {self.kind}=…); or define it in a module or a file."
+                f"the {self.kind} {name.partition(':')[2]!r} was passed as a Python object and cannot be found by name. Open "
+                f"the run from Python: tacit.open_run(PATH, {self.kind}=…); or define it in a module or file."
             )
         if name in self.own:
             module, _, attribute = self.own[name].partition(":")
@@ -130,7 +130,7 @@ class Registry:
             reason = str(error) if isinstance(error, ImportError | SyntaxError) else describe_error(error)
             raise TacitError(f"cannot import the {kind} {name!r}: {reason}.") from error
         if not hasattr(module, attribute):
-            there = [own for own, value in vars(module).items() if not own.startswith("_") and self.fits(value)]
-            has = f"{place} has {', '.join(there) or f'no {kind}'}"
+            valid = [own for own, value in vars(module).items() if not own.startswith("_") and self.fits(value)]
+            has = f"{place} has {', '.join(valid) or f'no {kind}'}"
             raise TacitError(f"cannot import the {kind} {name!r}: {has}, not {attribute!r}.")
         return getattr(module, attribute)

@@ -1,5 +1,5 @@
-"""What a method gets when it is built: properties of the model, and handles to encoders, policies and directories. Building a
-method loads nothing; handles are opened when the run starts."""
+"""Inputs for building a method: properties of the model, and handles to encoders, policies and directories. Building a method
+loads nothing; handles are opened when the run starts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Encode = Callable[[Sequence[str]], np.ndarray]  # N texts -> [N, D]
 
 @dataclass(frozen=True)
 class Base:
-    """Properties of a model that are known before it is loaded."""
+    """Properties of a model, known before it is loaded."""
 
     model: str = ""
-    small: bool = False  # a policy of a few million parameters, which cannot read what is written for language models
+    small: bool = False  # a few million parameters: too small for prompts written for language models
     chat_template: bool = False  # instruction-tuned: its tokenizer has a chat template
-    layers: int | None = None  # if its files say so
+    layers: int | None = None  # None if its files do not say
     calibrated: Mapping[str, Mapping[str, Any]] | None = None
-    """by embedder: what `tacit calibrate` found for this model, in this world and context; None: not looked up"""
+    """embedder -> result of `tacit calibrate` for this model, world and context; None: not looked up"""
 
 
 class Resources:
@@ -37,7 +37,7 @@ class Resources:
         return lambda texts: _refuse(f"the sentence encoder {model!r}")
 
     def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
-        """An embedding model behind an OpenAI-compatible endpoint; the key is in that environment variable."""
+        """An embedding model behind an OpenAI-compatible endpoint. `key_variable`: environment variable with the key."""
         return self.sentences(model)
 
     def policy(self, name: str) -> Callable[[], Policy]:
@@ -45,11 +45,11 @@ class Resources:
         return lambda: _refuse(f"the policy {name!r}")
 
     def helper(self, name: str) -> Callable[[], Policy]:
-        """A policy that is never trained: it only samples, and is in no checkpoint."""
+        """A policy that only samples. It is not trained and not saved in checkpoints."""
         return self.policy(name)
 
     def directory(self, name: str) -> Path:
-        """A directory in the run, for data that must survive a kill between two checkpoints."""
+        """A directory in the run, for data that must survive a crash between two checkpoints."""
         return Path(name)
 
     def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
@@ -64,7 +64,7 @@ class Resources:
 
 
 def _refuse(what: str) -> Any:
-    raise TacitError(f"{what} was not loaded: this method was built without resources.")
+    raise TacitError(f"cannot use {what}: this method was built without resources, only to inspect it.")
 
 
 NO_RESOURCES = Resources()

@@ -1,4 +1,4 @@
-"""Seeds derived from seeds and names. No generator is stored: code that needs randomness derives a seed for a named place."""
+"""Derived seeds. No generator state is stored: code that needs randomness derives a seed from the run's seed and a name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def derive(seed: int, *place: int | str) -> int:
-    """A 63-bit seed for one named place under `seed`, the same on every machine.
+    """A 63-bit seed derived from `seed` and a name (`place`), the same on every machine.
 
     >>> derive(0, "rollout", 3) != derive(0, "rollout", 4)
     True

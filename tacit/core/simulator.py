@@ -1,10 +1,10 @@
-"""One heavy simulator for many episodes: a JVM, a game server, a browser.
+"""One expensive simulator shared by many episodes: a JVM, a game server, a browser.
 
     Environment(..., make=Served(open_server, Episode))
 
-`open_server()` starts it, which may take seconds; `Episode(server)` is a world like any other, and light. The simulator is
-started once in every process that plays, before its first episode, and closed after the last world. If it dies, its episodes
-end with the reason, and the next episode starts it again. Calls are serialized.
+`open_server()` starts the simulator, which may take seconds; `Episode(server)` is a cheap world that uses it. Each process that
+runs worlds starts one simulator before its first episode and closes it after its last world. If it dies, its episodes end with
+the reason, and the next episode starts it again. Calls are serialized.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tacit.core.types import Observation, Task, Transition
 
-START_S = 120.0  # how long a pool waits for one to start
+START_S = 120.0  # seconds a pool waits for a simulator to start
 
 
 class Simulator(Protocol):
-    """Should exit when the process that started it is gone, for example when a pipe closes."""
+    """Its process should exit when the process that started it does, for example when a pipe closes."""
 
     @property
     def alive(self) -> bool:
-        """False after a call that it could not answer"""
+        """False once it has failed to answer a call"""
         ...
 
     def close(self) -> None: ...
 
 
 class SimulatorDied(Exception):
-    """Ends the episodes of a dead simulator."""
+    """The simulator died, which ends its episodes."""
 
 
 S = TypeVar("S", bound=Simulator)
 
 
 class Served(Generic[S]):
-    """Makes worlds that share a simulator. Only how to start it is pickled: each process has its own."""
+    """Makes worlds that share a simulator. Pickling keeps only the two functions: each process starts its own simulator."""
 
     def __init__(self, open_simulator: Callable[[], S], make: Callable[[S], Any]) -> None:
         self._open, self._make = open_simulator, make
@@ -54,7 +54,7 @@ class Served(Generic[S]):
         return _Episode(self, self._make)
 
     def start(self) -> S:
-        """The simulator; started if none is alive."""
+        """The running simulator, started if necessary."""
         with self.lock:
             if self.simulator is not None and not self.simulator.alive:
                 self.abandon()
@@ -82,7 +82,7 @@ class Served(Generic[S]):
 
 
 class _Episode(Generic[S]):
-    """A world in the simulator that runs when its episode begins."""
+    """A world whose episodes each use the simulator running at their start."""
 
     def __init__(self, served: Served[S], make: Callable[[S], Any]) -> None:
         self._served, self._make = served, make
@@ -119,7 +119,7 @@ class _Episode(Generic[S]):
             self._served.abandon()
             raise SimulatorDied(f"the simulator died: {type(error).__name__}: {error}") from error
         except BaseException:
-            # Interrupted in the middle of a call, e.g. by an alarm: its next answer might belong to this call.
+            # Interrupted during a call, e.g. by an alarm: the simulator's next answer might belong to this call.
             self._served.abandon()
             raise
 
@@ -132,7 +132,7 @@ def start_simulator(make: Callable[[], Any]) -> None:
 
 
 def close_simulator(make: Callable[[], Any]) -> None:
-    """Close it, after the worlds of a pool are closed."""
+    """Close the shared simulator of these worlds, if any, after the worlds themselves."""
     if isinstance(make, Served):
         with contextlib.suppress(Exception):
             make.close()

@@ -1,4 +1,4 @@
-"""Shared parts of the worlds' task lists: splits by digest, seeded order, panel hashes, and reports of files that were read."""
+"""Shared parts of the worlds' task lists: splits by hash, seeded order, panel hashes, and task families from goal texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tacit.core.types import Task
 
 
 def split_by_digest(name: str) -> str:
-    """`train` for eight tenths of all names, `test` for one tenth, `hard` for one tenth; the same on every machine."""
+    """The split of a name by its hash: 80% `train`, 10% `test`, 10% `hard`; the same on every machine."""
     tenth = zlib.crc32(name.encode()) % 10
     return "test" if tenth == 8 else "hard" if tenth == 9 else "train"
 
@@ -34,7 +34,7 @@ def parse_panels(table: str) -> Mapping[str, Mapping[int, str]]:
 
 
 def take_distinct(drawn: Iterable[Task], count: int, key: Callable[[Task], Hashable] = attrgetter("id")) -> list[Task]:
-    """The first `count` tasks with different keys; draws no more than it needs."""
+    """The first `count` tasks with distinct keys; draws only as many as it needs."""
     found: dict[Hashable, Task] = {}
     tasks = iter(drawn)
     while len(found) < count:
@@ -52,20 +52,18 @@ def describe_failures(failures: Sequence[str]) -> str:
     return f", {len(failures)} could not be read:\n{lines}{more}"
 
 
-# The family of a task from its goal text.
-
 _PREFIX = re.compile(r"your task is to:?\s*", re.IGNORECASE)
 
 
 def normalize_goal(goal: str) -> str:
-    """A goal for comparison: single spaces, without `Your task is to`."""
+    """The goal with single spaces and without `Your task is to`, for comparison."""
     return _PREFIX.sub("", " ".join(goal.split()), count=1)
 
 
 class GoalClassifier:
-    """The label of a goal by its words: logistic regression on words and pairs of words, from examples.
+    """Predicts the label (family) of a goal: logistic regression on its words and pairs of words, trained on examples.
 
-    Labels that words do not tell are refused: every fourth example is first held out, and all but a few must be found again.
+    `accuracy` is measured on every fourth example, held out; then the classifier is trained on all examples.
     """
 
     MIN_ACCURACY, MIN_PROBABILITY = 0.98, 0.8
@@ -109,11 +107,11 @@ class GoalClassifier:
         return sorted(zip(found.tolist(), self._labels, strict=True), reverse=True)
 
     def classify(self, goal: str) -> str:
-        """The label; raises TacitError if the words do not tell it."""
+        """The label. Raises TacitError if the classifier is too inaccurate or this prediction too uncertain."""
         if not self._labels or self.accuracy < self.MIN_ACCURACY:
             raise TacitError(
-                f"goals do not tell which of {', '.join(self._labels) or 'the families'} they belong to "
-                f"({self.accuracy:.0%} of held-out examples were found)"
+                f"the goal texts do not determine which of {', '.join(self._labels) or 'the families'} they belong to "
+                f"({self.accuracy:.0%} of held-out examples classified correctly)"
             )
         (probability, label), *others = self._probabilities(normalize_goal(goal).lower())
         if others and probability < self.MIN_PROBABILITY:

@@ -2,8 +2,8 @@
 
 What you type on the command line or pass from Python may be imported. What a file names (a run, a module, a settings file)
 may be imported if it is a registered name; anything else needs `--trust-code`, `tacit.trust_code()` or TACIT_TRUST_CODE=1.
-An endpoint may be asked if you type its address, pass it from Python or write it into your settings file; one that only a run
-or a module names needs the same trust.
+An endpoint may be called if you type its address, pass it from Python or write it into your settings file; an endpoint that
+only a run or module names needs the same trust.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tacit.core.errors import TacitError
 FLAG = "--trust-code"
 HELP = "import code that a run, module or settings file names (worlds, methods, engines, model classes, old checkpoints)"
 VARIABLE = "TACIT_TRUST_CODE"
-"""`1`, or the names and endpoints to trust, one per line; an environment variable, so that child processes inherit it"""
+"""environment variable, inherited by child processes: `1`, or the names and endpoints to trust, one per line"""
 EVERYTHING = "1"
 DEFAULT_ENDPOINTS = {("http://localhost:8000/v1", "OPENAI_API_KEY"), ("", "TINKER_API_KEY")}  # default (URL, key variable)
 ADDRESS = re.compile(r"(?:https?|ray)://[^\s\"',{}\[\]]+")
-UNSAFE = re.compile(r"(?:--(?:[\w-]+\.)*|\+)(sandbox=none|server[_-]python=[^=]+)")  # could execute anything
+UNSAFE = re.compile(r"(?:--(?:[\w-]+\.)*|\+)(sandbox=none|server[_-]python=[^=]+)")  # settings that could execute any code
 
 
 class UntrustedCode(TacitError):
@@ -35,7 +35,7 @@ class UntrustedCode(TacitError):
 
 
 def trust_code() -> None:
-    """Let files name the code to import, in this process and its children."""
+    """Trust all code that files name, in this process and its children."""
     os.environ[VARIABLE] = EVERYTHING
 
 
@@ -48,7 +48,7 @@ def is_code_trusted() -> bool:
 
 @contextmanager
 def trust_nothing() -> Iterator[None]:
-    """Registered names only, whatever the user trusts: for pages about foreign runs."""
+    """Within this context only registered names may be imported, whatever the user trusts: for pages about untrusted runs."""
     before = _trusts.set(False)
     try:
         yield
@@ -57,8 +57,8 @@ def trust_nothing() -> Iterator[None]:
 
 
 def trust_names(*values: Any) -> None:
-    """Let the names in these texts and tables be imported: `package.module:NAME`, `file.py:NAME`, or several as in
-    `a.py:A=0.5,b.py:B` and `a+b`. Let the endpoints in them be asked, and their unsafe settings be used."""
+    """Trust the names in these texts and tables (`package.module:NAME`, `file.py:NAME`, or several as in `a.py:A=0.5,b.py:B`
+    and `a+b`), their endpoints, and their unsafe settings."""
     texts = list(_find_texts(values))
     _trust({_identify(part) for text in texts for part in re.split("[,+=]", text) if ":" in part})
     _trust({setting.replace("server-", "server_", 1) for text in texts for setting in UNSAFE.findall(text)})
@@ -66,14 +66,14 @@ def trust_names(*values: Any) -> None:
 
 
 def trust_endpoints(*values: Any) -> None:
-    """Let the endpoints in these texts and tables be asked: those of the user's own settings file."""
+    """Trust the endpoints in these texts and tables, such as the user's own settings file."""
     _trust({address.rstrip("/") for text in _find_texts(values) for address in ADDRESS.findall(text)})
 
 
 def _trust(names: set[str]) -> None:
     if not is_code_trusted():
-        known = os.environ.get(VARIABLE, "").splitlines()
-        os.environ[VARIABLE] = "\n".join(sorted({*known, *(name for name in names if name.isprintable())}))
+        trusted = os.environ.get(VARIABLE, "").splitlines()
+        os.environ[VARIABLE] = "\n".join(sorted({*trusted, *(name for name in names if name.isprintable())}))
 
 
 def _find_texts(value: Any) -> Iterator[str]:
@@ -89,10 +89,10 @@ def _find_texts(value: Any) -> Iterator[str]:
 
 @contextmanager
 def trust_command_line(words: Sequence[str]) -> Iterator[None]:
-    """Trust the names among the words that a user typed, and with --trust-code everything, for one command."""
+    """Within this context (one command), trust the names among the words that the user typed; with --trust-code, everything."""
     before = os.environ.get(VARIABLE)
-    _imported.clear()
-    _imported.update({FLAG} & {*words})
+    _used_trust.clear()
+    _used_trust.update({FLAG} & {*words})
     trust_names(*words, *map("=".join, pairwise(words)))
     if FLAG in words:
         trust_code()
@@ -104,16 +104,16 @@ def trust_command_line(words: Sequence[str]) -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
-_imported = set[str]()
+_used_trust = set[str]()  # trusted names and endpoints that this command used
 
 
 def flag_for_later(settings: Mapping[str, Any] | None = None) -> str:
-    """` --trust-code` if this command imported code of the user's own or asked an endpoint, or a run with these settings names
-    such code: later commands read their names from the run."""
+    """` --trust-code` if later commands on the run need it, else empty. They do if this command used trusted code or
+    endpoints, or if these settings name code that is not registered: later commands read the names from the run."""
     parts = [(settings or {}).get(key) for key in ("world", "method", "engine")]
     names = [str(part.get("name") if isinstance(part, Mapping) else part) for part in parts]
     own = any(":" in name and not name.startswith("tacit.") for text in names for name in re.split("[,+=]", text))
-    return f" {FLAG}" if own or _imported else ""
+    return f" {FLAG}" if own or _used_trust else ""
 
 
 def add_flag(message: str) -> str:
@@ -123,7 +123,7 @@ def add_flag(message: str) -> str:
 
 def _use_if_trusted(value: str) -> bool:
     trusted = is_code_trusted() or (_trusts.get() and value in os.environ.get(VARIABLE, "").splitlines())
-    _imported.update([value] if trusted else ())
+    _used_trust.update([value] if trusted else ())
     return trusted
 
 
@@ -141,7 +141,7 @@ def check_import(kind: str, name: str) -> None:
 
 
 def check_endpoint(url: str, key_variable: str) -> None:
-    """Raise unless this endpoint may be asked with the key in that variable."""
+    """Raise unless this endpoint may be called with the key in this environment variable."""
     if (url, key_variable) in DEFAULT_ENDPOINTS:
         return
     url = url or "of Tinker"
@@ -150,7 +150,7 @@ def check_endpoint(url: str, key_variable: str) -> None:
 
 
 def check_typed(value: str, danger: str, flags: str) -> None:
-    """Raise unless the user typed this value, by one of these flags. `danger`: what it would do."""
+    """Raise unless the user typed this value, with one of these flags. `danger`: the start of the error message."""
     if not _use_if_trusted(value):
         remedy = f"name it on the command line ({flags}), or pass {FLAG} if you trust it"
         raise UntrustedCode(f"{danger}; {remedy} (in Python: tacit.trust_code()).")
@@ -163,6 +163,6 @@ def require_trust(danger: str) -> None:
 
 
 def _identify(name: str) -> str:
-    """One spelling per file: names in settings are absolute, typed ones need not be."""
+    """The name with an absolute file path, so that all spellings of a file compare equal."""
     place, _, attribute = name.rpartition(":")
     return f"{Path(place).expanduser().resolve()}:{attribute}" if place.endswith(".py") else name

@@ -1,11 +1,11 @@
-"""The types that the loop passes around: frozen, without torch. One episode:
+"""The data types of episodes: frozen, without torch. One episode:
 
 Task         countdown/train/17 "Use 3, 7, 25 to make 82"
 Observation  "numbers: 3 7 25 | target: 82"
 Prompt       task, history, now, request     -> the text the policy read
 Completion   "op(*, 3, 25)"                  -> tokens, log-probabilities, text
-Step         all of the above for one turn, and the result in the world
-Trajectory   the steps of one episode, its outcome, and why it stopped
+Step         one turn: all of the above and the result in the world
+Trajectory   the steps of one episode, its outcome and stop reason
 Group        the trajectories of one task: the comparison unit of every group-relative method
 """
 
@@ -26,17 +26,15 @@ from tacit.core.seeds import derive
 ActionStyle = Literal["tags", "bare", "tools"]
 """How an action is written: `<think>…</think><action>…</action>`, bare on one line, or as a tool call (core/actions.py)."""
 Finish = Literal["stop", "length", "unusable"]
-"""How a completion ended: at a stop string or end token, or at its limit; unusable: none came back, its text is empty."""
+"""How a completion ended: `stop` (stop string or end token), `length` (token limit) or `unusable` (none came back: no text)."""
 
-
-ROUNDING = 1e-6  # how far a score may leave [0, 1]: ten times 0.1 is not exactly 1
+ROUNDING = 1e-6  # tolerance for scores outside [0, 1]: ten times 0.1 is not exactly 1
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem instance of a world. `data` is what `reset` needs, JSON only.
-
-    `max_steps` in `data` is the task's own limit for an agent's episodes; demonstrations may be longer."""
+    """One problem instance of a world. `data` has what `reset` needs, as JSON values. `max_steps` in `data` limits the agent's
+    episodes of this task; demonstrations may be longer."""
 
     world: str
     id: str
@@ -62,15 +60,15 @@ class Transition:
     success: bool = False
     score: float = 0.0  # graded outcome so far, in [0, 1]; 0 in worlds without grades
     effective: bool = True  # False if the action parsed but the world refused it
-    label: str = ""  # the world's label for the ending or for what went wrong, e.g. `stuck`, `burned`
+    label: str = ""  # the world's label of the ending or of an error, e.g. `stuck`, `burned`
     reward: float = 0.0  # the world's reward of this step, if it has step rewards
     signals: Mapping[str, float] = field(default_factory=dict)
     """measured by the world itself, e.g. `progress` and `error` in a world without tracker"""
-    answer: str = ""  # to a question, which the context answered instead of the world
+    answer: str = ""  # answer to a question, if the context answered instead of the world
 
     def in_plain_numbers(self) -> Transition:
-        """With Python numbers instead of numpy's, for JSON. Raises for values that are not finite numbers and for scores
-        outside [0, 1]."""
+        """The same with Python numbers instead of numpy's, for JSON. Raises ValueError if a number is not finite or the score
+        is outside [0, 1]."""
         plain = replace(
             self,
             done=_truth("done", self.done),
@@ -82,8 +80,8 @@ class Transition:
         )
         if not -ROUNDING <= plain.score <= 1 + ROUNDING:
             raise ValueError(
-                f"the world gave {plain.score:g} as score, which is graded from 0 to 1: divide it by the most one can get, or "
-                "give it as reward, which may be any number"
+                f"the world gave {plain.score:g} as score, which must be between 0 and 1: divide it by its maximum, or "
+                "return it as reward, which may be any number"
             )
         return replace(plain, score=min(max(plain.score, 0.0), 1.0))
 
@@ -117,15 +115,15 @@ class StopReason(StrEnum):
 
     @property
     def crashed(self) -> bool:
-        """Whether the world broke: such an episode says nothing about the policy."""
+        """Whether the world failed. Such an episode does not count for the policy."""
         return self in (StopReason.WORLD_ERROR, StopReason.WORLD_HANG)
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the policy reads, in named sections, so that a note can be added or history dropped without changing the rest.
+    """A prompt in named sections, so that a note can be added or history dropped without changing the rest.
 
-    Sections appear as: task, task_note, history, now, step_note, request.
+    Order: task, task_note, history, now, step_note, request.
     """
 
     task: str
@@ -135,9 +133,9 @@ class Prompt:
     task_note: str = ""
     step_note: str = ""
     separator: str = "\n"
-    now_alone: str = ""  # replaces `now` when no history is left; empty: `now` stays
+    now_alone: str = ""  # replaces `now` once truncation removed all history; empty: keep `now`
     conversation: Conversation | None = None
-    """if set, the policy reads `chat`; `text` is then for people"""
+    """if set, the policy reads `chat`; `text` is then only for display"""
 
     @property
     def chat(self) -> Chat | None:
@@ -168,13 +166,14 @@ class Prompt:
         )
 
     def without_oldest(self) -> Prompt:
+        """The same prompt without its oldest past turn."""
         left, talk = self.history[1:], self.conversation
         talk = replace(talk, past=talk.past[1:]) if talk else None
         return replace(self, history=left, now=self.now if left or not self.now_alone else self.now_alone, conversation=talk)
 
 
 class HiddenState(NamedTuple):
-    """Which hidden state of a prompt: the layer (0: embeddings, -1: last) and the pooling over its tokens."""
+    """Selects a hidden state of a prompt: the layer (0: embeddings, -1: last) and the pooling over its tokens."""
 
     layer: int
     pooling: str = "last"  # last, mean, or attention: the mean weighted by the last token's attention
@@ -182,20 +181,20 @@ class HiddenState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """What the policy wrote. `logprobs` are the sampler's, at the sampling temperature, before top-p and top-k."""
+    """A sampled completion. `logprobs` are the sampler's, at the sampling temperature, before top-p and top-k."""
 
     tokens: np.ndarray
     logprobs: np.ndarray
     text: str
     finish: Finish
     hidden: np.ndarray | None = None  # the hidden state of the prompt, if requested
-    version: int = 0  # of the weights that sampled it, if the engine counts versions
-    read: int = 0  # prompt tokens as counted by an endpoint whose tokenizer is not known here
+    version: int = 0  # version of the weights that sampled it, if the engine counts versions
+    read: int = 0  # prompt tokens as an endpoint counted them, if its tokenizer is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How one member of a group is rolled out: plain, or with a note (`entry` says where the note came from)."""
+    """How one member of a group is rolled out: plain, or with a note (`entry`: the source of the note)."""
 
     name: str = "plain"
     note: str = ""
@@ -214,14 +213,14 @@ class Step:
     prompt_tokens: np.ndarray
     completion: Completion
     action: str
-    valid: bool  # the completion parsed into an action (a matter of format)
+    valid: bool  # the completion is in the full format
     effective: bool = True  # the world accepted the action
     label: str = ""
     signals: Mapping[str, float] = field(default_factory=dict)
-    """measured by the world and by the context's tracker, e.g. `progress` and `error`; the tracker's value wins"""
-    reward: float = 0.0  # the world's own
-    thought: str = ""  # text before the answer, if the format separates it
-    answer: str = ""  # to a question, which the context answered instead of the world
+    """measured by the world and the context's tracker, e.g. `progress` and `error`; the tracker's values take precedence"""
+    reward: float = 0.0  # the world's reward of this step
+    thought: str = ""  # text before the action, if the format separates it
+    answer: str = ""  # answer to a question, if the context answered instead of the world
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,9 +230,9 @@ class Trajectory:
     success: bool
     score: float
     stop: StopReason
-    final: Observation  # after the last action
+    final: Observation  # the observation after the last action
     condition: Condition = PLAIN
-    detail: str = ""  # the world's label of the ending, or the text of its error
+    detail: str = ""  # the world's label of the ending, or its error message
     seed: int = 0
 
     def __len__(self) -> int:
@@ -260,7 +259,7 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """One task's trajectories. Flat views list all steps of the first trajectory, then those of the second, and so on."""
+    """The trajectories of one task. Flat views list the steps of the first trajectory, then those of the second, and so on."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]
@@ -279,7 +278,7 @@ class Group:
 
     @cached_property
     def trajectory_of_step(self) -> np.ndarray:
-        """which member each flat step belongs to, [N]"""
+        """index of each flat step's trajectory, [N]"""
         return np.repeat(np.arange(len(self.trajectories)), self.lengths)
 
     @cached_property
@@ -288,7 +287,7 @@ class Group:
         return np.array([len(step.completion.tokens) for step in self.steps], dtype=np.int64)
 
     def without_crashes(self) -> Group:
-        """The members whose world did not break; only these count."""
+        """The group without crashed trajectories and those without steps."""
         kept = tuple(t for t in self.trajectories if not t.stop.crashed and t.steps)
         return self if len(kept) == len(self.trajectories) else Group(self.task, kept)
 
@@ -297,7 +296,7 @@ Groups = Sequence[Group]
 
 
 def flat_steps(groups: Groups) -> list[Step]:
-    """Every step of every group, in the order batches and credit use."""
+    """All steps of all groups, in the order of batches and credits."""
     return [step for group in groups for step in group.steps]
 
 
@@ -305,8 +304,8 @@ def flat_steps(groups: Groups) -> list[Step]:
 class Skills:
     """A(τ) = (s_ep, {s_step,t : t ∈ C}): a skill for the episode, and one for each critical step."""
 
-    episode: str = ""  # a workflow that worked, or what to avoid
-    steps: Mapping[int, str] = field(default_factory=dict)  # index of a critical step -> what to do there
+    episode: str = ""  # a workflow that succeeded, or what to avoid
+    steps: Mapping[int, str] = field(default_factory=dict)  # index of a critical step -> its skill
     summary: str = ""
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a world is: a simulator to act in, and the few files around it that every world has.
+"""The interface of a world: a simulator, its tasks, prompt texts, experts and tracker.
 
 worlds/<name>/
   world.py     the simulator, and how an agent reads it               -> World, Wording
@@ -8,8 +8,8 @@ worlds/<name>/
   skills.py    alphabet, handbook, failure reasons, hindsight         -> Alphabet
   __init__.py  ENVIRONMENT = Environment(...)
 
-Most worlds have their experts in skills.py, small ones their tracker and tasks in skills.py and world.py. Tables and word lists
-are TOML files beside them.
+Most worlds have their experts in skills.py; small ones also put the tracker there, and the tasks in world.py. Tables and word
+lists are TOML files beside them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,14 @@ from tacit.core.actions import FORMATS, ActionFormat, Calls, Tags
 from tacit.core.errors import TacitError, describe_error, install_command, unknown
 from tacit.core.types import ActionStyle, Observation, Skills, Task, Trajectory, Transition
 
-# The text in which an agent reads a world.
-
 
 class Wording(ABC):
-    """Turns tasks, observations and turns into prompt text. Contexts decide what is shown, wordings how it reads."""
+    """Renders tasks, observations and turns as prompt text. Contexts decide what a prompt contains, wordings how it reads."""
 
-    version: str = "1"  # raised whenever the words change; a skill module keeps the version it was trained with
+    version: str = "1"  # raise it whenever the text changes; a skill module records the version it was trained with
     separator: str = "\n\n"  # between the sections of a prompt
-    formats: Mapping[ActionStyle, ActionFormat] = MappingProxyType({})  # style -> format, if not core/actions.py's
-    tool_request: str = "Answer with one call of a tool."  # the request if actions are tool calls
+    formats: Mapping[ActionStyle, ActionFormat] = MappingProxyType({})  # style -> format, if not the default of core/actions.py
+    tool_request: str = "Answer with one call of a tool."  # replaces `request` if actions are tool calls
 
     @abstractmethod
     def task(self, task: Task) -> str:
@@ -55,11 +53,11 @@ class Wording(ABC):
         """The request for an action, which names the answer format."""
 
     def alone(self, number: int, observation: Observation, admissible: bool) -> str:
-        """`now` for a prompt without past turns. Only needed if `now` mentions the turns above it; empty: use `now`."""
+        """`now` for a prompt without past turns, if it differs, for example because `now` mentions them; empty: use `now`."""
         return ""
 
     def message(self, number: int, observation: Observation, admissible: bool) -> str:
-        """`now` as one message of a conversation, in which every past turn has a message of its own."""
+        """The current observation as one message of a conversation."""
         return self.alone(number, observation, admissible) or self.now(number, observation, admissible)
 
 
@@ -67,8 +65,8 @@ class Numbered(Wording):
     """The default wording for language models: rules, task, numbered turns. A world sets `rules` and may override `seen`."""
 
     rules = ""
-    asked = "Your goal: "  # before the task
-    word = "action"  # the noun for an action in the request
+    asked = "Your goal: "  # before the goal
+    word = "action"  # noun for an action
     between = "\n"  # between a turn's number, observation and action
     listed = "; "  # between admissible actions
 
@@ -97,11 +95,11 @@ class Numbered(Wording):
 
 
 class StepCountWording(Wording):
-    """The template of verl-agent, which GiGPO, BiPACE and OPID train with: past turns in brackets, then the number of steps
-    taken and the current observation. A world defines `task`, `request`, and how an observation and its actions are shown."""
+    """The prompt template of verl-agent, used by GiGPO, BiPACE and OPID: past turns in brackets, then the number of steps taken
+    and the current observation. A world defines `task`, `request`, `describe` and `list_actions`."""
 
     separator = "\n"
-    end = ""  # after the current observation
+    end = ""  # text after the current observation
 
     def describe(self, observation: Observation) -> str:
         return observation.text
@@ -129,11 +127,11 @@ class StepCountWording(Wording):
 
 
 class Brief(Wording):
-    """The default wording for policies of a million parameters: one line `brief > action` per turn, and no request."""
+    """The default wording for tiny policies: one line `observation > action` per turn, and no request."""
 
     separator = "\n"
     then = " > "  # between observation and action
-    ends = ""  # end of the current line, where the agent continues
+    ends = ""  # end of the current line, before the agent's action
     listed = "; "  # between admissible actions
     list_start = " ["  # before the list of admissible actions
 
@@ -159,7 +157,7 @@ class Brief(Wording):
 
 
 def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
-    """The action format of this wording in this style. Several kinds of tags become several tools."""
+    """The action format of a wording in this style. With several kinds of tags, the tool format has one tool per kind."""
     tags = wording.formats.get("tags")
     if style == "tools" and "tools" not in wording.formats and isinstance(tags, Tags) and len(tags.kinds) > 1:
         return Calls(tags.kinds, keep_case=tags.keep_case)
@@ -170,51 +168,51 @@ def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
 
 
 def tell_now(wording: Wording, number: int, observation: Observation, admissible: bool, past: bool) -> tuple[str, str]:
-    """(the current observation, `Wording.alone`). `past`: the prompt shows past turns."""
+    """(text of the current observation, `Wording.alone`). `past`: whether the prompt shows past turns."""
     without = wording.alone(number, observation, admissible)
     return (without if without and not past else wording.now(number, observation, admissible)), without
 
 
-USUAL_PANEL = 128  # evaluation tasks by default, in worlds that can generate any number
+USUAL_PANEL = 128  # default number of evaluation tasks, in worlds that generate tasks
 
-FULL_BLOCK = "full"  # the form of the state block that a world's own `tracker` writes
+FULL_BLOCK = "full"  # name of the form of the state block rendered by `Environment.tracker`
 
 
 class World(Protocol):
-    """A simulator that plays one episode at a time. No global state; two worlds never share anything mutable."""
+    """A simulator that runs one episode at a time. It must not share mutable state with other worlds."""
 
     def reset(self, task: Task) -> Observation: ...
 
     def step(self, action: str) -> Transition: ...
 
     def close(self) -> None:
-        """Free resources. Optional for subclasses."""
+        """Free resources. Optional."""
         return None
 
 
 @runtime_checkable
 class Expert(Protocol):
-    """Plays one episode; created anew for each. It sees what the agent sees, plus what its constructor was given."""
+    """Plays one episode; made anew for each. It sees the agent's observations and whatever its constructor was given."""
 
     def act(self, observation: Observation) -> str: ...
 
 
 @runtime_checkable
 class Adviser(Expert, Protocol):
-    """An expert that can follow another agent's episode: `act` returns its own choice, `happened` tells it the action taken."""
+    """An expert that can follow another agent's episode: `act` returns its own choice, `happened` takes the agent's action."""
 
     def happened(self, action: str) -> None: ...
 
 
 class ByReading:
-    """Makes an expert an `Adviser` if it derives its next action from observations alone, whoever acted."""
+    """Mixin that makes an expert an `Adviser`, for experts that choose actions from observations alone."""
 
     def happened(self, action: str) -> None:
         pass
 
 
 class Tracker(Protocol):
-    """A deterministic fold over one episode: what has been achieved, in named fields."""
+    """A deterministic fold over an episode's observations and actions; its state is the progress so far, in named fields."""
 
     @property
     def version(self) -> str: ...
@@ -229,23 +227,23 @@ class Tracker(Protocol):
     def update(self, state: Any, action: str, transition: Transition) -> Any: ...
 
     def render(self, state: Any) -> str:
-        """The state block: bounded in length, however long the episode."""
+        """The state block: the state as text, of bounded length for episodes of any length."""
         ...
 
     def signals(self, before: Any, after: Any) -> Mapping[str, float]:
-        """Signals of the last update: the sums `progress` and `error`, and the amount of each rule that applied, by its name in
-        `components` (tacit/core/hindsight.py)."""
+        """Signals of the last update: the sums `progress` and `error`, and the amount of each rule that applied, named as in
+        `components` (see tacit/core/hindsight.py)."""
         ...
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Atomic skills Σ of a world and the projection φ from a trajectory to a sequence of them. The kind of a skill is its part
-    before the first dash: `OP_ADD-LARGE-SMALL` is an OP_ADD."""
+    """Atomic skills Σ of a world and the projection φ from a trajectory to a sequence of them. The kind of a skill is its name
+    up to the first dash: `OP_ADD-LARGE-SMALL` is an OP_ADD."""
 
     skills: tuple[str, ...]
-    project: Callable[[Trajectory], Iterable[str | None]]  # one skill per step, or None for a step without
-    operators: tuple[str, ...] = ()  # kinds whose choice is reported, such as arithmetic operators
+    project: Callable[[Trajectory], Iterable[str | None]]  # one skill per step, or None for a step without a skill
+    operators: tuple[str, ...] = ()  # kinds whose frequencies are reported, such as arithmetic operators
 
     def __call__(self, trajectory: Trajectory) -> tuple[str, ...]:
         sequence = tuple(skill for skill in self.project(trajectory) if skill is not None)
@@ -253,8 +251,8 @@ class Alphabet:
             if skill not in self.skills:
                 task = trajectory.task
                 raise TacitError(
-                    f"{unknown('skill', str(skill), self.skills)} The projection of world {task.world!r} gave it to an episode "
-                    f"of {task.id!r}: add it to the alphabet, or leave such steps out of the projection."
+                    f"{unknown('skill', str(skill), self.skills)} The projection of world {task.world!r} returned it for an "
+                    f"episode of {task.id!r}: add it to the alphabet, or return None for such steps."
                 )
         return sequence
 
@@ -265,49 +263,49 @@ FUNCTIONS = ("make", "tasks", "reader", "failure", "hindsight", "example_texts",
 
 @dataclass(frozen=True)
 class Environment:
-    """A world and everything that comes with it. One per folder, found by name."""
+    """A world with its tasks, prompt texts, experts and tracker. One per folder, found by name."""
 
     name: str
     summary: str
     max_steps: int
-    make: Callable[[], World]  # plays one episode after another; `Served` (core/simulator.py) if many share a simulator
+    make: Callable[[], World]  # makes a world; `Served` (core/simulator.py) if worlds share a simulator
     tasks: Callable[[str, int, int], Sequence[Task]]  # (split, count, seed) -> tasks, the same on every machine
     splits: tuple[str, ...]
     families: tuple[str, ...]  # kinds of task; every task has one
-    wordings: Mapping[str, Wording]  # `full` for language models, `terse` for tiny ones
-    experts: Mapping[str, Callable[[Task], Expert]] = field(default_factory=dict)  # by name; the first is the one to imitate
+    wordings: Mapping[str, Wording]  # `full` for language models, `terse` for tiny policies
+    experts: Mapping[str, Callable[[Task], Expert]] = field(default_factory=dict)  # by name; the first is the default
     alphabet: Alphabet | None = None
-    tracker: Tracker | None = None  # the one whose state block is called `full`
+    tracker: Tracker | None = None  # renders the form `full` of the state block
     forms: Mapping[str, Tracker] = field(default_factory=dict)  # other forms of the state block by name
     reader: Callable[[str], str] | None = None  # rule agent: (prompt with a state block) -> action
-    failure: Callable[[Trajectory], str] | None = None  # the label of a failed trajectory
-    hindsight: Callable[[Trajectory], Skills] | None = None  # what a finished episode teaches, by rule: needs no model
+    failure: Callable[[Trajectory], str] | None = None  # the reason of a failed trajectory, as a label
+    hindsight: Callable[[Trajectory], Skills] | None = None  # rule-based hindsight skills of a finished episode
     history: int = 2  # default number of past turns in the prompt, as in the papers' code
-    critical_steps: int = 5  # most steps of an episode with their own skill, if no method sets it; OPID has 2 in search
+    critical_steps: int = 5  # default maximum of critical steps per episode; OPID has 2 in search
     published_families: Mapping[str, str] = field(default_factory=dict)  # family -> its published name
-    handbook: Mapping[str, str] = field(default_factory=dict)  # family -> handwritten skill; "" is for all
+    handbook: Mapping[str, str] = field(default_factory=dict)  # family -> handwritten advice; "" is for all families
     example_texts: Callable[[int], Sequence[str]] | None = None  # (seed) -> text of this world to train a tiny tokenizer on
     questions: Callable[[Random, Observation], Sequence[tuple[str, str]]] | None = None
-    """questions (and answers) about what is seen, for pretraining, that other worlds do not have"""
+    """(rng, observation) -> further (question, answer) pairs for pretraining, specific to this world"""
     names: re.Pattern[str] | None = None
     """matches a numbered name in its texts, for sft.renamed: group 1 is the kind, group 2 its numbers"""
-    action_tokens: int = 32  # longest bare action, in tokens of any usual tokenizer
-    slow: bool = False  # True where one step takes milliseconds: such a world runs in worker processes
-    skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # module -> its families; empty: one each
-    family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None  # `tasks` of some families
+    action_tokens: int = 32  # tokens of the longest bare action, with any common tokenizer
+    slow: bool = False  # True if a step takes milliseconds: such worlds run in worker processes
+    skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # skill module -> its families; empty: one per family
+    family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None  # like `tasks`, for these families
 
     panel_split: str = "test"  # default evaluation split
     published: Mapping[str, int] = field(default_factory=dict)
-    """split -> its size, for published lists: the default number of tasks, and the maximum"""
-    panels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # split -> size -> hash, to detect other tasks
-    panel_version: str = "1"  # raised, with the hashes, whenever the panels change
+    """split -> number of tasks, for published task lists; both the default and the maximum"""
+    panels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # split -> size -> hash, to detect changed tasks
+    panel_version: str = "1"  # raise it, and update the hashes, whenever the panels change
     step_rewards: bool = False  # whether its transitions carry rewards
-    place: Callable[[str, Observation], str] | None = None  # (action, observation) -> place it led to; empty: none
-    requires: tuple[str, ...] = ()  # top-level modules to be installed; imported only when it is played
+    place: Callable[[str, Observation], str] | None = None  # (action, observation) -> the place it led to, or empty
+    requires: tuple[str, ...] = ()  # required top-level modules; imported only when an episode is played
     extra: str = ""  # the extra of this package that installs them, if any
     configure: Callable[..., Environment] | None = None  # (options) -> the world, for `NAME+OPTION=VALUE`
-    playable: bool = True  # False if there are only recorded episodes: it can be imitated, not played
-    lacks: Callable[[], str] | None = None  # missing program or file and how to get it: `Java: …`; else empty
+    playable: bool = True  # False if the world has only recorded episodes, for imitation
+    lacks: Callable[[], str] | None = None  # () -> missing program or file and how to get it: `Java: …`; empty if complete
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -345,7 +343,7 @@ class Environment:
                 found = _pick_out(self.tasks, split, count, seed, families)
             if not isinstance(found, Iterable):
                 raise TacitError(
-                    f"tasks({split!r}, {count}, {seed}) of world {self.name!r} gave {found!r}, not a list of Task."
+                    f"tasks({split!r}, {count}, {seed}) of world {self.name!r} returned {found!r}, not a list of Task."
                 )
             tasks = found if isinstance(found, Sequence) else list(found)
         except TacitError:
@@ -354,19 +352,19 @@ class Environment:
             raise TacitError(
                 f"tasks({split!r}, {count}, {seed}) of world {self.name!r} failed: {describe_error(error)}"
             ) from error
-        known: dict[str, Task] = {}
+        by_id: dict[str, Task] = {}
         for task in tasks:
             if not isinstance(task, Task):
-                raise TacitError(f"the tasks of world {self.name!r} must be a list of Task, and split {split!r} has {task!r}.")
-            if (other := known.setdefault(task.id, task)) is not task and repr(other.data) != repr(task.data):
+                raise TacitError(f"the tasks of world {self.name!r} must be a list of Task, but split {split!r} has {task!r}.")
+            if (other := by_id.setdefault(task.id, task)) is not task and repr(other.data) != repr(task.data):
                 raise TacitError(
-                    f"two tasks of world {self.name!r}, split {split!r}, have the id {task.id!r} and are not the same: "
-                    f"{other.data} and {task.data}. Records name a task by its id; give each its own."
+                    f"two different tasks of world {self.name!r}, split {split!r}, have the id {task.id!r}: {other.data} and "
+                    f"{task.data}. Records name a task by its id; make ids unique."
                 )
         return tasks[:count]
 
     def panel_size(self, split: str, usual: int = USUAL_PANEL) -> int:
-        """How many tasks of a split are measured on where no number is named: all that was published, or `usual`."""
+        """The default number of evaluation tasks of a split: its published size, or `usual` if it has none."""
         return self.published.get(split, usual)
 
     def check_families(self, families: Sequence[str]) -> None:
@@ -375,20 +373,20 @@ class Environment:
                 raise unknown(f"family of world {self.name!r}", family, self.families)
 
     def split_to_measure(self, named: str = "") -> str:
-        """The named split, or the world's own where none is; refused where there is no such split."""
+        """The evaluation split: the named one, or the world's default. Raises if it does not exist."""
         if not self.playable:
-            raise TacitError(f"world {self.name!r} is {self.summary}: nothing can be played or measured in it.")
+            raise TacitError(f"world {self.name!r} is {self.summary}: it has no simulator, so it cannot be evaluated.")
         if not named and self.panel_split not in self.splits:
             raise TacitError(
-                f"world {self.name!r} has no split {self.panel_split!r} to evaluate on; name one of "
-                f"{', '.join(self.splits)} (tacit eval --split, in training evaluation.split), or set the world's panel_split."
+                f"world {self.name!r} has no split {self.panel_split!r} to evaluate on; choose one of "
+                f"{', '.join(self.splits)} (tacit eval --split, evaluation.split in training), or set the world's panel_split."
             )
         if named and named not in self.splits:
             raise unknown(f"split of world {self.name!r}", named, self.splits)
         return named or self.panel_split
 
     def texts(self, seed: int) -> Sequence[str]:
-        """The `example_texts`, checked."""
+        """The example texts; raises if the world returns anything but strings."""
         try:
             given = self.example_texts(seed) if self.example_texts else []
             found = [given] if isinstance(given, str) else list(given)
@@ -397,7 +395,7 @@ class Environment:
                 f"example_texts({seed}) of world {self.name!r} must give a list of strings: {describe_error(error)}"
             ) from error
         if wrong := [text for text in found if not isinstance(text, str)]:
-            raise TacitError(f"example_texts({seed}) of world {self.name!r} must give a list of strings, and has {wrong[0]!r}.")
+            raise TacitError(f"example_texts({seed}) of world {self.name!r} must give a list of strings, but has {wrong[0]!r}.")
         return found
 
     def __post_init__(self) -> None:
@@ -413,7 +411,7 @@ class Environment:
         for name, wording in self.wordings.items():
             if not isinstance(wording, Wording):
                 raise TacitError(
-                    f"wording {name!r} of world {self.name!r} is a {type(wording).__name__}; let its class subclass "
+                    f"wording {name!r} of world {self.name!r} is a {type(wording).__name__}; its class must be a subclass of "
                     "tacit.core.world.Wording (or Numbered, or Brief)."
                 )
 
@@ -425,7 +423,7 @@ class Environment:
 
     @property
     def trackers(self) -> Mapping[str, Tracker]:
-        """Every form of the state block, `full` first; none where the world has no tracker."""
+        """Every form of the state block by name, `full` first; empty if the world has no tracker."""
         return {FULL_BLOCK: self.tracker, **self.forms} if self.tracker is not None else {}
 
     def tracker_of(self, form: str) -> Tracker:
@@ -451,56 +449,53 @@ class Environment:
 def _pick_out(
     tasks: Callable[[str, int, int], Sequence[Task]], split: str, count: int, seed: int, families: Sequence[str]
 ) -> list[Task]:
-    """Ask for more and more tasks until enough are of these families, or the split has no more."""
-    asked, found = count, [t for t in tasks(split, count, seed) if t.family in families]
-    while len(found) < count and asked < _MOST_PER_TASK * count:
-        asked *= 2
+    """Request twice as many tasks until `count` are of these families, the split has no more, or the limit is reached."""
+    requested, found = count, [t for t in tasks(split, count, seed) if t.family in families]
+    while len(found) < count and requested < _MOST_PER_TASK * count:
+        requested *= 2
         try:
-            there = list(tasks(split, asked, seed))
+            drawn = list(tasks(split, requested, seed))
         except TacitError:
             break
-        found = [t for t in there if t.family in families]
-        if len(there) < asked:
+        found = [t for t in drawn if t.family in families]
+        if len(drawn) < requested:
             break
     return found[:count]
 
 
-_MOST_PER_TASK = 64  # tasks that are looked at for each one of the families wanted: a family may never come
+_MOST_PER_TASK = 64  # tasks drawn per requested task before giving up: a split may lack the family
 
 
-# Checks of what a world returns, with explanations.
+# Checks of a world's return values.
 
 
 def as_transition(answer: object) -> Transition:
-    """The Transition that `step` returned, with Python numbers; a TypeError with an explanation if it is none."""
+    """The Transition that `step` returned, with Python numbers. Raises TypeError or ValueError if it is malformed."""
     if not isinstance(answer, Transition):
-        raise TypeError(f"step must return a Transition(observation, done, success), and returned {_shape(answer)}")
+        raise TypeError(f"step must return a Transition(observation, done, success), but returned {_shape(answer)}")
     seen = as_observation(answer.observation, "the Transition that step returns must hold an Observation(text)")
     if not isinstance(answer.label, str):
-        raise TypeError(f"the label of the Transition that step returns must be text, and is {answer.label!r}")
+        raise TypeError(f"the label of the Transition that step returns must be text, but is {answer.label!r}")
     return replace(answer.in_plain_numbers(), observation=seen)
 
 
 def as_observation(answer: object, rule: str = "reset must return an Observation(text)") -> Observation:
-    """The Observation that `reset` returned; a TypeError with an explanation if it is none."""
+    """The Observation that `reset` returned. Raises TypeError if it is malformed."""
     if not isinstance(answer, Observation):
-        raise TypeError(f"{rule}, and returned {_shape(answer)}")
+        raise TypeError(f"{rule}, but returned {_shape(answer)}")
     if not isinstance(answer.text, str):
-        raise TypeError(f"{rule}, and its text is {_shape(answer.text)}")
+        raise TypeError(f"{rule}, but its text is {_shape(answer.text)}")
     if isinstance(answer.actions, str) or not all(isinstance(action, str) for action in answer.actions):
-        raise TypeError(f"{rule}, whose actions are a tuple of texts, and they are {answer.actions!r}")
+        raise TypeError(f"{rule}, whose actions are a tuple of texts, but they are {answer.actions!r}")
     return answer if isinstance(answer.actions, tuple) else replace(answer, actions=tuple(answer.actions))
 
 
 def _shape(answer: object) -> str:
-    """`a tuple of (str, dict), as Gym's worlds do`"""
+    """A description of a wrong return value, such as `a tuple of (str, dict), as Gym's worlds do`."""
     if not isinstance(answer, tuple):
         return "nothing" if answer is None else f"a {type(answer).__name__}"
     kinds = ", ".join(type(part).__name__ for part in answer)
     return f"a tuple of ({kinds})" + (", as Gym's worlds do" if len(answer) in (2, 4, 5) else "")
-
-
-# Text to train a tiny tokenizer on.
 
 
 def texts_of_play(
@@ -512,15 +507,15 @@ def texts_of_play(
     present: bool = True,
     bare: bool = False,
 ) -> list[str]:
-    """Prompt texts along the expert's episodes: each task, and for each turn the current observation (if `present`), the past
-    turn, the action (if `bare`) and the tracker's state block."""
+    """Texts to train a tiny tokenizer on, from the expert's episodes: each task, and for each turn the current observation (if
+    `present`), the past turn, the action (if `bare`) and the tracker's state block."""
     texts: list[str] = []
     for task in tasks:
-        hero, observation, done, number = expert(task), world.reset(task), False, 1
+        agent, observation, done, number = expert(task), world.reset(task), False, 1
         state = tracker.start(task, observation) if tracker else None
         texts += [wording.task(task) for wording in wordings]
         while not done:
-            action = hero.act(observation)
+            action = agent.act(observation)
             texts += [wording.now(number, observation, False) for wording in wordings if present]
             texts += [wording.turn(number, observation, action) for wording in wordings]
             texts += [action] if bare else []

@@ -1,7 +1,7 @@
-"""Embedders: one feature vector per step. Only directions matter: clustering normalizes lengths.
+"""Embedders: one feature vector per step. Clustering normalizes the vectors, so only their directions matter.
 
 ActorHidden      hidden state of the policy at the prompt; changes as the policy trains
-HashNgram        character n-gram counts; the policy-agnostic control
+HashNgram        character n-gram counts; the control that does not depend on the policy
 Identity         one axis per distinct text; with radius 0 the clusters are GiGPO's
 SentenceEncoder  a frozen text encoder
 """
@@ -23,11 +23,11 @@ from tacit.core.resources import Encode
 from tacit.core.types import Group, Step
 
 Key = Literal["observation", "state", "prompt"]
-"""Text by which two steps are equal.
+"""The text that must be equal for two steps to count as the same state.
 
 observation   GiGPO and HGPO
-state         state block and observation, as in the prompt: the same shelf before and after finding the knife is one
-              observation but two states. A wording that numbers turns makes every turn distinct.
+state         state block and observation, as in the prompt: equal observations before and after finding the knife are two
+              states. With a wording that numbers turns, every turn is distinct.
 prompt        the whole prompt, with task and history
 """
 
@@ -39,7 +39,7 @@ def key_texts(steps: Sequence[Step], key: Key = "observation") -> list[str]:
 
 
 Pooling = Literal["last", "mean", "attention"]
-"""over prompt tokens: the last one, the mean, or the mean weighted by the last token's attention in that layer"""
+"""over prompt tokens: the last token, the mean, or the mean weighted by the last token's attention in that layer"""
 Features = np.ndarray | Sequence[np.ndarray]  # [N, D], or N rows of D
 
 
@@ -53,8 +53,8 @@ class Embedder(MethodPiece, ABC):
 class ActorHidden(Embedder):
     """φ(s): hidden state of one layer at the prompt.
 
-    The prefill that sampled the completion has returned it (`Method.hidden_state`). Missing states cost a forward pass over
-    their prompts.
+    The sampler returns it from the prefill if `Method.hidden_state` requests it. Missing states need a forward pass over their
+    prompts.
     """
 
     layer: int = -8
@@ -93,7 +93,7 @@ class HashNgram(Embedder):
         return np.array([counted[text] for text in texts], np.float32).reshape(len(texts), self.buckets)
 
     def _count(self, text: str) -> np.ndarray:
-        # End markers distinguish beginnings and endings, and make empty texts non-zero.
+        # Markers at both ends distinguish beginnings and endings, and make features of empty texts non-zero.
         data = ("\x02" * (self.n - 1) + text + "\x03" * max(1, self.n - 1)).encode()
         grams = [zlib.crc32(data[i : i + self.n]) % self.buckets for i in range(len(data) - self.n + 1)]
         return np.bincount(grams, minlength=self.buckets)
@@ -122,7 +122,7 @@ class SentenceEncoder(Embedder):
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
         if self.encode is None:
-            raise TacitError("embedder = sentence needs an encoder, and the method was built without one.")
+            raise TacitError("embedder = sentence needs an encoder, but the method was built without one.")
         texts = list(dict.fromkeys(step.observation.text for group in groups for step in group.steps))
         encoded = dict(zip(texts, self.encode(texts), strict=True)) if texts else {}
         return [np.array([encoded[step.observation.text] for step in group.steps]) for group in groups]

@@ -2,7 +2,7 @@
 
     score of a step = outcome of its trajectory + local reward of the step (the invalid-action penalty)
 
-So an invalid step in a good episode gets less credit, and no other step does.
+So an invalid step gets less credit; the other steps of its episode do not.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class BatchRelative(CreditTerm):
         return [Credit(g, own_T) for g, own_T in zip(groups, np.split(tokens_T, ends), strict=True)]
 
     def _kl_to_go(self, groups: Sequence[Group], policy: Policy) -> np.ndarray:
-        """[T] Σ_{u≥t} (log π − log π_ref)ᵤ of every token of the batch. No forward pass if β = 0."""
+        """[T] Σ_{u≥t} (log π − log π_ref)ᵤ over the rest of each token's step. Zeros without a forward pass if β = 0."""
         steps = flat_steps(groups)
         if self.kl == 0.0 or not steps:
             return np.zeros(sum(len(s.completion.tokens) for s in steps))
@@ -141,20 +141,20 @@ def within_conditions(term: CreditTerm) -> CreditTerm:
     """The term, applied within each condition. A term that compares no episodes is returned unchanged."""
     if term.compares_groups:
         raise TacitError(
-            f"advantage = split: {type(term).__name__} compares episodes across the whole batch, guided or not; "
-            "use --advantage joint."
+            f"advantage = split does not work with {type(term).__name__}, which compares episodes across the whole batch; use "
+            "--advantage joint."
         )
     return WithinConditions(term) if term.compares_episodes else term
 
 
 @dataclass(frozen=True)
 class WithinConditions(CreditTerm):
-    """Another credit term, applied to each condition of a group as if it were a group. With one condition it is that term.
+    """Another credit term, applied to the episodes of each condition as if they were a group. No effect with one condition.
 
     Â_c = (r − mean_c r) / (std_c r + δ)          c: with an entry, without
 
-    Guided and unguided episodes earn rewards on different scales. A joint baseline gives guided episodes positive and unguided
-    ones negative advantages, and training collapses (Figure 3c). This holds for steps too, so step-level credit is also split.
+    Guided episodes earn higher rewards. A joint baseline gives them positive and unguided episodes negative advantages, and
+    training collapses (Figure 3c). The same holds for steps, so step-level credit is also split.
     """
 
     term: CreditTerm
@@ -187,7 +187,7 @@ Marks = Mapping[str, Sequence[Any] | np.ndarray]
 
 
 def _merge_marks(groups: Sequence[Group], origins: Sequence[tuple[int, np.ndarray]], marks: Sequence[Marks]) -> list[Marks]:
-    """Marks of the halves in the order of the group's steps; cluster labels (`part`) of two halves never coincide."""
+    """Marks of the halves in the order of the group's steps; cluster labels (`part`) are renumbered to stay distinct."""
     merged: list[dict[str, np.ndarray]] = [{} for _ in groups]
     for (g, steps), noted in zip(origins, marks, strict=False):  # a term may have no marks
         for name, column in noted.items():

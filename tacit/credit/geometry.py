@@ -1,4 +1,4 @@
-"""Layer, pooling and radius for clustering hidden states: as set by the user, else calibrated, else published."""
+"""Layer, pooling and radius for clustering hidden states: the user's, else calibrated, else published values; radius search."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Embedder, Features, Pooling
 from tacit.credit.partitions import Partition, by_cosine
 
-PUBLISHED_LAYER, PUBLISHED_DEPTH = -8, 28  # the published layer, and the number of layers of the paper's models
+PUBLISHED_LAYER, PUBLISHED_DEPTH = -8, 28  # the published layer, and the depth of the paper's models
 PUBLISHED_EPSILON = {"actor": 0.10, "ngram": 0.25, "identity": 0.0, "sentence": 0.10}
 """by embedder; the radius for sentence encoders is ours, the paper has none"""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """None: not decided yet."""
+    """Layer, pooling and radius of a clustering; None: not chosen yet."""
 
     layer: int | None = None
     pooling: Pooling | None = None
@@ -34,10 +34,10 @@ class Geometry:
 
 
 def choose_geometry(chosen: Geometry, embedder: str, base: Base, adaptive: bool) -> tuple[Geometry, tuple[str, ...]]:
-    """Fill in the geometry of a run; also returns notes on what was filled in.
+    """(geometry with missing values filled in, notes on them).
 
     A calibrated radius is used only with the layer and pooling it was calibrated for. With `adaptive`, epsilon stays None.
-    In a model too shallow for the published layer, the layer is the one at the same relative depth, short of the last.
+    In a model with at most 8 layers, the layer is the one at the published relative depth, before the last.
     """
     if base.calibrated is None:
         return chosen, ()
@@ -71,11 +71,11 @@ def choose_geometry(chosen: Geometry, embedder: str, base: Base, adaptive: bool)
     return chosen, tuple(notes)
 
 
-# Radius search (appendix F): the median cluster should have 4 to 8 members. In larger clusters members differ in value (the
-# bias of a cluster mean is at most 2Lε); in smaller ones too many steps are alone and get no step-level credit.
+# Radius search (appendix F): the median cluster should have 4 to 8 members. Members of larger clusters differ in value (the
+# bias of a cluster mean is at most 2Lε); with smaller clusters, too many steps are singletons without step-level credit.
 
 LOW, HIGH, TARGET, PROBES = 0.02, 0.40, (4.0, 8.0), 6
-LEAST = LOW / 1024  # lower end of the second search, for models whose hidden states nearly all point one way
+LEAST = LOW / 1024  # lower end of the second search, for models whose hidden states are nearly parallel
 
 
 def median_cluster_size(clusters: Sequence[np.ndarray]) -> float:
@@ -86,7 +86,7 @@ def median_cluster_size(clusters: Sequence[np.ndarray]) -> float:
 
 def search_radius(features: Sequence[Features]) -> tuple[float, float]:
     """(ε, median cluster size). Bisects the published range until the median is within the target. If clusters are still too
-    large, bisects the range below it geometrically. If no probe hits the target, takes the nearest (first) one."""
+    large, bisects the range below geometrically. If no probe reaches the target, returns the first of the nearest."""
     found = _bisect(features, LOW, HIGH, lambda low, high: (low + high) / 2)
     if found[2] > TARGET[1]:
         below = _bisect(features, LEAST, LOW, lambda low, high: float(np.sqrt(low * high)))
@@ -115,7 +115,7 @@ FILE = "radius.json"
 
 
 class AdaptiveRadius(Companion):
-    """Chooses ε on the first groups, before they are credited; then it is part of the run's state."""
+    """Chooses ε on the run's first groups, before their credit, and keeps it; saved with checkpoints."""
 
     name = "radius"
     read_in_rollouts: ClassVar[bool] = False
@@ -127,7 +127,7 @@ class AdaptiveRadius(Companion):
     @property
     def value(self) -> float:
         if self._value is None:
-            raise TacitError("the adaptive radius is not known yet: it is set by the first `observe`.")
+            raise TacitError("the adaptive radius is not set yet; call `observe` with groups first.")
         return self._value
 
     def observe(self, groups: Sequence[Group], policy: Encoder, info: IterationInfo | None = None) -> dict[str, float]:

@@ -29,14 +29,14 @@ Form = Literal["q", "difference"]
 """Q-style and diff-peer in the paper's section 3.5"""
 ActionKey = Literal["tag", "tokens"]
 """action-tag and first-token in Figure 4 and Table L.1"""
-ZERO, LEAVE_ONE_OUT, PACE = 0, 1, 2  # the case that gave a step its credit
+ZERO, LEAVE_ONE_OUT, PACE = 0, 1, 2  # branches: the formula of a step's credit
 BRANCHES = ("zero", "leave one out", "PACE")
 
 
 def action_peers(
     returns_N: np.ndarray, cluster_N: np.ndarray, key_N: np.ndarray, form: Form = "q"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """([N] advantages, [N] branches). `key_N` labels actions, from 0."""
+    """([N] advantages, [N] branches). `cluster_N`: clusters, `key_N`: actions, both as labels from 0."""
     if not len(returns_N):
         return np.zeros(0), np.zeros(0, np.int64)
     _, pair_N = np.unique(cluster_N * (key_N.max() + 1) + key_N, return_inverse=True)
@@ -67,14 +67,14 @@ def action_values(returns_N: np.ndarray, cluster_N: np.ndarray, key_N: np.ndarra
 
 
 def action_keys(steps: Sequence[Step], key: ActionKey = "tag", tokens: int = 8) -> np.ndarray:
-    """[N] action labels: by the parsed action, or by the first completion tokens (also if nothing parsed)."""
+    """[N] action labels: by the parsed action, or by the first completion tokens (always for invalid steps)."""
     # Tokens are a tuple, so they never equal a parsed action.
     return by_key([s.action if key == "tag" and s.valid else tuple(s.completion.tokens[:tokens].tolist()) for s in steps])
 
 
 @dataclass(frozen=True)
 class ActionPeers(CreditTerm):
-    """w · Aᵢ. `std` divides it by the cluster's deviation; Eqs. 4–7 do not."""
+    """w · Aᵢ. With `std`, divided by the standard deviation of the cluster's returns; Eqs. 4–7 do not divide."""
 
     partition: Partition = field(default_factory=SameKey)
     form: Form = "q"
@@ -117,7 +117,8 @@ class ActionPeers(CreditTerm):
 def pace_metrics(
     clusters: Sequence[np.ndarray], keys: Sequence[np.ndarray], branches: Sequence[np.ndarray], parsed: Sequence[np.ndarray]
 ) -> dict[str, float]:
-    """Share of steps per branch, actions per cluster of two or more, share of those with two actions, parsed completions."""
+    """Share of steps per branch; for clusters with several steps, mean number of actions and share with two or more; share of
+    parsed completions. Empty without steps."""
     branch_N = np.concatenate(branches) if branches else np.zeros(0)
     if not len(branch_N):
         return {}
@@ -139,5 +140,5 @@ def pace_metrics(
 
 
 def _count_and_sum(values_N: np.ndarray, label_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """([N] members, [N] sum) of each step's label."""
+    """([N] number of steps, [N] sum of values) with the label of each step."""
     return np.bincount(label_N)[label_N], np.bincount(label_N, weights=values_N)[label_N]

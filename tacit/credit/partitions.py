@@ -4,7 +4,7 @@ A partition of N steps is an integer array cluster_N: labels from 0 in order of 
 in rollout order: all steps of the first trajectory, then of the second, and so on.
 
 by_key         equal keys (GiGPO)
-by_similarity  similar texts (GiGPO's option for worlds whose observations never repeat exactly)
+by_similarity  similar texts (GiGPO's option for worlds whose observations do not repeat exactly)
 by_history     equal last k observations (HGPO)
 by_cosine      nearby features (BiPACE's Algorithm 1, with any embedder)
 """
@@ -73,8 +73,9 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
         1 − xᵢ·c_k ≤ ε :  join k,  c_k ← normalize(c_k + (xᵢ − c_k) / |M_k|),  |M_k| including xᵢ
         otherwise      :  start a cluster with c = xᵢ
 
-    c_k is unchanged if x = c_k, or if x and c_k cancel out. To save normalizations, a cluster stores an unnormalized u parallel
-    to c: joining is u ← u + f · ‖u‖ / (‖f‖ (|M_k| − 1)), and the new ‖u‖ follows from the old one and the cosine.
+    Returns [N] labels. c_k is unchanged if x = c_k, or if x and c_k cancel out. To save normalizations, a cluster stores an
+    unnormalized u parallel to c: joining is u ← u + f · ‖u‖ / (‖f‖ (|M_k| − 1)); the new ‖u‖ follows from the old one and the
+    cosine.
     """
     check_radius(epsilon)
     if not len(features):
@@ -132,7 +133,7 @@ def _lengths(rows: Sequence[np.ndarray]) -> list[float]:
 class Partition(MethodPiece, ABC):
     @abstractmethod
     def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[np.ndarray]:
-        """cluster_N of each group."""
+        """cluster_N of each group, one label per step."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Credit and columns from discounted step returns: Returns, StepReturns, and generalized advantage estimation (GAE)."""
+"""Credit and columns from discounted returns: value targets, standardized step returns, generalized advantage estimation."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Returns(Column):
 class StepReturns(CreditTerm):
     """Aₜ = (Gₜ − mean G) / (std G + δ),  Gₜ = Σ_{u≥t} γ^{u−t} rᵤ      over all steps of the group (constant context, Eq. 8)
 
-    `std=None` only subtracts the mean. Zeros if the group has one step, or no spread. A group of one episode still gets credit:
-    its steps are compared with each other.
+    `std=None` only subtracts the mean. Zeros if the group has one step, or no spread. A group of one episode still gets credit,
+    because its steps are compared with each other.
     """
 
     gamma: float = 0.98
@@ -54,7 +54,7 @@ class StepReturns(CreditTerm):
 def gae(rewards_T: np.ndarray, values_T: np.ndarray, gamma: float, lam: float) -> np.ndarray:
     """δₜ = rₜ + γ V(sₜ₊₁) − V(sₜ),  Aₜ = δₜ + γλ Aₜ₊₁      V after the last turn is 0
 
-    [T] of one trajectory. λ = 1 is return minus value, λ = 0 the one-step error.
+    [T] advantages of one trajectory with T turns. λ = 1 is return minus value, λ = 0 the one-step error.
     """
     advantages_T = np.zeros(len(rewards_T))
     next_advantage, next_value = 0.0, 0.0

@@ -1,10 +1,10 @@
-"""Credit from the policy with a skill in its prompt: OPID's skill shift, and RLSD's modulated credit.
+"""Credit from scoring completions with a skill in the prompt: OPID's skill shift, and RLSD's modulated credit.
 
     OPID §3.3   A_skill = log π_old(y | H(h, s), y<) − log π_old(y | h, y<)        per token, both at temperature 1
     RLSD        A_token = A · ((1 − l) + l · clip(exp(sign(A) · A_skill), 1 − ε, 1 + ε))
 
-A_skill is positive where the skill makes the written token likelier. Both terms are scored by the same engine in the same pass,
-so a skill that changes nothing gives exactly zero.
+A_skill is positive where the skill makes the sampled token more likely. The same engine scores both prompts in the same call,
+so a skill without effect gives exactly zero.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from tacit.core.protocols import GRADIENTS, SCORING, GradientScorer, LossTerm, P
 from tacit.core.types import Group, IterationInfo
 
 
-def parse_weight(said: float | str) -> tuple[float, float | None]:
-    """(λ, target share of the gradient) of a number or of `auto:SHARE`.
+def parse_weight(value: float | str) -> tuple[float, float | None]:
+    """(λ, target share of the gradient) from a number or `auto:SHARE`.
 
     >>> parse_weight(0.001), parse_weight("auto:0.1")
     ((0.001, None), (1.0, 0.1))
     """
-    if not isinstance(said, str):
-        return said, None
-    kind, _, number = said.partition(":")
+    if not isinstance(value, str):
+        return value, None
+    kind, _, number = value.partition(":")
     try:
         share = float(number)
     except ValueError:
         share = 0.0
     if kind != "auto" or not 0 < share < math.inf:
-        raise TacitError(f"skill_weight = {said!r} must be a number, or auto:SHARE with a share above 0, as in auto:0.1.")
+        raise TacitError(f"skill_weight = {value!r} must be a number, or auto:SHARE with a share above 0, as in auto:0.1.")
     return 1.0, share
 
 
@@ -47,18 +47,18 @@ def parse_weight(said: float | str) -> tuple[float, float | None]:
 class GradientShare:
     """Norm of the shift's gradient relative to that of the other credit: ‖∇ E[λ A_skill log π]‖ / ‖∇ E[A log π]‖
 
-    Mean magnitudes of the credits do not show it: outcome credit has one sign per episode, so much of its gradient cancels.
+    The credits' mean magnitudes are no substitute: outcome credit has one sign per episode, so much of its gradient cancels.
     """
 
     loss: LossTerm
     temperature: float = 1.0
     every: int = 10  # iterations between measurements; 0 is never
-    target: float | None = None  # set λ to reach this share; measured in every iteration then
+    target: float | None = None  # scale λ to reach this share, measured in every iteration
 
     def measure(
         self, own: Sequence[Credit], others: Sequence[Credit], policy: Policy, info: IterationInfo
     ) -> tuple[float, float] | None:
-        """(norm of the shift's gradient, norm of the others'). None if not due, or if it cannot be measured."""
+        """(norm of the shift's gradient, norm of the other credits'). None if not due or if it cannot be measured."""
         due = self.target is not None or (self.every and (info.iteration - 1) % self.every == 0)
         if not due or not others or not isinstance(policy, GradientScorer):
             return None
@@ -73,7 +73,7 @@ class SkillShift(CreditTerm):
 
     teacher: Teacher
     weight: float = 0.001
-    normalise: bool = False  # to mean 0 and deviation 1 over all tokens with a skill
+    normalise: bool = False  # to mean 0 and standard deviation 1 over all tokens with a skill
     clip: float | None = None  # clip shifts to ± this
     gradient: GradientShare | None = None
     compares_episodes: ClassVar[bool] = False
@@ -100,12 +100,12 @@ class SkillShift(CreditTerm):
         if self.clip is not None:
             shifts = [np.clip(shift_T, -self.clip, self.clip) for shift_T in shifts]
         credits = [Credit(group, self.weight * shift) for group, shift in zip(groups, shifts, strict=True)]
-        spell = cache(lambda token: policy.decode(np.array([token])))  # few distinct tokens
-        marks = [self._marks(group, shift, spell) for group, shift in zip(groups, shifts, strict=True)]
+        decode = cache(lambda token: policy.decode(np.array([token])))  # few distinct tokens
+        marks = [self._marks(group, shift, decode) for group, shift in zip(groups, shifts, strict=True)]
         return Explained(credits, _metrics(raw, masks, credits), marks)
 
     def weigh(self, own: Sequence[Credit], others: Sequence[Credit], policy: Policy, info: IterationInfo) -> Explained:
-        """Measures the share of the gradient and, with a target, scales the credits to it."""
+        """Measure the share of the gradient and, with a target, scale the credits to it."""
         assert isinstance(own, Explained)
         lengths = self.gradient.measure(own, others, policy, info) if self.gradient else None
         if self.gradient is None or lengths is None:
@@ -119,13 +119,13 @@ class SkillShift(CreditTerm):
             metrics["skill_shift/gradient_share"] = factor * skill / rest
         return Explained([factor * credit for credit in own], metrics, own.marks)
 
-    def _marks(self, group: Group, shift_T: np.ndarray, spell: Callable[[int], str]) -> dict[str, list[Any]]:
-        """For the records: the skills of each step, and every token with its shift."""
+    def _marks(self, group: Group, shift_T: np.ndarray, decode: Callable[[int], str]) -> dict[str, list[Any]]:
+        """Marks for the records, per step: its skills, the sum of its shifts, and every token with its shift."""
         lessons = [lesson for trajectory in group.trajectories for lesson in self.teacher.lessons(trajectory)]
         shifts = np.split(shift_T, np.cumsum(group.tokens_per_step)[:-1])
         shown: dict[str, list[Any]] = {"skills": [], "skill_shift": [], "shift_by_token": []}
         for step, skills, own_T in zip(group.steps, lessons, shifts, strict=True):
-            words = [spell(token) for token in step.completion.tokens.tolist()] if skills else []
+            words = [decode(token) for token in step.completion.tokens.tolist()] if skills else []
             shown["skills"].append(
                 [{"task": lesson.task} if lesson.task else {"step": lesson.step} for lesson in skills] or None
             )
@@ -135,7 +135,8 @@ class SkillShift(CreditTerm):
 
 
 def skill_shifts(groups: Sequence[Group], taught: Sequence[Sequence[Sequence[np.ndarray]]], scorer: Scorer) -> list[np.ndarray]:
-    """[T] of each group: A_skill, summed over the skills of a step; exactly zero if a skill leaves the prompt unchanged."""
+    """[T] A_skill of each group, summed over the skills of a step. `taught`: per group and step, the prompts with a skill.
+    Exactly zero if a skill leaves the prompt unchanged."""
     plain: dict[tuple[int, int], int] = {}
     prompts: list[np.ndarray] = []
     completions: list[np.ndarray] = []
@@ -164,7 +165,7 @@ def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _metrics(shifts: Sequence[np.ndarray], masks: Sequence[np.ndarray], credits: Sequence[Credit]) -> dict[str, float]:
-    """The quantities of Figure 8, and the share of tokens with a skill."""
+    """The quantities of OPID's Figure 8, and the share of tokens with a skill."""
     mask_T, credit_T = _concatenate(masks).astype(bool), _concatenate([c.tokens_T for c in credits])
     skilled = _concatenate(shifts)[mask_T]
     return {

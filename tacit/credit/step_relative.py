@@ -23,8 +23,9 @@ from tacit.credit.partitions import Partition, SameKey, by_history
 
 
 def partition_metrics(clusters: Sequence[np.ndarray]) -> dict[str, float]:
-    """The singleton tax (BiPACE, section 4.2 and appendix L), over all groups: number of clusters, share of singletons and of
-    their steps, mean size, pairs, and the share of a group's steps in its largest cluster (appendix M: near 1 is collapse)."""
+    """Cluster statistics over all groups (BiPACE, section 4.2 and appendix L): number of clusters, share of singletons and of
+    their steps, mean size, number of pairs, and mean share of a group's steps in its largest cluster (appendix M: near 1 is
+    collapse). Empty without clusters."""
     counts = [np.bincount(cluster_N[cluster_N >= 0]) for cluster_N in clusters]
     sizes = np.concatenate([np.zeros(0, np.int64), *counts])
     sizes = sizes[sizes > 0]
@@ -65,7 +66,7 @@ def cluster_relative(returns_N: np.ndarray, cluster_N: np.ndarray, std: Std = "p
 
 
 def has_spread(returns: np.ndarray, cluster: np.ndarray) -> np.ndarray:
-    """[K] whether each cluster has two different returns. Exact, unlike a computed variance."""
+    """[K] whether each cluster has different returns. Exact, unlike a computed variance."""
     low_K, high_K = np.full(cluster.max() + 1, np.inf), np.full(cluster.max() + 1, -np.inf)
     np.minimum.at(low_K, cluster, returns)
     np.maximum.at(high_K, cluster, returns)
@@ -134,9 +135,9 @@ class HistoryHierarchy(CreditTerm):
 
     Aᵢ = Σ_k w_k aᵢ^(k) / Σ_k w_k,   w_k = (k + 1)^α,   aᵢ^(k) = (Rᵢ − mean R) / (std R + δ)   over the cluster of depth k
 
-    k = 1 … history + 1. The sums run over the depths at which the peers of step i differ in return; without any, it gets 0.
-    `base` adds the episode advantage as depth 0, with weight 1; without it there is no episode-level term. `depth`: longest
-    history compared, including the current observation; None is all of it. `key`: the text that is compared.
+    k = 1 … depth. The sums run over the depths at which the returns of step i's cluster differ; without any, Aᵢ = 0. `base`
+    adds the episode advantage as depth 0, with weight 1; otherwise there is no episode-level term. `depth`: longest history
+    compared, including the current observation; None is the whole episode. `key`: the text that is compared.
     """
 
     depth: int | None = 3

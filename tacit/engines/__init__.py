@@ -71,7 +71,7 @@ SHARDED = Engine(
 )
 ENDPOINT = Engine(
     name="chat",
-    summary="a model behind an OpenAI-compatible endpoint: plays, does not learn",
+    summary="a model behind an OpenAI-compatible endpoint: samples only",
     capabilities=frozenset({SAMPLING}),
     settings=ChatSettings,
     load=_load_endpoint,
@@ -79,7 +79,7 @@ ENDPOINT = Engine(
 )
 TINKER = Engine(
     name="tinker",
-    summary="LoRA adapters behind the Tinker API, hosted or your own server: samples, scores and learns elsewhere",
+    summary="LoRA adapters behind the Tinker API (hosted, or your own server): samples, scores and learns remotely",
     capabilities=frozenset({SAMPLING, LEARNING, SCORING, REFERENCE, ADAPTERS}),
     settings=TinkerSettings,
     load=_load_tinker,
@@ -97,12 +97,12 @@ REGISTRY = Registry(
 
 
 def get_engine(name: str) -> Engine:
-    """An engine by its name, or your own as `package.module:OBJECT` or `path/to/file.py:OBJECT`."""
+    """An engine by name, or your own as `package.module:OBJECT` or `path/to/file.py:OBJECT`."""
     return REGISTRY.get(name)
 
 
 def all_engines() -> Mapping[str, Engine]:
-    """All engines that can be loaded by name here."""
+    """All engines that can be imported here, by name."""
     found = {}
     for name in REGISTRY.names:
         with suppress(TacitError):

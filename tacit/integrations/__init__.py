@@ -1,4 +1,4 @@
-"""Integrations: our worlds in other libraries' loops, and their environments as worlds.
+"""Integrations: our worlds as environments of other libraries, and their environments as worlds.
 
     episode.py     shared code: an episode of one of our worlds; a seeded environment as a world
     gymnasium.py   Gymnasium     (extra gymnasium)

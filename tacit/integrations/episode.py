@@ -15,14 +15,14 @@ from tacit.core.world import Environment, Numbered, World, as_observation, as_tr
 from tacit.worlds import get_environment
 
 Pays = Literal["", "success", "score", "steps"]
-"""reward: 1 for a success at the end; the score at the end; the world's step rewards. Empty: `steps` if the world has step
-rewards, else `success`"""
+"""reward: `success` pays 1 at the end of a success, `score` the score at the end, `steps` the world's step rewards; empty is
+`steps` if the world has step rewards, else `success`"""
 DEFAULT_TASKS = 1000
-"""tasks of a split of unlimited size"""
+"""number of tasks in splits of unlimited size"""
 
 
 class Episode:
-    """Plays one task after another. The same task number is the same task everywhere."""
+    """Plays one task after another. A task number denotes the same task on every machine."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Episode:
         self._over = True
 
     def clone(self) -> Episode:
-        """A second player of the same tasks, which are not made again: that takes seconds in some worlds."""
+        """Another Episode with the same task list. Generating it again would take seconds in some worlds."""
         other = copy.copy(self)
         other.task, other.steps, other._world, other._over = None, 0, None, True
         return other
@@ -67,7 +67,7 @@ class Episode:
     def act(self, action: str) -> tuple[Transition, float, bool]:
         """(transition, reward, whether the step limit ended the episode)"""
         if self._over or self._world is None:
-            raise TacitError("the episode has ended or not started: call reset first.")
+            raise TacitError("the episode has ended or has not started: call reset first.")
         transition = as_transition(self._world.step(str(action)))
         self.steps += 1
         truncated = self.steps >= self.max_steps and not transition.done
@@ -131,7 +131,7 @@ def make_seeded_tasks(name: str, goal: str) -> Callable[[str, int, int], Sequenc
 
 
 def make_environment(name: str, summary: str, make: Callable[[], World], goal: str, max_steps: int, **more: Any) -> Environment:
-    """The Environment of a world whose tasks are seeds (`task.data["seed"]`). `more` are further fields of `Environment`."""
+    """The Environment of a world whose tasks are seeds (`task.data["seed"]`). `more`: further fields of `Environment`."""
     fields: dict[str, Any] = {
         "tasks": make_seeded_tasks(name, goal),
         "splits": tuple(SEEDS),
@@ -154,7 +154,7 @@ def make_observation(text: Any, info: Mapping[str, Any]) -> Observation:
 def make_transition(
     observation: Observation, done: bool, won: bool, score: float, reward: float, info: Mapping[str, Any], label: str
 ) -> Transition:
-    """A step of another library's environment, whose sum of rewards is its score unless `info` had one."""
+    """A transition of another library's environment. A win has score 1; other scores are clipped to [0, 1]."""
     effective = bool(info.get("effective", True))
     score = 1.0 if won else clip_score(score)
     return Transition(observation, done=done, success=won, score=score, reward=reward, effective=effective, label=label)

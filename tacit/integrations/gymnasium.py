@@ -29,12 +29,12 @@ except ImportError as error:
     raise TacitError(f"this integration needs the `gymnasium` package: {install_command('gymnasium')}.") from error
 
 LONGEST = 65_536
-"""characters of an observation or an action"""
+"""maximum characters of an observation or an action"""
 _WON = ("success", "is_success", "won")
 
 
 class AnyText(spaces.Text):
-    """Any string up to a length. Gymnasium's own Text allows only a fixed set of characters."""
+    """Any string up to a length. Gymnasium's own Text has a fixed set of characters."""
 
     def __init__(self, max_length: int = LONGEST, seed: Any = None) -> None:
         super().__init__(max_length, min_length=0, seed=seed)
@@ -44,7 +44,7 @@ class AnyText(spaces.Text):
 
 
 class TacitEnv(gymnasium.Env[str, str]):
-    """One of our worlds. The seed chooses a task of the split."""
+    """One of our worlds as a gymnasium.Env. The seed chooses a task of the split."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}
 
@@ -76,12 +76,12 @@ class TacitEnv(gymnasium.Env[str, str]):
         observation = self.episode.begin(number)
         assert self.episode.task is not None
         goal = self._wording.task(self.episode.task) if self._wording else f"{self.episode.task.goal}\n"
-        return self._tell(observation, f"{goal}\n" if self.goal_in_text else ""), self.episode.describe(None, observation)
+        return self._show(observation, f"{goal}\n" if self.goal_in_text else ""), self.episode.describe(None, observation)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         turn, reward, truncated = self.episode.act(action)
         info = self.episode.describe(turn, turn.observation)
-        return self._tell(turn.observation), reward, turn.done, truncated, info
+        return self._show(turn.observation), reward, turn.done, truncated, info
 
     def render(self) -> str:
         return self._shown
@@ -89,7 +89,7 @@ class TacitEnv(gymnasium.Env[str, str]):
     def close(self) -> None:
         self.episode.close()
 
-    def _tell(self, observation: Observation, before: str = "") -> str:
+    def _show(self, observation: Observation, before: str = "") -> str:
         text = observation.text
         if self._wording:
             text = tell_now(self._wording, self.episode.steps + 1, observation, False, False)[0]
@@ -145,7 +145,7 @@ def gymnasium_environment(
     """Any text environment as a world.
 
     An episode is a success if `info` says so (`success`, `is_success`, `won`), else if it terminates with a positive sum of
-    rewards. `more` are further fields of `Environment`.
+    rewards. `more`: further fields of `Environment`.
     """
     env = make()
     text = isinstance(env.observation_space, spaces.Text) and isinstance(env.action_space, spaces.Text)

@@ -33,6 +33,7 @@ except ImportError as error:
 SESSIONS = 64
 """concurrent episodes of one server"""
 _WAIT_S = 10.0
+_ACTIONS = ("action", "message", "text", "command")
 _TEXTS = ("text", "message", "observation", "content", "output", "prompt")
 
 
@@ -108,8 +109,8 @@ def openenv_app(
 class OpenEnvWorld:
     """A session with an OpenEnv server as a world. `task.data["seed"]` seeds it."""
 
-    def __init__(self, url: str, said: str, seen: str, wait_s: float) -> None:
-        self._url, self._said, self._seen, self._wait_s = url, said, seen, wait_s
+    def __init__(self, url: str, action_field: str, text_field: str, wait_s: float) -> None:
+        self._url, self._action_field, self._text_field, self._wait_s = url, action_field, text_field, wait_s
         self._client: Any = None
         self._total = 0.0
 
@@ -119,17 +120,17 @@ class OpenEnvWorld:
             self._client.connect()
         self._total = 0.0
         seen = self._client.reset(seed=int(task.data["seed"])).observation
-        return make_observation(seen.get(self._seen, ""), seen)
+        return make_observation(seen.get(self._text_field, ""), seen)
 
     def step(self, action: str) -> Transition:
         if self._client is None:
             raise TacitError("the episode has not started: call reset(task) first.")
-        result = self._client.step({self._said: action})
+        result = self._client.step({self._action_field: action})
         reward, done, seen = float(result.reward or 0.0), bool(result.done), result.observation
         self._total += reward
         won = done and bool(seen.get("success", self._total > 0))
         score, label = float(seen.get("score", self._total)), str(seen.get("label", ""))
-        return make_transition(make_observation(seen.get(self._seen, ""), seen), done, won, score, reward, seen, label)
+        return make_transition(make_observation(seen.get(self._text_field, ""), seen), done, won, score, reward, seen, label)
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -153,9 +154,9 @@ def openenv_environment(
     episode is a success if the observation says `success`, else if it ends with a positive sum of rewards.
     """
     schema = _schema(url)
-    said = action_field or _only_text(schema["action"], "action", "action_field", url, ("action", "message", "text", "command"))
-    seen = text_field or _only_text(schema["observation"], "observation", "text_field", url, _TEXTS)
-    make = partial(OpenEnvWorld, url, said, seen, wait_s)
+    action_field = action_field or _only_text(schema["action"], "action", "action_field", url, _ACTIONS)
+    text_field = text_field or _only_text(schema["observation"], "observation", "text_field", url, _TEXTS)
+    make = partial(OpenEnvWorld, url, action_field, text_field, wait_s)
     return make_environment(name, f"{name}, an OpenEnv server at {url}", make, goal, max_steps, slow=True, **more)
 
 
@@ -165,14 +166,14 @@ def _schema(url: str) -> Mapping[str, Any]:
             schema = json.load(answer)
         return {part: schema[part].get("properties", {}) for part in ("action", "observation")}
     except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise TacitError(f"there is no OpenEnv server at {url} (its /schema could not be read: {error}).") from error
+        raise TacitError(f"no OpenEnv server answers at {url} (cannot read its /schema: {error}).") from error
 
 
 def _only_text(fields: Mapping[str, Any], what: str, option: str, url: str, usual: Sequence[str]) -> str:
-    """The only text field, or the one with a usual name."""
+    """The only text field, or the first with one of the `usual` names."""
     texts = [name for name, field in fields.items() if field.get("type") == "string"]
     found = texts if len(texts) == 1 else [name for name in usual if name in texts][:1]
     if not found:
         has = ", ".join(texts) or "none"
-        raise TacitError(f"cannot tell which field of an {what} of {url} is the text ({has}); set {option}=….")
+        raise TacitError(f"cannot tell which field of an {what} of {url} is the text (text fields: {has}); set {option}=….")
     return found[0]

@@ -40,7 +40,7 @@ __all__ = ["TacitMultiTurnEnv", "verifiers_environment"]
 _STOP_S = 5.0
 
 # A verifiers environment as a world. Their loop calls the model; ours calls the world. So their rollout runs in a thread, with
-# a client that waits for our agent's action. Their parsers and rubrics work unchanged; tools are not passed on.
+# a client that waits for our agent's action. Their parsers and rubrics work unchanged; tools are not supported.
 
 
 class VerbatimFormat(ActionFormat):
@@ -66,11 +66,11 @@ class VerbatimWording(PlainWording):
 
 
 class QueuedClient(Client):
-    """A client that answers with what another thread puts into `answers`."""
+    """A model client whose answers come from another thread. `events` has the rollout's prompts and its end."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.asked: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self.events: queue.Queue[tuple[str, Any]] = queue.Queue()
         self.answers: queue.Queue[str | None] = queue.Queue()
 
     def setup_client(self, config: Any) -> None:
@@ -83,7 +83,7 @@ class QueuedClient(Client):
         return messages, {}
 
     async def get_native_response(self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **more: Any) -> Any:
-        self.asked.put(("prompt", prompt))
+        self.events.put(("prompt", prompt))
         answer = await asyncio.to_thread(self.answers.get)
         if answer is None:
             raise vf.ModelError("the rollout was abandoned")
@@ -117,24 +117,24 @@ class VerifiersWorld:
         row = dict(task.data["row"])
         self._thread = threading.Thread(target=_roll_out, args=(self._env, row, self._model), daemon=True)
         self._thread.start()
-        kind, told = self._model.asked.get()
+        kind, content = self._model.events.get()
         if kind != "prompt":
-            raise RuntimeError(f"the environment ended before its first prompt: {told}")
-        self._read = len(told)
+            raise RuntimeError(f"the environment ended before its first prompt: {content}")
+        self._read = len(content)
         return Observation("Begin.")
 
     def step(self, action: str) -> Transition:
         if self._model is None:
             raise TacitError("the episode has not started: call reset(task) first.")
         self._model.answers.put(action)
-        kind, told = self._model.asked.get()
-        if kind == "broke":
-            raise RuntimeError(f"the environment failed: {told}")
+        kind, content = self._model.events.get()
+        if kind == "error":
+            raise RuntimeError(f"the environment failed: {content}")
         if kind == "prompt":
-            new, self._read = told[self._read + 1 :], len(told)
+            new, self._read = content[self._read + 1 :], len(content)
             return Transition(Observation(_joined(new)))
         self._model = None
-        reward, messages = float(told["reward"] or 0.0), list(told["completion"] or ())
+        reward, messages = float(content["reward"] or 0.0), list(content["completion"] or ())
         last = max(
             (i for i, m in enumerate(messages) if str(m["role"] if isinstance(m, Mapping) else m.role) == "assistant"),
             default=-1,
@@ -145,7 +145,7 @@ class VerifiersWorld:
             success=reward >= self._passes_at,
             score=clip_score(reward),
             reward=reward,
-            label=str(told.get("stop_condition") or ""),
+            label=str(content.get("stop_condition") or ""),
         )
 
     def close(self) -> None:
@@ -176,18 +176,17 @@ def verifiers_environment(
     def tasks(split: str, count: int, seed: int) -> list[Task]:
         if split not in rows():
             raise unknown(f"split of world {name!r}", split, rows())
-        there = rows()[split]
-        order = Random(f"{name}/{split}/{seed}").sample(range(len(there)), len(there))
+        own = rows()[split]
+        order = Random(f"{name}/{split}/{seed}").sample(range(len(own)), len(own))
         return [
-            Task(name, f"{split}/{at}", name, split, seed, _joined(there[at]["prompt"]), {"row": there[at]})
-            for at in order[:count]
+            Task(name, f"{split}/{at}", name, split, seed, _joined(own[at]["prompt"]), {"row": own[at]}) for at in order[:count]
         ]
 
     fields: dict[str, Any] = {
         "tasks": tasks,
         "splits": tuple(rows()),
         "panel_split": tuple(rows())[-1],
-        "published": {split: len(there) for split, there in rows().items()},
+        "published": {split: len(own) for split, own in rows().items()},
         "wordings": {"full": VerbatimWording(), "terse": VerbatimWording()},
     }
     world = partial(VerifiersWorld, make, passes_at)
@@ -197,25 +196,25 @@ def verifiers_environment(
 def _roll_out(env: Any, row: dict[str, Any], model: QueuedClient) -> None:
     try:
         output = asyncio.run(env.run_rollout(row, model, "tacit", {}))
-        wrong = output.get("error")
-        model.asked.put(("broke", wrong) if wrong else ("over", output))
-    except BaseException as error:  # the waiting world must be told
-        model.asked.put(("broke", f"{type(error).__name__}: {error}"))
+        failure = output.get("error")
+        model.events.put(("error", failure) if failure else ("end", output))
+    except BaseException as error:  # the world waits for an event
+        model.events.put(("error", f"{type(error).__name__}: {error}"))
 
 
 def _rows_of(env: Any) -> dict[str, list[Mapping[str, Any]]]:
     """Split -> rows. An environment without an evaluation dataset returns its training rows twice; then there is one split."""
-    there: dict[str, list[Mapping[str, Any]]] = {}
+    splits: dict[str, list[Mapping[str, Any]]] = {}
     for split, ask in (("train", env.get_dataset), ("test", env.get_eval_dataset)):
         try:
             found = [json.loads(json.dumps(row, default=str)) for row in ask()]
-        except Exception:  # environments raise different errors if they have none
+        except Exception:  # environments without this dataset raise different errors
             continue
-        if found and found not in there.values():
-            there[split] = found
-    if not there:
-        raise TacitError("this verifiers environment has no dataset, so there is nothing to play.")
-    return there
+        if found and found not in splits.values():
+            splits[split] = found
+    if not splits:
+        raise TacitError("this verifiers environment has no dataset, so it has no tasks.")
+    return splits
 
 
 def text_of(message: Any) -> str:
@@ -229,8 +228,6 @@ def text_of(message: Any) -> str:
 def _joined(messages: Sequence[Any]) -> str:
     return "\n\n".join(text for text in map(text_of, messages) if text)
 
-
-# One of our worlds as a verifiers environment
 
 PLAYED = "tacit"
 """key of a rollout's results in its state: reward, success, score, turns, invalid"""
@@ -253,7 +250,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         pays: Pays = "success",
         **more: Any,
     ) -> None:
-        """`more` goes to verifiers. The default reward is success: a rubric scores the whole rollout."""
+        """`more`: arguments of vf.MultiTurnEnv. The default reward is success, since a rubric scores the whole rollout."""
         self._train = Episode(world, split, tasks, (), max_steps, pays)
         self._environment = self._train.environment
         measured = eval_split or self._environment.split_to_measure()
@@ -273,7 +270,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         observation = await asyncio.to_thread(episode.begin, int(info["number"]))
         state[PLAYED] = {"reward": 0.0, "success": 0.0, "score": 0.0, "turns": 0.0, "invalid": 0.0}
         assert episode.task is not None
-        state["prompt"] = [*state["prompt"][:-1], self._tell(1, observation, self._wording.task(episode.task))]
+        state["prompt"] = [*state["prompt"][:-1], self._show(1, observation, self._wording.task(episode.task))]
         return state
 
     async def env_response(self, messages: Any, state: Any, **more: Any) -> Any:
@@ -287,12 +284,12 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         if turn.done or truncated:
             state["final_env_response"] = [UserMessage(content=turn.observation.text)]
             return state["final_env_response"]
-        return [self._tell(episode.steps + 1, turn.observation)]
+        return [self._show(episode.steps + 1, turn.observation)]
 
-    def _tell(self, number: int, observation: Observation, *before: str) -> Any:
+    def _show(self, number: int, observation: Observation, *before: str) -> Any:
         now = tell_now(self._wording, number, observation, self._admissible, past=number > 1)[0]
-        told = (*before, now, self._wording.request(self._style))
-        return UserMessage(content=self._wording.separator.join(filter(None, told)))
+        sections = (*before, now, self._wording.request(self._style))
+        return UserMessage(content=self._wording.separator.join(filter(None, sections)))
 
     @vf.cleanup
     async def close_episode(self, state: Any) -> None:

@@ -1,12 +1,12 @@
 """Self-distillation losses: the teacher is the same policy with a skill in its prompt (OPID, §A.1).
 
-p: π_θ(· | h), with gradient.   q: the teacher π(· | H(h, s)), without gradient.   a: the written token.
+p: π_θ(· | h), with gradient.   q: the teacher π(· | H(h, s)), without gradient.   a: the sampled token.
 
     forward    KL(q ‖ p) = Σ q (log q − log p)
     reverse    KL(p ‖ q) = Σ p (log p − log q)
     jsd        α KL(q ‖ m) + (1 − α) KL(p ‖ m),  m = α q + (1 − α) p
     sampled    ρ sg(log p − log q)(a): one-token estimate of the reverse KL's gradient
-    top-K      forward, reverse or jsd over the K likeliest tokens of p or q, renormalized
+    top-K      forward, reverse or jsd over the K most likely tokens of p or q, renormalized
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Support = Literal["student", "teacher"]
 
 @dataclass(frozen=True)
 class TeacherPrompts(Column):
-    """H(h, s) of every step; the plain prompt if there is no skill."""
+    """H(h, s) of every step; the plain prompt if the step has no skill."""
 
     teacher: Teacher
     name: ClassVar[str] = "taught"
@@ -64,7 +64,7 @@ class TeacherLogprobs(Column):
 
 
 def teacher_prompts(groups: Sequence[Group], teacher: Teacher, policy: Policy) -> list[np.ndarray]:
-    """Prompt of the teacher at every step: with its first skill, or the plain one."""
+    """The teacher's prompt of every step: with the step's first skill, or the plain prompt if it has none."""
     prompts = []
     for group in groups:
         for step, taught in zip(group.steps, teacher.prompts(group, policy), strict=True):
@@ -74,13 +74,13 @@ def teacher_prompts(groups: Sequence[Group], teacher: Teacher, policy: Policy) -
 
 @dataclass(frozen=True)
 class Divergence:
-    """w · E[D(q, p)] over full distributions. Value and gradient are zero if the teacher is the student."""
+    """w · E[D(q, p)] over full or top-K distributions. Value and gradient are zero if the teacher equals the student."""
 
     kind: Kind = "reverse"
     weight: float = 1.0
     alpha: float = 0.5  # α of the jsd
     top_k: int = 0  # 0: the whole vocabulary
-    support: Support = "student"  # whose K likeliest tokens
+    support: Support = "student"  # top-K: the K most likely tokens of the student or the teacher
     needs: ClassVar[frozenset[str]] = frozenset({TEACHER, "taught"})
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -105,7 +105,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class SampledReverseKL:
-    """w · E[ρ · sg(log p − log q)(a)]: its gradient estimates that of KL(p ‖ q) from the written tokens."""
+    """w · E[ρ · sg(log p − log q)(a)]: its gradient estimates that of KL(p ‖ q) from the sampled tokens."""
 
     weight: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset({"teacher_logprobs"})
@@ -120,8 +120,8 @@ class SampledReverseKL:
 class GatedLikelihood:
     """w · E[sg(σ(β d)) · d],  d = log q(a) − log p(a)                                        (SDAR, as released)
 
-    The gradient is that of −gate · log p: every written token becomes likelier, most where the teacher prefers it. A teacher
-    equal to the student still has the gate σ(0) = ½. β = 0 is GRPO+OPSD as released.
+    The gradient is that of −gate · log p: it raises the probability of every sampled token, most where the teacher prefers it.
+    If the teacher equals the student, the gate is σ(0) = ½. β = 0 is GRPO+OPSD as released.
     """
 
     weight: float = 0.01
@@ -147,7 +147,7 @@ class SkillK3:
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
         e_T = view.logprobs_T - view.tokens["teacher_logprobs"]
-        # bounds of the reference implementation, against overflow
+        # Bounds of the reference implementation, against overflow.
         ratio_T = (view.logprobs_T - view.behavior_T).clamp(max=10.0).exp()
         k3_T = (-e_T).clamp(max=20.0).exp() - 1 + e_T
         return self.weight * mean_over(ratio_T * k3_T, view), {"teacher_divergence": k3_T.detach().sum()}

@@ -1,7 +1,7 @@
 """Policy losses (the clipped surrogate of PPO and GSPO, CISPO's clipped weight, the plain policy gradient), regularizers (KL,
 entropy bonus), value loss and imitation.
 
-A step's completion is one action: log π(a | x) = Σ over its tokens of log π(token).
+A step's completion is one action a for the prompt x: log π(a | x) = Σ over its tokens of log π(token).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Over = Literal["tokens", "rows", "actions"]
 
 
 def mean_over(values_T: torch.Tensor, view: TokenView, over: Over = "tokens") -> torch.Tensor:
-    """This micro-batch's share of the batch mean of a per-token quantity; the shares add up."""
+    """This micro-batch's part of the batch mean of a per-token quantity; the parts of all micro-batches add up to it."""
     if over == "tokens":
         return values_T.sum() / view.total_tokens
     if over == "actions":
@@ -58,7 +58,7 @@ class ClippedSurrogate:
         log_ratio_T = view.logprobs_T - view.behavior_T
         if self.ratio == "sequence":
             mean_R = row_sums(log_ratio_T.detach(), view) / view.lengths_R
-            # GSPO-token: value of the sequence ratio, gradient through each token. With equal advantages it is GSPO.
+            # GSPO-token: value of the sequence ratio, gradient through each token. GSPO if a step's advantages are equal.
             log_ratio_T = mean_R[view.row_T] + view.logprobs_T - view.logprobs_T.detach()
         ratio_T = log_ratio_T.exp()
         clipped_T = ratio_T.clamp(1.0 - self.low, 1.0 + self.high)
@@ -72,7 +72,7 @@ class ClippedSurrogate:
             "ratio": ratio_T.sum(),
             "ratio_max": ratio_T.max(),
             "clipped": (too_high_T | too_low_T).sum(),
-            # k3 estimate of the KL since sampling
+            # k3 estimate of KL(π_old ‖ π)
             "old_kl": ((-log_ratio_T).expm1() + log_ratio_T).sum(),
         }
         return -mean_over(gain_T, view, self.over), stats
@@ -96,7 +96,7 @@ class ClippedWeight:
 
 @dataclass(frozen=True)
 class PolicyGradient:
-    """L = −E[A log π(a | x)] over steps (constant context, Eq. 9). No importance ratio: only valid on policy."""
+    """L = −E[A log π(a | x)] over steps (constant context, Eq. 9). No importance ratio, so it is valid only on policy."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
 
@@ -110,9 +110,9 @@ class PolicyGradient:
 class SampledPenalty:
     """L = β E[log π(a | x) − log π_ref(a | x)], as published (constant context, Eq. 9).
 
-    Its value estimates KL(π ‖ π_ref), but its gradient β E[∇ log π(a | x)] does not depend on the reference. It is zero on
-    average over samples of π. Over a nucleus q of π (top-p below 1) it is π − q on the logits: it pushes kept tokens down and
-    cut-off tokens up. `ReferenceKL` and the penalty inside the reward (rewards/outcome.py) do pull towards π_ref.
+    Its value estimates KL(π ‖ π_ref), but its gradient β E[∇ log π(a | x)] does not depend on π_ref, and is zero on average
+    over samples of π. With samples of a nucleus q of π (top-p below 1), descent moves the logits along π − q on average: kept
+    tokens down, cut-off tokens up. `ReferenceKL` and the penalty in the reward (rewards/outcome.py) do pull towards π_ref.
     """
 
     beta: float = 0.02
@@ -153,7 +153,7 @@ class ReferenceKL:
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        # ±10, as in the reference implementations, against overflow of exp(d)
+        # ±10 as in the reference implementations, against overflow of exp(d).
         d_T = (view.tokens["reference"] - view.logprobs_T).clamp(-10.0, 10.0)
         kl_T = d_T.expm1() - d_T
         return self.beta * mean_over(kl_T, view, self.over), {"reference_kl": kl_T.detach().sum()}

@@ -1,1 +1,1 @@
-"""Arithmetic of runs that are larger than this machine: what fits, and how long an iteration takes."""
+"""Estimates for runs on larger machines: whether they fit in memory, and how long an iteration takes."""

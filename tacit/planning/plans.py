@@ -27,8 +27,8 @@ from tacit.planning.timing import (
     update_s,
 )
 
-TOKEN_BUDGET = {True: 2048, False: 65_536}  # tokens per pass that the engine tries first, on a CPU and on a GPU
-MOST_DEVICES, MOST_ROWS = 8, 1024  # of one server, even if more rows fit
+TOKEN_BUDGET = {True: 2048, False: 65_536}  # the engine's initial token budget, on a CPU and on a GPU
+MOST_DEVICES, MOST_ROWS = 8, 1024  # maximum per server, even if more rows fit
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Plan:
-    """One division of the devices. Times assume equal episodes; a plan that does not fit has none."""
+    """One division of the devices into ranks and servers. Times are in seconds and assume equal episodes; they are 0 if the
+    plan does not fit."""
 
     ranks: int
     servers: int
@@ -70,7 +71,7 @@ class Plan:
 
     @property
     def bottleneck(self) -> str:
-        """What to add first."""
+        """The part of the iteration to speed up first; `memory` if the plan does not fit."""
         if self.trouble:
             return "memory"
         update, sent = self.update_total, self.update["sending"] > self.update["computing"]
@@ -81,14 +82,14 @@ class Plan:
 
 
 def make_plan(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: int = 0) -> Plan:
-    """The plan for so many ranks, and servers of `wide` devices each (0: the fewest that fit). Without servers the driver
+    """The plan for this many ranks, and servers of `wide` devices each (0: the fewest that fit). Without servers, the driver
     samples on the first rank's device."""
     shape, device, training = cluster.shape, cluster.device, cluster.training
     room = most_micro_tokens(shape, device, ranks, training, samples=not servers)
     row, context = work.longest_row, work.prompt + work.completion / 2
     per_server = (wide or devices_of_a_server(shape, device, row, MOST_DEVICES)) if servers else 1
     fitting = rows_that_fit(shape, device, row, per_server or 1)
-    if not servers:  # while the driver samples beside a rank, the rank's activations are not there
+    if not servers:  # while the driver samples on a rank's device, the rank has no activations
         left = USABLE * device.memory - sum(rank_state(shape, device, ranks, training, samples=True).values())
         fitting = int(max(0.0, left) / (row * shape.cache_bytes(device.number_bytes)))
     trouble = _trouble(cluster, ranks, not servers, row, room, per_server, fitting)
@@ -101,7 +102,7 @@ def make_plan(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: 
     update = update_s(shape, device, cluster.reached, ranks, work, training, micro, cluster.network, cluster.scorings)
     busy = combined_s(update, training.by_layer(shape, device))
     push = push_s(shape, device, training, cluster.network, servers)
-    overlap = cluster.overlap if servers else 0  # who samples beside a rank cannot do it while the rank learns
+    overlap = cluster.overlap if servers else 0  # without servers, sampling waits for the update
     seconds = iteration_s(rollout, busy, push, overlap)
     return Plan(ranks, servers, per_server, micro, memory, one, rollout, update, busy, push, seconds, work.driving_s)
 
@@ -112,12 +113,12 @@ def best_division(
     """The fastest division of `devices` that fits, with fixed `ranks` or `servers` if given; else the one closest to
     fitting."""
     if devices < 1:
-        raise TacitError(f"a plan for {devices} devices is none; say how many there are: --gpus N.")
+        raise TacitError(f"cannot plan for {devices} devices; give at least one: --gpus N.")
     divisions = _divisions(cluster, work, devices, ranks, servers, server_devices)
     plans = [make_plan(cluster, work, *division) for division in divisions]
     if not plans:
-        asked = f"{ranks or 'some'} ranks and {servers if servers >= 0 else 'some'} servers"
-        raise TacitError(f"{asked} do not go into {devices} devices; give more with --gpus, or ask for fewer.")
+        wanted = f"{ranks or 'some'} ranks and {servers if servers >= 0 else 'some'} servers"
+        raise TacitError(f"{wanted} do not fit on {devices} devices; give more devices (--gpus), or fewer ranks or servers.")
     return min(plans, key=lambda plan: (bool(plan.trouble), plan.rank_bytes if plan.trouble else plan.iteration))
 
 
@@ -140,8 +141,8 @@ def _trouble(cluster: Cluster, ranks: int, samples: bool, row: int, room: float,
     if room < row:
         needed = sum(rank_memory(shape, device, ranks, cluster.training, row, samples).values())
         return (
-            f"a rank of {ranks} needs {needed / 1e9:,.0f} GB for {shape.name} with one row of {row} tokens, and of a "
-            f"{device.name}'s {device.memory / 1e9:,.0f} it can use {USABLE * device.memory / 1e9:,.0f}"
+            f"each of {ranks} ranks needs {needed / 1e9:,.0f} GB for {shape.name} with one row of {row} tokens, but a "
+            f"{device.name} has {device.memory / 1e9:,.0f} GB, {USABLE * device.memory / 1e9:,.0f} of them usable"
         )
     if not per_server:
         return f"a server of {MOST_DEVICES} {device.name} has no room for {shape.name} and 16 rows of {row} tokens"
@@ -170,7 +171,7 @@ def find_faster(cluster: Cluster, work: Workload, plan: Plan, devices: int) -> l
 
 
 def find_remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator[str]:
-    """Changes with which rows of so many tokens fit a rank; the most similar plan first."""
+    """Changes that make rows of `row` tokens fit a rank; the most similar plan first."""
     shape, device, own = cluster.shape, cluster.device, cluster.training
 
     def fits(training: Training, ranks: int = ranks, device: Device = device, samples: bool = samples) -> bool:
@@ -190,15 +191,15 @@ def find_remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iter
         if changed != own and fits(changed):
             yield f"{words}: {describe_need(changed)}"
     if samples and ranks > 1 and fits(own, samples=False):
-        yield f"servers on devices of their own, so that no rank holds a sampling copy: {describe_need(own, samples=False)}"
+        yield f"servers on separate devices, so that no rank holds a sampling copy: {describe_need(own, samples=False)}"
     for words, changed in (("", own), (f" with --engine.lora-rank {both.lora_rank} and gradient-checkpointing", both)):
         more = next((n for n in (ranks << i for i in range(1, 13)) if n <= MOST_RANKS and fits(changed, n, samples=False)), 0)
         if more:
-            yield f"--engine.ranks {more}{words}, and servers beside them: {describe_need(changed, more, samples=False)}"
+            yield f"--engine.ranks {more}{words}, and servers on further devices: {describe_need(changed, more, samples=False)}"
     larger = [other for other in DEVICES.values() if other.memory > device.memory and other.name != "cpu"]
     for other in sorted(larger, key=lambda candidate: candidate.memory):
         if fits(own, ranks, other):
-            yield f"{other.name} in the place of {device.name}: {other.memory / 1e9:,.0f} GB"
+            yield f"{other.name} instead of {device.name}: {other.memory / 1e9:,.0f} GB"
             break
 
 
@@ -212,7 +213,7 @@ def check_memory_fits(
     number_bytes: int = 2,
     samples: bool = False,
 ) -> None:
-    """Called by an engine before loading; raises with remedies if the model does not fit.
+    """Raise with remedies if the model does not fit. An engine calls it before loading.
 
     `config`: the model's config.json. `device_bytes`: memory of a rank's device. `row_tokens`: longest training row. `samples`:
     the driver samples on the first rank's device.
@@ -223,9 +224,9 @@ def check_memory_fits(
     if most_micro_tokens(cluster.shape, device, ranks, training, samples) >= row_tokens:
         return
     least = sum(rank_memory(cluster.shape, device, ranks, training, row_tokens, samples).values())
-    would = "; ".join(find_remedies(cluster, ranks, row_tokens, samples)) or "nothing that a plan knows of"
+    remedies = "; ".join(find_remedies(cluster, ranks, row_tokens, samples)) or "no known change"
     raise TacitError(
         f"{name!r} ({cluster.shape.weights / 1e9:.2f}B weights) does not fit: each of {ranks} ranks needs {least / 1e9:,.0f} "
-        f"GB for rows of {row_tokens} tokens, and of its device's {device_bytes / 1e9:,.0f} it can use "
-        f"{USABLE * device_bytes / 1e9:,.0f}. What would fit: {would}. `tacit plan` has the rest."
+        f"GB for rows of {row_tokens} tokens, but its device has {device_bytes / 1e9:,.0f} GB, "
+        f"{USABLE * device_bytes / 1e9:,.0f} of them usable. What would fit: {remedies}. See `tacit plan` for details."
     )

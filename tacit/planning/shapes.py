@@ -1,4 +1,4 @@
-"""Model shapes and devices: the numbers that memory and time depend on."""
+"""Model shapes, devices and measured efficiencies: the inputs of memory and time estimates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ModelShape:
 
     @property
     def pass_weights(self) -> int:
-        """weights multiplied with each token: all but the embedding"""
+        """weights used in matrix products for each token: all but the embedding"""
         return self.layers * self.layer_weights + self.vocabulary * self.width
 
     def lora_weights(self, rank: int) -> int:
@@ -74,8 +74,8 @@ SIZES = {
 
 
 def shape_of_size(text: str) -> ModelShape | None:
-    """`8B`, `1.5B`, `360M`; None if the text is no size. A size that is not in `SIZES` scales the nearest one: layers, width
-    and inner width by one factor, found by bisection."""
+    """The shape of a size such as `8B`, `1.5B` or `360M`; None if the text is not a size. A size that is not in `SIZES` scales
+    the nearest one: layers, width and inner width by one factor, found by bisection."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([MBT])", text.strip().upper())
     if not found:
         return None
@@ -83,7 +83,7 @@ def shape_of_size(text: str) -> ModelShape | None:
         return SIZES[text.strip().upper()]
     wanted = float(found[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[found[2]]
     if wanted <= 0:
-        raise TacitError(f"a model of {text} weights is none; say a size such as 8B.")
+        raise TacitError(f"model size {text} must be above 0, for example 8B.")
     shape = min(SIZES.values(), key=lambda shape: abs(shape.weights / wanted - 1) + abs(wanted / shape.weights - 1))
 
     def scale(factor: float) -> ModelShape:
@@ -100,11 +100,11 @@ def shape_of_size(text: str) -> ModelShape | None:
 
 
 def shape_of_config(config: Mapping[str, Any], name: str) -> ModelShape:
-    """The shape of a transformers config.json; unsupported models raise."""
+    """The shape of a transformers config.json. Raises for mixture-of-experts models and missing fields."""
     config = config.get("text_config") or config
     experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
     if experts:
-        raise TacitError(f"model {name!r} is a mixture of {experts} experts; a plan is made for dense models only.")
+        raise TacitError(f"model {name!r} is a mixture of {experts} experts; only dense models can be planned.")
     try:
         heads, width = int(config["num_attention_heads"]), int(config["hidden_size"])
         return ModelShape(
@@ -119,13 +119,11 @@ def shape_of_config(config: Mapping[str, Any], name: str) -> ModelShape:
             tied=bool(config.get("tie_word_embeddings", False)),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise TacitError(
-            f"the config.json of {name!r} does not say {error}; name a size instead, such as --model 8B."
-        ) from error
+        raise TacitError(f"the config.json of {name!r} has no {error}; give a size instead, such as --model 8B.") from error
 
 
 def shape_in(directory: Path) -> ModelShape:
-    """Of a saved transformers model."""
+    """The shape of a saved transformers model."""
     file = directory / "config.json"
     try:
         return shape_of_config(read_json(file), directory.name)
@@ -133,9 +131,9 @@ def shape_in(directory: Path) -> ModelShape:
         raise TacitError(f"cannot read {file}: {error}.") from error
 
 
-# Devices: peaks from the makers' data sheets (dense bfloat16 with float32 sums, SXM models where there are several), and the
-# shares of them that were reached. Cards without NVLink: PCIe 4.0 x16, 32 GB/s one way. cpu: one core of the machine that was
-# measured, 139 GFLOP/s in float32 (docs/experiments/archive/log.md, Speed) and an estimated 20 GB/s.
+# Devices: peaks from the makers' data sheets (dense bfloat16 with float32 accumulation; SXM models if there are several). Cards
+# without NVLink: PCIe 4.0 x16, 32 GB/s one way. cpu: one core, measured 139 GFLOP/s in float32
+# (docs/experiments/archive/log.md, Speed), estimated 20 GB/s.
 
 GB = 1e9
 
@@ -148,7 +146,7 @@ class Device:
     peak: float  # FLOP/s
     link: float  # bytes per second to a device in the same machine, one way
     overhead: float = 2 * GB  # bytes of driver, runtime and fragmentation
-    number_bytes: int = 2  # bytes of a weight in use: bfloat16, or float32 on a CPU
+    number_bytes: int = 2  # bytes per weight in forward passes: bfloat16, or float32 on a CPU
 
 
 DEVICES = {
@@ -168,7 +166,7 @@ DEVICES = {
 
 
 def find_gpus() -> list[str]:
-    """The names of this machine's GPUs that this process may use, as nvidia-smi has them."""
+    """Names from nvidia-smi of the GPUs that this process may use; empty without nvidia-smi."""
     try:
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         names = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split("\n")
@@ -180,7 +178,7 @@ def find_gpus() -> list[str]:
 
 
 def choose_device(name: str, found: Sequence[str] = ()) -> tuple[Device, str]:
-    """(the device to plan for, why it is this one): by its name, else the one `found` here, else an H100."""
+    """(the device to plan for, the reason): the named one, else the first of `found`, else an H100."""
     if name:
         if name.lower() not in DEVICES:
             raise unknown("GPU", name, DEVICES)
@@ -188,10 +186,10 @@ def choose_device(name: str, found: Sequence[str] = ()) -> tuple[Device, str]:
     if not found:
         return DEVICES["h100"], "assumed, none is found here; --gpu NAME plans for another"
     words = set(re.split(r"[^a-z0-9]+", found[0].lower()))
-    known = next((name for name in DEVICES if name in words), None)
-    if known is None:
+    model = next((name for name in DEVICES if name in words), None)
+    if model is None:
         return DEVICES["h100"], f"assumed, {found[0]} is not in the table; --gpu NAME plans for another"
-    return DEVICES["a100-40" if known == "a100" and "40gb" in words else known], f"found here: {found[0]}"
+    return DEVICES["a100-40" if model == "a100" and "40gb" in words else model], f"found here: {found[0]}"
 
 
 @dataclass(frozen=True)
@@ -215,7 +213,7 @@ class Efficiency:
 
 
 SAMPLERS = {"local": Efficiency(), "vllm": Efficiency(cache=0.6, layer_s=30e-6, row_s=38e-6)}
-"""who samples: the local engine, or vLLM with log-probabilities, which takes some 40 µs a row, whatever the model"""
+"""by sampler: the local engine, or vLLM with log-probabilities, which takes about 40 µs per row for any model"""
 
 ON_CPU = Efficiency(learning=0.56, learning_half=0.0, prefill=0.78, prefill_half=0.0, weights=0.5, cache=0.2, layer_s=1e-3)
 """one core, float32: updates of 14.4k tokens/s (1M weights), and decode steps of 5.8 ms for 64 rows of the 1M model"""

@@ -1,8 +1,8 @@
-"""The work of an iteration, and the memory and time of its parts; docs/guides/planning.md has the equations.
+"""The workload of an iteration, and the memory and time of its parts. docs/guides/planning.md has the equations.
 
-P weights, A of them in adapters, R ranks, b bytes of a number in use, L layers of width D (`ModelShape`); servers of B rows; p
-and c tokens of a turn's prompt and completion, T turns, w seconds of the world; π and β peak and bandwidth of the device; η the
-shares of them that were reached (`Efficiency`).
+P weights, A of them in adapters, R ranks, b bytes per number, L layers of width D (`ModelShape`); servers with B rows; p and c
+tokens of a turn's prompt and completion, T turns, w seconds per world step; π and β peak and bandwidth of the device; η
+achieved shares of them (`Efficiency`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ class Workload:
     episodes: int
     turns: float  # mean per episode
     prompt: float  # mean tokens per turn
-    completion: float
-    longest_row: int  # most tokens of one turn
+    completion: float  # mean tokens per turn
+    longest_row: int  # maximum tokens of one turn, prompt and completion
     longest_episode: int  # turns
-    longest_of_all: int  # turns of the longest of `episodes` draws (median): the quantile 1 − 1 / N
+    longest_of_all: int  # expected turns of the longest of N = `episodes` episodes: the quantile 1 − 1/N
     world_s: float = 0.0  # seconds of one world step
     driver_s: float = 0.0  # seconds of the driver per turn: render and encode the prompt, parse the answer
-    source: str = "as told"  # where the numbers come from
+    source: str = "as given"  # where the numbers come from
 
     @classmethod
-    def measured(cls, episodes: int, played: Sequence[np.ndarray], world_s: float = 0.0, source: str = "as told") -> Workload:
-        """From episodes like the `played` ones, each [T, 2] prompt and completion tokens per turn."""
+    def measured(cls, episodes: int, played: Sequence[np.ndarray], world_s: float = 0.0, source: str = "as given") -> Workload:
+        """A workload of episodes distributed as in `played`: per episode [T, 2] prompt and completion tokens of its turns."""
         if episodes < 1 or not played or not all(map(len, played)):
-            raise TacitError(f"nothing to plan: {episodes} episodes like {len(played)} measured ones; each needs a turn.")
+            raise TacitError(
+                f"nothing to plan: {episodes} episodes, {len(played)} measured; give at least one of each, with a turn."
+            )
         turns_E, rows = [len(own) for own in played], np.concatenate(list(played))
         prompt, completion = rows.mean(0).tolist()
         longest = int(np.quantile(turns_E, 1 - 1 / episodes, method="higher"))
@@ -46,18 +48,18 @@ class Workload:
 
     @property
     def tokens(self) -> float:
-        """prompt and completion tokens of an iteration, if no prefix is shared"""
+        """prompt and completion tokens of an iteration, without prefix sharing"""
         return self.episodes * self.turns * (self.prompt + self.completion)
 
     @property
     def driving_s(self) -> float:
-        """the driver's part of a rollout"""
+        """the driver's seconds in a rollout"""
         return self.episodes * self.turns * self.driver_s
 
     def scale(self, turns: float = 0.0, prompt: float = 0.0, completion: float = 0.0, most_turns: int = 0) -> Workload:
-        """The same with other means (0 keeps a mean); the longest grow in proportion, episodes up to `most_turns`."""
+        """The same with other means (0 keeps a mean). Maxima scale in proportion, turns up to `most_turns`."""
         if min(turns, prompt, completion) < 0:
-            raise TacitError(f"means of {turns} turns, {prompt} and {completion} tokens must not be negative.")
+            raise TacitError(f"turns = {turns}, prompt = {prompt} and completion = {completion} must not be negative.")
         if most_turns and turns > most_turns:
             raise TacitError(f"a mean of {turns:g} turns is too long: this world ends episodes after {most_turns}.")
         turns, prompt, completion = turns or self.turns, prompt or self.prompt, completion or self.completion
@@ -71,7 +73,7 @@ class Workload:
 
 
 def uniform(episodes: int, turns: int, prompt: int, completion: int, world_s: float = 0.0) -> Workload:
-    """Equal episodes with equal turns."""
+    """A workload of identical episodes with identical turns."""
     if min(turns, prompt, completion) < 1:
         raise TacitError(f"turns, prompt and completion tokens must be at least 1, not {turns}, {prompt} and {completion}.")
     return Workload.measured(episodes, [np.tile([prompt, completion], (turns, 1))], world_s)
@@ -80,8 +82,8 @@ def uniform(episodes: int, turns: int, prompt: int, completion: int, world_s: fl
 # Memory.
 
 WHOLE_UP_TO, WHOLE_SHARE = 1e9, 0.125
-"""largest model that `gather = auto` gathers whole on CPUs, and the largest share of a GPU for its weights and gradients, as
-in engines/sharded"""
+"""`gather = auto` gathers whole models up to this many weights on CPUs, or up to this share of a GPU's memory for weights and
+gradients, as in engines/sharded"""
 LOGIT_ELEMENTS = {True: 1 << 23, False: 1 << 27}  # largest number of logits held at once, on a CPU and on a GPU
 USABLE = 0.92  # usable share of device memory before fragmentation
 
@@ -101,8 +103,8 @@ class Training:
 
 
 def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> dict[str, float]:
-    """Bytes on a rank independent of the batch, by name. `samples`: without servers, the driver's sampling copy is on the
-    first of several ranks."""
+    """Bytes on a rank that do not depend on the batch, by part. `samples`: the driver's sampling copy is on this rank's
+    device, as on the first of several ranks without servers."""
     own, b = shape.weights / ranks, device.number_bytes
     roots = b * shape.vocabulary * shape.width * (1 if shape.tied else 2)
     if training.lora_rank:
@@ -116,7 +118,7 @@ def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training
         }
     else:
         layers = 2 * (b + 4) * shape.layer_weights + roots
-        # One rank gathers nothing, but in bfloat16 the weights in use are a copy.
+        # One rank gathers nothing, but bfloat16 needs a copy of the float32 weights.
         alone = (2 * b if b < 4 else 0.0) * shape.weights
         whole = (2 * b + 8) * shape.weights if ranks > 1 else alone
         parts = {
@@ -143,7 +145,7 @@ def logit_bytes(shape: ModelShape, device: Device, tokens: float) -> float:
 def rank_memory(
     shape: ModelShape, device: Device, ranks: int, training: Training, micro_tokens: float, samples: bool = False
 ) -> dict[str, float]:
-    """With `micro_tokens` per pass."""
+    """Bytes on a rank by part, with `micro_tokens` tokens per pass."""
     return {
         **rank_state(shape, device, ranks, training, samples),
         "activations": micro_tokens * activation_bytes(shape, device, training.recompute),
@@ -152,20 +154,20 @@ def rank_memory(
 
 
 def most_micro_tokens(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> float:
-    """Largest number of tokens per pass; negative if the rest does not fit."""
+    """Maximum tokens per pass; negative if even the state does not fit."""
     state = sum(rank_state(shape, device, ranks, training, samples).values())
     room = USABLE * device.memory - state - logit_bytes(shape, device, 1e9)
     return room / activation_bytes(shape, device, training.recompute)
 
 
 def rows_that_fit(shape: ModelShape, device: Device, row_tokens: float, devices: int = 1) -> int:
-    """Rows of so many tokens that fit a server; 0 if its weights do not fit."""
+    """Number of rows of `row_tokens` tokens that fit a server of `devices` devices; 0 if its weights do not fit."""
     room = USABLE * device.memory - device.overhead - device.number_bytes * shape.weights / devices
     return max(0, int(room / (row_tokens * shape.cache_bytes(device.number_bytes) / devices)))
 
 
 def devices_of_a_server(shape: ModelShape, device: Device, row_tokens: float, most: int) -> int:
-    """The smallest power of two of devices that fits the weights and 16 rows; 0 if even `most` do not."""
+    """The smallest power of two of devices that fits the weights and 16 rows; 0 if `most` devices do not."""
     counts = (1 << i for i in range(most.bit_length()))
     return next((n for n in counts if n <= most and rows_that_fit(shape, device, row_tokens, n) >= 16), 0)
 
@@ -173,7 +175,7 @@ def devices_of_a_server(shape: ModelShape, device: Device, row_tokens: float, mo
 # Time.
 
 SUM_S = 12e-6  # seconds of one all-reduce over a server's devices (estimate for NVLink)
-LOGIT_BYTES = 20  # bytes of traffic per logit of a decode step: write, widen, softmax, noise, argmax
+LOGIT_BYTES = 20  # bytes of memory traffic per logit in a decode step: write, cast, softmax, noise, argmax
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ class Network:
     storage: float = 5e9  # bytes per second of the shared storage for all readers
 
     def between(self, device: Device, ranks: int) -> float:
-        """bytes per second between neighbors in a ring of so many ranks"""
+        """bytes per second between neighbors in a ring of `ranks` ranks"""
         return device.link if ranks <= self.per_machine else min(device.link, self.bandwidth)
 
 
@@ -198,19 +200,19 @@ class Server:
     row_s: float  # of a decode step, per row
     compute_s: float  # per row, if compute-bound
     compute_fixed_s: float
-    slots: int  # most rows
+    slots: int  # maximum rows
 
     def step_s(self, rows: int) -> float:
         return max(self.fixed_s + self.row_s * rows, self.compute_fixed_s + self.compute_s * rows) if rows else 0.0
 
     def turn_s(self, rows: int, prompt: float, completion: float) -> float:
-        """`rows` rows in step: prompts one after another, then completions together."""
+        """Seconds for one turn of `rows` rows: prefills one after another, then all decode together."""
         return rows * prompt / self.prefill_rate + completion * self.step_s(rows)
 
 
 def server(shape: ModelShape, device: Device, reached: Efficiency, context: float, slots: int, devices: int = 1) -> Server:
     b = device.number_bytes
-    sums = 2 * shape.layers if devices > 1 else 0  # two sums over a server's devices in each layer
+    sums = 2 * shape.layers if devices > 1 else 0  # two all-reduces per layer
     sent = sums * 2 * (devices - 1) / devices * shape.width * b / device.link
     weights = b * shape.pass_weights / devices / (device.bandwidth * reached.weights)
     traffic = (context * shape.cache_bytes(b) + shape.vocabulary * LOGIT_BYTES) / devices / (device.bandwidth * reached.cache)
@@ -221,8 +223,8 @@ def server(shape: ModelShape, device: Device, reached: Efficiency, context: floa
 
 
 def rollout_s(work: Workload, one: Server, servers: int) -> float:
-    """With equal episodes: waves · T · (B·p / prefill + c·step(B) + w). At least the longest episode alone on a server, and
-    the driver's time; without servers the driver's time is added."""
+    """waves · T · (B·p / prefill + c·step(B) + w) for equal episodes; at least the longest episode alone on a server, and at
+    least the driver's time. Without servers, the driver's time is added."""
     rows = math.ceil(work.episodes / max(1, servers))
     waves = math.ceil(rows / one.slots)
     together = math.ceil(rows / waves)
@@ -243,7 +245,7 @@ def update_s(
     network: Network,
     scorings: int = 0,
 ) -> dict[str, float]:
-    """By part: compute, communication, optimizer. `scorings`: extra forward passes for a reference or a skill."""
+    """Seconds by part: computing, sending, optimizer. `scorings`: extra forward passes for a reference or a skill."""
     context = work.prompt + work.completion
     operations = (4 if training.lora_rank else 6) + (2 if training.recompute else 0) + 2 * scorings
     attention = shape.layers * shape.heads * shape.head_dim * context
@@ -262,13 +264,13 @@ def update_s(
 
 
 def combined_s(parts: dict[str, float], by_layer: bool) -> float:
-    """Gathering layer by layer overlaps with compute; gathering whole does not."""
+    """Seconds of an update. Gathering layer by layer overlaps with compute; gathering whole does not."""
     busy = max(parts["computing"], parts["sending"]) if by_layer else parts["computing"] + parts["sending"]
     return busy + parts["optimizer"]
 
 
 def push_s(shape: ModelShape, device: Device, training: Training, network: Network, servers: int) -> float:
-    """All weights, or the adapter alone, from ranks to servers."""
+    """Seconds to send all weights, or only the adapter, from ranks to servers; 0 without servers."""
     if not servers:
         return 0.0
     moved = device.number_bytes * (shape.lora_weights(training.lora_rank) if training.lora_rank else shape.weights)
@@ -278,5 +280,5 @@ def push_s(shape: ModelShape, device: Device, training: Training, network: Netwo
 
 
 def iteration_s(rollout: float, update: float, push: float, overlap: int) -> float:
-    """k = 0: in sequence. k ≥ 1: the next rollout overlaps the update."""
+    """Seconds of an iteration. overlap = 0: in sequence; ≥ 1: the next rollout overlaps the update."""
     return (rollout + update if overlap == 0 else max(rollout, update)) + push

@@ -1,16 +1,15 @@
 """The pretraining corpus: random play in our worlds, and questions about the text.
 
-A small policy from scratch cannot read a line, find a name in it and copy it. These documents teach that and nothing else. They
-contain no skill: each action is drawn at random from the valid ones, each question is answered by the text before it, and all
-tasks come from the training split.
+A small untrained policy cannot find a name in a prompt and copy it. The corpus teaches only that, and no strategy: actions are
+drawn at random from the valid ones, questions are answered by the text before them, and tasks come from the training split.
 
     put a cool plate in countertop.                 a prompt of an agent
     …
     at: countertop 1
     countertop 1: apple 3, plate 3 >
-    go to drawer 4                                  either: a valid action (not a good one); some prompts contain a note
+    go to drawer 4                                  either: a random valid action; some prompts contain a note
 
-    at? countertop 1                                or: questions, each with its answer
+    at? countertop 1                                or: questions with their answers
     where plate 3? countertop 1
     how: take plate from countertop? take plate 3 from countertop 1
 """
@@ -41,32 +40,32 @@ from tacit.training.questions import MAX_QUESTIONS, RANDOM_STEPS, RandomAgent, j
 from tacit.worlds import get_environment
 
 # Notes. OPID measures how a policy reacts to a skill in its prompt, and a policy that never saw a note does not react. So some
-# prompts contain a note: `true` names the action that follows (half of them), `idle` another valid action, `impossible` an
-# invalid one. The action is drawn first, so no note says what *should* be done. A note after the task, where an episode's skill
-# stands, lists several steps without their numbers.
+# prompts contain a note: half name the action that follows (`true`), the others another valid action (`idle`) or an invalid one
+# (`impossible`). The action is drawn first, so notes teach no strategy. A note after the task, the place of episode skills,
+# lists several actions without their numbers.
 
 NOTED = 0.3  # share of documents with a note
-AFTER_THE_TASK = 0.3  # share of notes after the task; the others stand before the request
+AFTER_THE_TASK = 0.3  # share of notes after the task; the others are before the request
 _KINDS = ("true", "idle", "impossible")
 _NOTE_NUMBERS = re.compile(r" \d+")
 
 
-def add_note(rng: Random, prompt: Prompt, taken: str, possible: Sequence[str], met: Sequence[str]) -> Prompt:
-    """`taken` is the next action, `met` are actions that were valid at another turn."""
+def add_note(rng: Random, prompt: Prompt, taken: str, valid: Sequence[str], earlier: Sequence[str]) -> Prompt:
+    """The prompt with a random note. `taken`: the next action; `valid`: the valid actions; `earlier`: valid at other turns."""
     (kind,) = rng.choices(_KINDS, (2, 1, 1))
-    others = [action for action in possible if action != taken]
-    elsewhere = [action for action in met if action not in possible]
-    named = {"true": [taken], "idle": others, "impossible": elsewhere}[kind] or [taken]
-    chosen = rng.choice(named)
+    others = [action for action in valid if action != taken]
+    invalid = [action for action in earlier if action not in valid]
+    candidates = {"true": [taken], "idle": others, "impossible": invalid}[kind] or [taken]
+    chosen = rng.choice(candidates)
     if rng.random() >= AFTER_THE_TASK:
         return insert_lesson(prompt, Lesson(step=chosen))
-    beside = rng.sample(list(met), min(len(met), rng.randint(0, 2)))
-    steps = [_NOTE_NUMBERS.sub("", action) for action in (*beside, chosen)]
+    further = rng.sample(list(earlier), min(len(earlier), rng.randint(0, 2)))
+    steps = [_NOTE_NUMBERS.sub("", action) for action in (*further, chosen)]
     rng.shuffle(steps)
     return insert_lesson(prompt, Lesson(task=", ".join(steps)))
 
 
-PRETRAINING = "pretraining"  # seed label of the tasks: no run draws the same ones
+PRETRAINING = "pretraining"  # seed label: runs draw other tasks
 
 
 @dataclass(frozen=True)
@@ -79,18 +78,18 @@ class Document:
 
 
 def make_documents(world: Environment, episodes: int, seed: int, steps: int = RANDOM_STEPS) -> Iterator[Document]:
-    """Two documents per turn of random episodes: one ends with an action, one with questions and answers."""
+    """Up to two documents per turn of random episodes: one ends with an action, one with questions and answers."""
     rng = Random(derive(seed, PRETRAINING, world.name))
-    noting = Random(derive(seed, PRETRAINING, "notes", world.name))  # separate: notes must not change the actions
+    note_rng = Random(derive(seed, PRETRAINING, "notes", world.name))  # separate, so that notes do not change the actions
     contexts = list_contexts(world)
     for task in world.tasks("train", episodes, derive(seed, PRETRAINING, "tasks", world.name)):
         (context,) = rng.choices([c for c, _ in contexts], [weight for _, weight in contexts])
-        yield from _episode(world, task, context, rng, noting, steps)
+        yield from _episode(world, task, context, rng, note_rng, steps)
 
 
 def list_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
-    """Contexts with weights: mostly the constant context, but also its parts, histories and other forms of the state block, so
-    that comparisons between them are fair."""
+    """(context, weight) pairs: mostly the constant context, but also its parts, histories and other forms of the state block,
+    so that comparisons between them are fair."""
     wording = world.wording("terse")
     plain: list[tuple[Context, int]] = [(History(wording, turns, False, "bare"), 1) for turns in (0, 1, 2, 4)]
     if world.tracker is None:
@@ -101,19 +100,19 @@ def list_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
     return [(whole, 8), *((part, 2) for part in (*parts, *forms)), *plain]
 
 
-def _episode(world: Environment, task: Task, context: Context, rng: Random, noting: Random, steps: int) -> Iterator[Document]:
+def _episode(world: Environment, task: Task, context: Context, rng: Random, note_rng: Random, steps: int) -> Iterator[Document]:
     live = world.make()
-    met: dict[str, None] = {}
+    earlier: dict[str, None] = {}
     for turn in render_turns(context, task, play_episode(live, task, RandomAgent(rng), steps)):
-        text, possible = turn.prompt.text, turn.observation.actions
-        if turn.action in possible and noting.random() < NOTED:
-            yield Document(add_note(noting, turn.prompt, turn.action, possible, list(met)).text, turn.action, "noted action")
-        elif turn.action in possible:
+        text, valid = turn.prompt.text, turn.observation.actions
+        if turn.action in valid and note_rng.random() < NOTED:
+            yield Document(add_note(note_rng, turn.prompt, turn.action, valid, list(earlier)).text, turn.action, "noted action")
+        elif turn.action in valid:
             yield Document(text, turn.action, "action")
-        asked = make_questions(rng, text, turn.observation, world.questions)[:MAX_QUESTIONS]
-        if asked:
-            yield Document(*join_questions(text, asked), "questions")
-        met |= dict.fromkeys(possible)
+        questions = make_questions(rng, text, turn.observation, world.questions)[:MAX_QUESTIONS]
+        if questions:
+            yield Document(*join_questions(text, questions), "questions")
+        earlier |= dict.fromkeys(valid)
         if not turn.transition.observation.actions:
             break
     live.close()
@@ -128,7 +127,7 @@ class Corpus:
 
     tokens: np.ndarray
     starts: np.ndarray
-    documents: Mapping[str, int]  # how many, by world and kind
+    documents: Mapping[str, int]  # `<world> <kind>` -> number of documents
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -138,7 +137,7 @@ class Corpus:
 
 
 def sample_texts(worlds: Iterable[str], seed: int, each: int = 4000) -> list[str]:
-    """Texts to train the tokenizer on: documents, and every world's example texts."""
+    """Texts to train the tokenizer on: up to `each` documents and `each` example texts of every world."""
     texts: list[str] = []
     for name in worlds:
         world = get_environment(name)
@@ -166,13 +165,13 @@ def make_corpus(worlds: Mapping[str, int], tokenizer: Path, end: int, limit: int
 
 
 def iterate_batches(corpus: Corpus, rows: int, steps: int, seed: int, first: int = 0) -> Iterator[Sequence[np.ndarray]]:
-    """`rows` documents per step; a new random order per epoch."""
-    per_pass = max(1, len(corpus) // rows)
+    """The documents of steps `first` to `steps`, `rows` per step, in a new random order per epoch."""
+    per_epoch = max(1, len(corpus) // rows)
     order: np.ndarray | None = None
     for step in range(first, steps):
-        turn, place = divmod(step, per_pass)
+        epoch, place = divmod(step, per_epoch)
         if order is None or place == 0:
-            order = np.random.default_rng(derive(seed, "order", turn)).permutation(len(corpus))
+            order = np.random.default_rng(derive(seed, "order", epoch)).permutation(len(corpus))
         yield [corpus.row(i) for i in order[place * rows : (place + 1) * rows]]
 
 

@@ -42,31 +42,29 @@ def pretrain(
     settings: PretrainingSettings,
     report: Callable[[int, Any], None],
 ) -> None:
-    """`learn(documents, lr)` takes one step and returns its loss; `report` gets the step number and the loss."""
+    """`learn(documents, lr)` takes one optimizer step and returns its loss; `report(step, loss)` is called after each step."""
     for step, rows in enumerate(iterate_batches(corpus, settings.rows, settings.steps, settings.seed)):
         report(step + 1, learn(rows, settings.lr * cosine(step, settings.steps, settings.warmup)))
 
 
-STRIDE = 8  # use every n-th question: those of one episode are similar
+STRIDE = 8  # use every n-th question, since those of one episode are similar
 
 
 def measure_reading(policy: Policy, worlds: Sequence[Environment], seed: int, each: int = 400) -> Mapping[str, float]:
-    """`<world> questions` -> share answered exactly (greedy), on episodes that are not in the corpus."""
+    """`<world> questions` -> share of exact greedy answers, on episodes that are not in the corpus."""
     right: dict[str, list[bool]] = defaultdict(list)
     for world in worlds:
         all_made = (d for d in make_documents(world, each, derive(seed, "reading")) if d.kind == "questions")
         made = islice(all_made, 0, STRIDE * each, STRIDE)
-        asked = [(d, policy.encode_prompt(d.prompt)) for d in made]
-        asked = [(d, prompt) for d, prompt in asked if len(prompt) + 40 < policy.context_limit]
-        answers = policy.sample([Request(prompt) for _, prompt in asked], Sampling(temperature=0.0, max_tokens=40))
+        encoded = [(d, policy.encode_prompt(d.prompt)) for d in made]
+        fitting = [(d, prompt) for d, prompt in encoded if len(prompt) + 40 < policy.context_limit]
+        answers = policy.sample([Request(prompt) for _, prompt in fitting], Sampling(temperature=0.0, max_tokens=40))
         # `how` questions can have several right answers, so they are not scored.
-        for (document, _), answer in zip(asked, answers, strict=True):
+        for (document, _), answer in zip(fitting, answers, strict=True):
             if not document.prompt.rpartition("\n")[2].startswith("how"):
                 right[f"{world.name} questions"].append(answer.text == document.answer)
     return {name: sum(found) / len(found) for name, found in right.items()}
 
-
-# A base: tokenizer, corpus of random play and questions, and a model pretrained on it
 
 EPISODES = {
     "alfworld": 40_000,
@@ -78,11 +76,11 @@ EPISODES = {
     "searchqa": 30_000,
 }
 """random episodes per world in the corpus; up to 4 turns in Search QA and 24 in the others"""
-REPORTS = 20  # of the loss, per pretraining
+REPORTS = 20  # loss reports per pretraining
 
 
 def check_destination(destination: Path) -> None:
-    """Check that the directory is new and can be created, before minutes of work."""
+    """Raise unless the directory is new and can be created. Call it before minutes of work."""
     if destination.exists():
         raise TacitError(f"{destination} exists already; choose a new directory.")
     parent = next(path for path in destination.absolute().parents if path.exists())
@@ -99,7 +97,8 @@ def make_base(
     engine: EngineSettings,
     say: Callable[[str], None],
 ) -> dict[str, float]:
-    """Make a base of `size` (BASE_SIZES) on a `share` of the corpus: tokenizer, corpus, pretraining. Returns reading scores."""
+    """Make a base model of `size` (BASE_SIZES): train a tokenizer, generate a `share` of the corpus, pretrain, and save it in
+    `destination`. Returns the scores of `measure_reading`."""
     from tacit.engines.local.policy import load_policy
     from tacit.engines.local.update import PretrainingTrainer
     from tacit.engines.models.tiny import tiny_checkpoint
@@ -120,7 +119,7 @@ def make_base(
 
     pretrain(PretrainingTrainer(policy.engine.model.hf, policy.engine.codec.pad).step, corpus, settings, report)
     policy.engine.weights_changed(policy.name)
-    say("asking it questions about episodes it has not read")
+    say("measuring reading: questions about new episodes")
     reads = dict(measure_reading(policy, [get_environment(name) for name in episodes], settings.seed))
     about = {
         "name": size,

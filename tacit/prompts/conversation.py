@@ -1,4 +1,4 @@
-"""Chat prompts shared by the contexts: each past turn is an exchange, the current one a message. Also notes in prompts."""
+"""Shared by the contexts: chat prompts (each past turn is an exchange, the current one a message) and notes in prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.core.world import Wording, format_of
 
 
 def build_format(wording: Wording, style: ActionStyle, thinking: bool) -> ActionFormat:
-    """Action format of a style; with `thinking`, it allows the model's own thought first (tags already have one)."""
+    """Action format of a style; with `thinking`, preceded by the model's own reasoning, unless the format has a thought."""
     own = format_of(wording, style)
     return AfterThought(own) if thinking and not own.thinks else own
 
@@ -24,7 +24,7 @@ def render_request(wording: Wording, style: ActionStyle) -> str:
 def render_observation(
     wording: Wording, form: ActionFormat, number: int, observation: Observation, admissible: bool, before: Exchange | None
 ) -> str:
-    """The observation as a message. If the last answer called no known tool, the message starts by saying so."""
+    """The observation as a message. If the last answer called no known tool, the message begins with a line that says so."""
     seen, tools = wording.message(number, observation, admissible), form.tools
     if before is None or not tools or before.answer.call is not None:
         return seen
@@ -42,7 +42,7 @@ def build_exchange(
     wrote: str | None,
     before: Exchange | None,
 ) -> Exchange:
-    """A past turn. `wrote`: an answer that was no valid action, shown verbatim, so that no call is copied that was not made."""
+    """A past turn. `wrote`: an answer that was not a valid action, shown verbatim instead of as a call it did not make."""
     said = form.message(action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
     return Exchange(render_observation(wording, form, number, observation, False, before), said)
 
@@ -50,7 +50,7 @@ def build_exchange(
 # Notes in a prompt are data: delimited, of bounded length, and unable to close their own delimiter.
 
 OPEN, CLOSE = "<note>", "</note>"
-LONGEST_NOTE = 8000  # characters; a page of the skill files that SDAR released has up to 6,000
+LONGEST_NOTE = 8000  # characters; pages of SDAR's released skill files have up to 6,000
 _FILLERS = "\\u115f\\u1160\\u17b4\\u17b5\\u3164\\uffa0"  # invisible letters
 _BETWEEN = rf"(?:[^\w<>/\uff1c\uff1e\uff0f]|[{_FILLERS}])*"  # non-letters between two letters
 _DELIMITERS = re.compile(
@@ -58,7 +58,7 @@ _DELIMITERS = re.compile(
     + rf"(?![^\W{_FILLERS}])[^<>\uff1c\uff1e]*[>\uff1e]",
     re.IGNORECASE,
 )
-"""look-alikes of the delimiters, too: with attributes, self-closing, or full-width"""
+"""the delimiters and look-alikes: with attributes, self-closing, or full-width"""
 
 
 def frame_note(note: str, limit: int = LONGEST_NOTE) -> str:
@@ -72,11 +72,11 @@ def frame_note(note: str, limit: int = LONGEST_NOTE) -> str:
 
 
 USE_THROUGHOUT, USE_NOW = "Follow this advice throughout the episode:", "Follow this advice at this step:"
-"""before a lesson for the task, and before one for the step; OPID's release has such a line too"""
+"""the lines before a lesson for the task and before one for the step, similar to OPID's released code"""
 
 
 def insert_lesson(prompt: Prompt, lesson: Lesson, instructed: bool = False) -> Prompt:
-    """H: the prompt with a lesson added to its notes; `instructed`: after a line that says to follow it."""
+    """H: the prompt with a lesson added to its notes. `instructed`: put a line before it that says to follow it."""
 
     def append(existing: str, text: str, instruction: str) -> str:
         note = frame_note(text)

@@ -1,4 +1,4 @@
-"""What the agent reads: the task, past turns and the current observation (`History`), or a bounded prompt (`StateBlock`).
+"""Contexts: the task, past turns and current observation (`History`), or a prompt of bounded length (`StateBlock`).
 
     xₜ = Format(g, oₜ, qₜ, bₜ),   |xₜ| ≤ B                 (constant context, Eqs. 2–3)
 
@@ -7,8 +7,8 @@ qₜ the last turn, (oₜ₋₁, aₜ₋₁)                Prompt.history, at m
 bₜ the tracker's state block                  Prompt.now, before the observation
 oₜ the current observation                    Prompt.now
 
-The paper's baselines are `History` with one turn (ReAct-1step) and with all turns (ReAct-full), both in the style `tags`. With
-`chat`, each turn is a message and its answer in the model's chat template; otherwise the prompt is one text.
+The paper's baselines are `History` with one turn (ReAct-1step) and with all turns (ReAct-full), both with style `tags`. With
+`chat`, each turn is a message and an answer in the model's chat template; otherwise the prompt is one text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tacit.prompts.conversation import build_exchange, build_format, frame_note,
 
 @dataclass(frozen=True)
 class History(Context):
-    """The last `turns` turns: 0 is memoryless, None the whole episode."""
+    """Shows the last `turns` turns: 0 none, None the whole episode."""
 
     wording: Wording = field()
     turns: int | None = 2
@@ -48,7 +48,7 @@ class History(Context):
 
 @dataclass(frozen=True)
 class StateBlock(Context):
-    """`block=False` and `one_step=False` leave out bₜ and qₜ. The tracker's signals are measured either way."""
+    """The constant context. `block=False` omits bₜ, `one_step=False` omits qₜ; the tracker's signals are measured anyway."""
 
     wording: Wording = field()
     tracker: Tracker = field()
@@ -56,8 +56,8 @@ class StateBlock(Context):
     one_step: bool = True
     admissible: bool = False
     style: ActionStyle = "bare"
-    bound: int = 4000  # B, in characters, without a condition's note, which has its own bound
-    chat: bool = False  # the last turn is a message and its answer, block and observation the current message
+    bound: int = 4000  # B, in characters; a condition's note is not counted, it has its own limit
+    chat: bool = False  # the last turn as message and answer, block and observation as the current message
     thinking: bool = False
 
     @property
@@ -69,7 +69,7 @@ class StateBlock(Context):
 
 
 class TurnReader(PromptReader):
-    """Reads an episode turn by turn. Shows the last `turns` of them and, with a tracker, its state block."""
+    """Builds prompts with the last `turns` turns and, with a tracker, the state block."""
 
     def __init__(self, context: History | StateBlock, task: Task, condition: Condition, turns: int | None) -> None:
         self._context, self._task, self._turns = context, task, turns
@@ -106,8 +106,8 @@ class TurnReader(PromptReader):
             shares = ", ".join(f"{name} {len(text)}" for name, text in parts.items())
             raise TacitError(
                 f"the prompt of turn {number} of task {self._task.id!r} has {size} characters, more than the bound of "
-                f"{context.bound} ({shares}, observation {len(observation.text)}). Raise the bound (--bound) if this world "
-                f"says that much in one turn; if the block has grown with the episode, its tracker's `render` is at fault."
+                f"{context.bound} ({shares}, observation {len(observation.text)}). Raise it with --bound if this world's "
+                f"observations are long; if the state block grows with the episode, fix `render` of its tracker."
             )
         return prompt.with_notes(task_note=self._note)
 

@@ -1,6 +1,6 @@
-"""A context in which the agent may ask a question in mid-episode (search_and_ask of Complementary RL).
+"""A context in which the agent may query the experience bank during an episode (search_and_ask of Complementary RL).
 
-    <action>search_and_ask the fridge is open and the egg is not in it</action>          in tags, or bare
+    <action>search_and_ask the fridge is open and the egg is not in it</action>          styles tags and bare
 
 The question does not reach the world, the history or the tracker. The answer is a note in the following prompts, until the
 next question. An episode has a limited number of questions.
@@ -20,8 +20,8 @@ from tacit.core.types import Condition, Observation, Prompt, Task, Transition
 from tacit.prompts.conversation import frame_note
 
 ASK = "search_and_ask"
-ASKED, ENTRY = "asked", "asked_entry"  # signals of such a turn: 1, and the number of the entry found, if any
-LONGEST = 500  # characters of a question
+ASKED, ENTRY = "asked", "asked_entry"  # signals of a turn with a question: 1, and the id of the entry found, if any
+LONGEST = 500  # maximum characters of a question
 NOTHING = "Nothing is known about that."
 NONE_LEFT = "You have no questions left."
 _QUESTION = re.compile(rf"\s*{ASK}(?![\w-])[\s:=(\[\"']*(.*)", re.IGNORECASE | re.DOTALL)
@@ -47,21 +47,21 @@ def parse_question(action: str) -> str | None:
     >>> parse_question("search_and_ask: where do eggs lie?"), parse_question("go to fridge 1")
     ('where do eggs lie?', None)
     """
-    asked = _QUESTION.fullmatch(action)
-    if asked is None:
+    match = _QUESTION.fullmatch(action)
+    if match is None:
         return None
-    plain = "".join(c if c.isprintable() else " " for c in asked.group(1)[: 4 * LONGEST])
+    plain = "".join(c if c.isprintable() else " " for c in match.group(1)[: 4 * LONGEST])
     return " ".join(plain.split()).rstrip(")]\"'")[:LONGEST].strip()
 
 
 @dataclass(frozen=True)
 class SearchAndAsk(WrappedContext):
-    """Another context, in which episodes with some conditions may ask."""
+    """Wraps a context; episodes with one of `conditions` may ask questions."""
 
     ask: Callable[[str, Task], PendingAnswer] = field(repr=False, compare=False)
     conditions: tuple[str, ...] = ()
     brief: bool = False  # short invitation, for tiny policies
-    most: int = 0  # questions per episode; 0 is any number
+    most: int = 0  # maximum questions per episode; 0 is unlimited
 
     @property
     def format(self) -> ActionFormat:
@@ -75,9 +75,9 @@ class SearchAndAsk(WrappedContext):
     def invitation(self) -> str:
         if self.brief:
             return f"ask: {ASK} ..."
-        form, asked = self.format, f"{ASK} your question"
+        form, example = self.format, f"{ASK} your question"
         inside = form.answer if isinstance(form, AfterThought) else form
-        written = inside.write_past(asked) if isinstance(inside, Tags) else asked
+        written = inside.write_past(example) if isinstance(inside, Tags) else example
         often = f" You may ask {'once' if self.most == 1 else f'{self.most} times'}." if self.most else ""
         return (
             f"At any turn you may ask instead of acting: `{written}` searches the experience of earlier episodes, and the "
@@ -86,7 +86,7 @@ class SearchAndAsk(WrappedContext):
 
 
 def asking_format(form: ActionFormat) -> ActionFormat:
-    """The format with a tag or tool for questions, if every kind of action has its own."""
+    """The format with a further tag or tool for questions, if it has several kinds; else unchanged."""
     if isinstance(form, AfterThought):
         return replace(form, answer=asking_format(form.answer))
     return replace(form, kinds=(*form.kinds, ASK)) if isinstance(form, Tags | Calls) and len(form.kinds) > 1 else form
@@ -118,16 +118,16 @@ class _AskingReader(PromptReader):
         if question is None:
             return None
         if self._is_out:
-            return _Hearing(self, question, None, NONE_LEFT)
+            return _PendingTransition(self, question, None, NONE_LEFT)
         self._asked += 1
-        return _Hearing(self, question, self._context.ask(question, self._task) if question else None)
+        return _PendingTransition(self, question, self._context.ask(question, self._task) if question else None)
 
-    def hear(self, question: str, told: SearchResult, otherwise: str) -> Transition:
+    def record_answer(self, question: str, result: SearchResult, otherwise: str) -> Transition:
         """Store the answer for the next prompts. The transition repeats the world's last state."""
-        answer = told.text or otherwise
+        answer = result.text or otherwise
         self._note = frame_note(f"{question}\n{answer}")
-        found = {} if told.entry is None else {ENTRY: float(told.entry)}
-        # reward terms expect both sums on every step
+        found = {} if result.entry is None else {ENTRY: float(result.entry)}
+        # Reward terms expect both sums on every step.
         signals = {PROGRESS: 0.0, ERROR: 0.0, ENV: 0.0, ASKED: 1.0, **found}
         world = replace(self._last, done=False, success=False, effective=True, reward=0.0)
         return replace(world, label=ASKED, signals=signals, answer=answer)
@@ -140,15 +140,15 @@ class _AskingReader(PromptReader):
 
 
 @dataclass(frozen=True)
-class _Hearing:
+class _PendingTransition:
     reader: _AskingReader
     question: str
     answer: PendingAnswer | None
-    otherwise: str = NOTHING  # the answer, if nothing was found or asked
+    otherwise: str = NOTHING  # the answer if nothing was found or the question was empty
 
     def done(self) -> bool:
         return self.answer is None or self.answer.done()
 
     def result(self) -> Transition:
         found = self.answer.result() if self.answer is not None else SearchResult()
-        return self.reader.hear(self.question, found, self.otherwise)
+        return self.reader.record_answer(self.question, found, self.otherwise)

@@ -1,4 +1,4 @@
-"""What the agent reads and how it writes actions: the `[prompt]` table of a recipe, and the context it describes."""
+"""Prompt settings: the `[prompt]` table of a recipe, and the context it describes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tacit.core.types import ActionStyle
 from tacit.core.world import FULL_BLOCK, Environment
 from tacit.prompts.history import History, StateBlock
 
-Turns = Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -1 for all of them")]
+Turns = Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -1 for all turns")]
 
 
 @dataclass(frozen=True)
 class PromptSettings:
-    """A method declares the defaults of its paper: `prompt: PromptSettings = PromptSettings(history=1)`."""
+    """A method sets the defaults of its paper: `prompt: PromptSettings = PromptSettings(history=1)`."""
 
     history: Basic[Turns | None] = None
-    """past turns in the prompt; -1 is all; none is the world's default (2, in search 4)"""
+    """past turns in the prompt; -1 is all; unset, the world's default (2; 4 in search)"""
     state_block: bool = False
-    """read a tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
+    """show the tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
     block: str = FULL_BLOCK
     """form of the state block: full, or another the world has (alfworld: text, no_places, paper; cooking: text, no_places)"""
     bound: AtLeastOne = 4000
@@ -39,22 +39,22 @@ class PromptSettings:
     admissible: bool = True
     """list the admissible actions in the prompt, if the world has them"""
 
-    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        """The settings for this model, and notes on what was decided. `said` names the settings that the user gave.
+    def fit_to_model(self, base: Base, explicit: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        """(settings for this model, notes on what was changed). `explicit` names the settings that the user gave; they stay.
 
-        A model of a few million parameters cannot read what is written for language models: it gets the terse wording without
-        lists of actions, and answers with the bare action. An instruction-tuned model reads conversations in its template.
+        A model of a few million parameters cannot read prompts written for language models: it gets the terse wording without
+        lists of actions, and bare actions. A model with a chat template gets `chat`.
         """
-        if base.chat_template and "chat" not in said and not self.chat:
+        if base.chat_template and "chat" not in explicit and not self.chat:
             note = f"{base.model} has a chat template, so chat = true; --no-chat shows the episode as one message"
             return replace(self, chat=True), (note,)
         wanted: dict[str, Any] = {"wording": "terse", "style": "bare", "admissible": False} if base.small else {}
-        own = {name: value for name, value in wanted.items() if name not in said and getattr(self, name) != value}
-        if not own:
+        changes = {name: value for name, value in wanted.items() if name not in explicit and getattr(self, name) != value}
+        if not changes:
             return self, ()
-        told = ", ".join(f"{name} = {str(value).lower()}" for name, value in own.items())
-        note = f"{base.model} is too small for the published prompts, so {told}; a value that you set is kept"
-        return replace(self, **own), (note,)
+        listed = ", ".join(f"{name} = {str(value).lower()}" for name, value in changes.items())
+        note = f"{base.model} is too small for the published prompts, so {listed}; values that you set are kept"
+        return replace(self, **changes), (note,)
 
     def build_context(self, world: Environment) -> Context:
         if self.state_block:
@@ -63,24 +63,24 @@ class PromptSettings:
         return History(world.wording(self.wording), turns, self.admissible, self.style, self._uses_chat(), self.thinking)
 
     def past_turns(self, world: Environment) -> int | None:
-        """How many past turns the prompt has in this world; None is all of them."""
+        """Number of past turns in the prompt in this world; None is all of them."""
         turns = world.history if self.history is None else self.history
         return None if turns < 0 else turns
 
     def build_constant_context(self, world: Environment, block: bool = True) -> Context:
-        """The present observation, at most one past turn and, with `block`, the tracker's state block."""
+        """The current observation, at most one past turn and, with `block`, the tracker's state block."""
         turns = self.past_turns(world)
         if turns not in (0, 1):
-            said = -1 if turns is None else turns
+            shown = -1 if turns is None else turns
             raise TacitError(
-                f"history = {said}: a constant context shows the turn before (1) or none (0). For more, leave "
-                f"the state block out: `--method grpo --history {said}`."
+                f"history = {shown}: a prompt with a state block shows one past turn (1) or none (0). For more, drop the "
+                f"state block: `--method grpo --history {shown}`."
             )
-        told = (self.admissible, self.style, self.bound, self._uses_chat(), self.thinking)
-        return StateBlock(world.wording(self.wording), world.tracker_of(self.block), block, turns == 1, *told)
+        options = (self.admissible, self.style, self.bound, self._uses_chat(), self.thinking)
+        return StateBlock(world.wording(self.wording), world.tracker_of(self.block), block, turns == 1, *options)
 
     def _uses_chat(self) -> bool:
         chat = self.chat or self.style == "tools"
         if self.thinking and not chat:
-            raise TacitError("thinking = true: a model's own thought is part of its chat template; add --chat.")
+            raise TacitError("thinking = true needs the model's chat template; add --chat.")
         return chat

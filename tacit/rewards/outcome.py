@@ -1,4 +1,4 @@
-"""Rewards from the world: outcome of the episode, invalid-action penalty, and the signals of single steps."""
+"""Reward terms: outcome of the episode, invalid-action penalty, step signals, and a penalty for leaving the reference."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def build_outcome(world: Environment, of: RewardSource, scale: float) -> Outcome
 
 @dataclass(frozen=True)
 class InvalidPenalty(RewardTerm):
-    """−penalty on each step whose completion does not parse; it does not flow to earlier steps."""
+    """−penalty on each step whose completion is invalid; it does not enter the returns of earlier steps."""
 
     penalty: float = 0.1
 
@@ -110,8 +110,8 @@ class ReferencePenalty(RewardTerm, Companion):
 
     rₜ ← rₜ − β (log π(aₜ | xₜ) − log π_ref(aₜ | xₜ))         log π as it was when the action was sampled
 
-    The reward is not differentiated, but through the policy gradient it pulls toward the reference, also on earlier steps that
-    lead away from it. `observe` makes one scoring pass; the reward term reads its result.
+    The reward is not differentiated; the policy gradient then pulls toward the reference, also on earlier steps that lead away
+    from it. `observe` makes one scoring pass; the reward term uses its result.
     """
 
     beta: float = 0.02
@@ -120,7 +120,7 @@ class ReferencePenalty(RewardTerm, Companion):
     read_in_rollouts: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({SCORING, REFERENCE})
     _drift: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """id(step) -> log ratio, of this iteration"""
+    """id(step) -> log ratio, in this iteration"""
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo | None = None) -> dict[str, float]:
         steps = flat_steps(groups)

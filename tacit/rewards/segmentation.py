@@ -3,8 +3,8 @@
     SegCost(s | C) = seg(s, C) / T
     r_T            = −λ · 1{success} · SegCost(s | C)
 
-seg(s, C): the fewest phrases of the code C that concatenate to s. If C holds only single skills, seg(s, C) = |s|, and this is
-the penalty on round length (Proposition 1).
+seg(s, C): the smallest number of phrases of the code C that concatenate to s. If C has only single skills, seg(s, C) = |s|, and
+the cost is a penalty on episode length (Proposition 1).
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from tacit.core.world import Alphabet, Environment
 
 
 class Code(Protocol):
-    """Counts the phrases of a skill sequence: a dictionary, or a companion that learns one."""
+    """A dictionary of phrases, or a companion that learns one."""
 
-    def seg(self, sequence: Sequence[str]) -> int: ...
+    def seg(self, sequence: Sequence[str]) -> int:
+        """The smallest number of phrases that concatenate to the sequence."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ def success_skills(alphabet: Alphabet, trajectory: Trajectory) -> tuple[str, ...
     sequence = alphabet(trajectory)
     if not sequence:
         raise TacitError(
-            f"the success of {trajectory.task.id!r} ({len(trajectory)} steps) projects to no skill, so it has no "
-            f"segmentation cost. Make the projection of world {trajectory.task.world!r} map its actions to skills."
+            f"the successful episode of {trajectory.task.id!r} ({len(trajectory)} steps) has no skills, so it has no "
+            f"segmentation cost. Fix the projection of world {trajectory.task.world!r} so that its actions have skills."
         )
     return sequence
 
@@ -60,7 +62,7 @@ def success_skills(alphabet: Alphabet, trajectory: Trajectory) -> tuple[str, ...
 def world_alphabet(world: Environment, method: str) -> Alphabet:
     if world.alphabet is None:
         raise TacitError(
-            f"{method} needs an alphabet of skills, and world {world.name!r} has none. Give its Environment "
+            f"{method} needs an alphabet of skills, but world {world.name!r} has none. Give its Environment "
             f"`alphabet=Alphabet(skills, project)` (see tacit/core/world.py), or choose a method that needs none, such as grpo."
         )
     return world.alphabet

@@ -1,6 +1,6 @@
-"""Prompts and answers as tokens.
+"""Encoding prompts and actions, truncating prompts, and a scheduler for samplers without one.
 
-A prompt that is too long loses its history, oldest turn first. The task and the current observation are never dropped.
+Truncation drops history, oldest turn first. The task and the current observation are never dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def encode_prompt(prompt: Prompt, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def encode_action(prompt: Prompt, action: str, form: ActionFormat, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens of the completion of this prompt that means `action`."""
+    """Tokens of the completion that writes `action` after this prompt, as for imitation."""
     chat = prompt.chat
     if chat is None:
         return tokenizer.encode_completion(form.write(action))
@@ -41,7 +41,7 @@ def encode_action(prompt: Prompt, action: str, form: ActionFormat, tokenizer: To
 
 
 def encode_prompts(prompts: Sequence[Prompt], policy: SamplingPolicy) -> list[np.ndarray]:
-    """The tokens of each prompt; plain texts all at once."""
+    """The tokens of each prompt; plain prompts are encoded in one batch."""
     if any(prompt.chat is not None for prompt in prompts):
         return [encode_prompt(prompt, policy) for prompt in prompts]
     return policy.encode_prompts([prompt.text for prompt in prompts])
@@ -50,9 +50,9 @@ def encode_prompts(prompts: Sequence[Prompt], policy: SamplingPolicy) -> list[np
 def fit_prompt(
     prompt: Prompt, tokenizer: Tokenizer, room: int, tokens: np.ndarray | None = None
 ) -> tuple[Prompt, np.ndarray, bool]:
-    """Drop the oldest turns until `room` completion tokens fit. Returns (prompt, tokens, whether it fits now).
+    """Drop the oldest turns until `room` completion tokens fit in the context. Returns (prompt, tokens, whether it fits).
 
-    `tokens`: the prompt's tokens, if they are already known.
+    `tokens`: the prompt's tokens, if already encoded.
     """
     tokens = encode_prompt(prompt, tokenizer) if tokens is None else tokens
     while len(tokens) + room > tokenizer.context_limit and prompt.history:
@@ -62,7 +62,7 @@ def fit_prompt(
 
 
 def check_chat_support(context: Context, tokenizer: Tokenizer) -> None:
-    """Raise before a run starts if the model has no chat template, or one whose tool calls do not parse back."""
+    """Raise if the context needs a chat template and the model has none, or if its tool calls do not parse back."""
     if not context.chat:
         return
     form = context.format
@@ -74,7 +74,7 @@ def check_chat_support(context: Context, tokenizer: Tokenizer) -> None:
         written = tokenizer.decode(encode_action(prompt, action, form, tokenizer))
         if form.parse(written).action != form.parse(form.write(action)).action:
             raise TacitError(
-                f"this model's chat template writes a tool call as {written!r}, which does not parse back; use --style tags."
+                f"this model's chat template writes a tool call as {written!r}, which cannot be parsed back; use --style tags."
             )
 
 
@@ -92,7 +92,7 @@ def open_scheduler(sampler: Sampler, sampling: Sampling, hidden: HiddenState | N
 
 
 class BatchScheduler:
-    """A scheduler for any sampler: one `sample` call for all pending requests. The longest completion delays the rest."""
+    """A scheduler for any sampler: one `sample` call for all pending requests, so the longest completion delays the rest."""
 
     def __init__(self, sampler: Sampler, sampling: Sampling, hidden: HiddenState | None = None) -> None:
         self._sampler, self._sampling, self._hidden = sampler, sampling, hidden

@@ -1,8 +1,7 @@
-"""Rollouts: groups of episodes, each at its own pace.
+"""Rollouts: episodes in groups, stepped asynchronously.
 
-Each episode waits for its own completion. Whenever some completions arrive, their worlds are stepped together and the next
-prompts are submitted, so a long answer delays its own episode only. Seeds depend on the task, the member and the turn: what an
-episode samples does not depend on its pace.
+Whenever completions arrive, their worlds are stepped together and the next prompts are submitted, so a long completion delays
+only its own episode. Seeds depend on the task, the group member and the turn, so samples do not depend on timing.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ class RolloutObserver:
     """Callbacks during a rollout. This base class ignores them all."""
 
     def on_start(self, worlds: WorldPool) -> None:
-        """Episodes start in this world pool."""
+        """Called before the first episode, with the world pool."""
 
     def on_turn(self, completion: Completion, valid: bool) -> None:
-        """The policy wrote `completion`; `valid`: it parsed as an action."""
+        """Called for each completion; `valid`: it is in the full format."""
 
     def on_episode_end(self, index: int, trajectory: Trajectory) -> None:
-        """The episode of plan `index` ended."""
+        """Called when the episode of plan `index` ends."""
 
     def on_end(self) -> None:
-        """The last episode ended."""
+        """Called after the last episode."""
 
 
 NO_OBSERVER = RolloutObserver()
@@ -80,13 +79,15 @@ def rollout_groups(
     lockstep: bool = False,
     observer: RolloutObserver = NO_OBSERVER,
 ) -> list[Group]:
-    """Play `size` episodes of each task. Member m of task i is seeded with derive(seed, i, m), whatever the batch."""
+    """Play `size` episodes of each task; one group per task. Member m of task i has the seed derive(seed, i, m)."""
     plans = []
     conditions = conditions.with_actor(policy)
     for i, task in enumerate(tasks):
         assigned = conditions.assign(task, size, derive(seed, "conditions", i))
         if len(assigned) != size:
-            raise TacitError(f"{conditions!r} gave {len(assigned)} conditions for a group of {size}.")
+            raise TacitError(
+                f"{conditions!r} returned {len(assigned)} conditions for a group of {size}; return one per member."
+            )
         plans += [EpisodePlan(task, derive(seed, i, m), condition) for m, condition in enumerate(assigned)]
     played = rollout(plans, context, worlds, policy, sampling, max_steps, hidden, lockstep=lockstep, observer=observer)
     return [Group(task, tuple(played[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
@@ -104,7 +105,7 @@ def rollout(
     lockstep: bool = False,
     observer: RolloutObserver = NO_OBSERVER,
 ) -> list[Trajectory]:
-    """Play all plans to their end. `lockstep`: one turn of all episodes at a time, even if the sampler has a scheduler."""
+    """Play one episode per plan. `lockstep`: step all episodes together, even if the sampler has a scheduler."""
     form = context.format
     sampling = replace(sampling, stop=tuple(dict.fromkeys((*form.stop, *sampling.stop))))
     episodes = [_Episode(plan) for plan in plans]
@@ -114,9 +115,9 @@ def rollout(
     pending_slots: dict[int, int] = {}
     """request id -> slot"""
     answering: dict[int, tuple[Completion, Parsed, Pending]] = {}
-    """slot -> its question, while it is being answered"""
+    """slot -> its pending question to the context"""
     ready, ended = list(range(len(episodes))), dict[int, Trajectory]()
-    """slots whose next prompt is due; finished episodes by slot"""
+    """slots that need their next prompt; finished episodes by slot"""
     with contextlib.closing(open_scheduler(policy, sampling, hidden, lockstep)) as scheduler:
         while True:
             prompted = [slot for slot in ready if episodes[slot].render_prompt(max_steps)]
@@ -160,7 +161,7 @@ def rollout(
 class _Episode:
     """The mutable state of one running episode.
 
-    A wording or tracker that raises ends its own episode, like a world. A TacitError is a user error and ends the run.
+    If a wording or tracker raises, only this episode ends, as with a world. A TacitError is a user error and ends the run.
     """
 
     prompt: Prompt
@@ -194,7 +195,7 @@ class _Episode:
         return self.stop is None
 
     def fit_prompt(self, tokens: np.ndarray, policy: Tokenizer, sampling: Sampling) -> bool:
-        """Truncate the prompt's history to the context limit. False, and the episode is over, if it still does not fit."""
+        """Truncate the prompt's history to the context limit. If it still does not fit, end the episode and return False."""
         self.prompt, self.tokens, fits = fit_prompt(self.prompt, policy, sampling.max_tokens, tokens)
         if not fits:
             self.stop = StopReason.PROMPT_TOO_LONG
@@ -202,13 +203,13 @@ class _Episode:
         return fits
 
     def parse_action(self, completion: Completion, form: ActionFormat) -> Parsed | None:
-        """The action in a completion. None, and the episode is over, if the format itself raised."""
+        """The action in a completion. If the format raises, ends the episode and returns None."""
         with self._end_on_error("reading the action"):
             return form.parse(completion.text)
         return None
 
     def ask(self, act: Parsed) -> Pending | None:
-        """The pending answer if this action is a question to the context, not an action in the world."""
+        """The pending answer if this action is a question to the context; None if it is an action in the world."""
         with self._end_on_error("asking"):
             return self.reader.ask(act.action)
         return None
@@ -259,10 +260,10 @@ class _Episode:
 
 
 SLOW_WORLD_S = 3.0
-"""seconds after which the status names the world that is being waited for"""
+"""seconds without an answer after which the status line names the world"""
 
 SHOWN_CHARACTERS = 300
-"""of a completion in `describe_completion`"""
+"""maximum characters of a completion in `describe_completion`"""
 
 
 class RolloutProgress(RolloutObserver):
@@ -282,7 +283,7 @@ class RolloutProgress(RolloutObserver):
         self._written_before = policy.written_tokens if policy else 0
         self._worlds: WorldPool | None = None
         self.first: tuple[Completion, bool] | None = None
-        """the first completion, and whether it parsed"""
+        """(first usable completion, whether it is in the full format)"""
 
     def resume(self, played: int) -> None:
         """Count `played` episodes of an earlier process as done, and restart the clock."""
@@ -324,8 +325,8 @@ class RolloutProgress(RolloutObserver):
         return [*found, str(late)] if late is not None and late.seconds >= SLOW_WORLD_S else found
 
     def _time_left(self, spent: float) -> str:
-        """Assumes a constant chance per turn that an episode ends, capped by the step limit. The mean length of finished
-        episodes would be too low: short ones finish first."""
+        """Estimate with a constant probability per turn that an episode ends, and the step limit. The mean length of finished
+        episodes would be too low, because short episodes finish first."""
         running = self._episodes - self._before - self._done
         if running <= 0 or not (self._done or self._max_steps):
             return ""

@@ -1,8 +1,8 @@
 """Episodes without a policy: play an expert or replay recorded actions, and render the prompt of each turn.
 
 Interactions come from `play_episode` (an agent in a live world), `replay_actions` (recorded actions in a live world, which
-must show the same observations) or `iterate_trajectory` (without a world); `render_turns` adds the prompt an agent would have
-read at each turn. All are generators: one turn at a time, and a consumer that stops ends the episode.
+must return the recorded observations) or `iterate_trajectory` (without a world). `render_turns` adds the prompt of each turn.
+All are generators: they advance one turn at a time, and the episode ends when the consumer stops.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Interaction(NamedTuple):
     action: str
     transition: Transition
     wrote: str | None = None
-    """the text as written, if it was not a valid action"""
+    """the completion's text, if it was not a valid action"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +47,8 @@ class ReplayMismatch(TacitError):
 
     def __init__(self, task: Task, turn: int, shows: str, recorded: str) -> None:
         super().__init__(
-            f"turn {turn} of the recorded episode of {task.id!r} does not replay: the world shows {shows!r}, the recording has "
-            f"{recorded!r}. The world has changed since, or is not deterministic."
+            f"turn {turn} of the recorded episode of {task.id!r} cannot be replayed: the world returns {shows!r}, but the "
+            f"recording has {recorded!r}. The world has changed since, or is not deterministic."
         )
         self.turn = turn
 
@@ -64,15 +64,15 @@ class PromptRenderer:
     def render(
         self, observation: Observation, tokenizer: Tokenizer | None = None, room: int | None = None
     ) -> tuple[Prompt, np.ndarray, bool]:
-        """(prompt, tokens, whether they leave `room` for the completion). With `room`, truncated to leave it; without a
-        tokenizer, no tokens."""
+        """(prompt, tokens, whether `room` completion tokens fit). With `room`, the prompt is truncated to make them fit;
+        without a tokenizer, the tokens are empty."""
         prompt = self.reader.read(observation)
         if tokenizer is None or room is None:
             return prompt, np.zeros(0, np.int64) if tokenizer is None else encode_prompt(prompt, tokenizer), True
         return fit_prompt(prompt, tokenizer, room)
 
     def record(self, action: str, transition: Transition, wrote: str | None = None) -> Mapping[str, float]:
-        """Record the turn and return its signals. `wrote`: the text as written, if it was not a valid action."""
+        """Record the turn and return its signals. `wrote`: the completion's text, if it was not a valid action."""
         self.turns += 1
         return self.reader.record(action, transition, wrote)
 
@@ -85,7 +85,7 @@ def render_turns(
     tokenizer: Tokenizer | None = None,
     room: int | None = None,
 ) -> Iterator[Turn]:
-    """The interactions with the prompt of each turn; tokens as in `PromptRenderer.render`."""
+    """The interactions, each with its prompt and tokens as from `PromptRenderer.render`."""
     renderer = PromptRenderer(context, task, condition)
     for observation, action, transition, wrote in interactions:
         prompt = renderer.render(observation, tokenizer, room)
@@ -93,7 +93,7 @@ def render_turns(
 
 
 def play_episode(world: World, task: Task, agent: Expert, limit: int) -> Iterator[Interaction]:
-    """`agent` acts until the world ends the episode, for at most `limit` turns. It acts only when a turn is requested."""
+    """Let `agent` act until the world ends the episode or `limit` turns have passed."""
     observation = as_observation(world.reset(task))
     for _ in range(limit):
         action = agent.act(observation)
@@ -107,8 +107,8 @@ def play_episode(world: World, task: Task, agent: Expert, limit: int) -> Iterato
 def replay_actions(
     world: World, task: Task, actions: Sequence[str], seen: Sequence[str], wrote: Sequence[str | None] = ()
 ) -> Iterator[Interaction]:
-    """Replay recorded actions. `seen`: the recorded observations, one per action and, if known, the final one; any other
-    observation raises `ReplayMismatch`. `wrote`: per action, as in `Interaction`."""
+    """Replay recorded actions. `seen`: the recorded observations, one per action and optionally the final one. Raises
+    `ReplayMismatch` at the first observation that differs. `wrote`: per action, as in `Interaction`."""
     observation = as_observation(world.reset(task))
     for turn, text in enumerate(seen, start=1):
         if observation.text != text:
@@ -121,7 +121,7 @@ def replay_actions(
 
 
 def iterate_trajectory(trajectory: Trajectory) -> Iterator[Interaction]:
-    """The interactions of a trajectory, as far as it keeps the world's transitions."""
+    """The interactions of a trajectory. Transitions have only the fields that a trajectory keeps."""
     after = trajectory.observations[1:]
     ended = trajectory.stop in (StopReason.SUCCESS, StopReason.FAILURE)
     for turn, (step, observation) in enumerate(zip(trajectory.steps, after, strict=True), start=1):
@@ -134,7 +134,7 @@ def iterate_trajectory(trajectory: Trajectory) -> Iterator[Interaction]:
 
 
 def build_trajectory(task: Task, interactions: Iterable[Interaction], seed: int = 0) -> Trajectory:
-    """A trajectory without prompts and tokens, of an agent that is not a policy."""
+    """The trajectory of an agent that is not a policy, without prompts and tokens. Needs at least one interaction."""
     empty = np.zeros(0, np.int64)
     no_completion = Completion(empty, np.zeros(0, np.float32), "", "stop")
     turns = list(interactions)

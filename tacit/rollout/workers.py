@@ -1,8 +1,8 @@
 """Slow worlds in worker processes, on this machine or on a Ray cluster.
 
-Slots are dealt to workers round-robin, so a step of all slots keeps every worker busy. A worker that hangs or dies is replaced,
-and the worlds of its *other* slots are rebuilt by replaying their actions: worlds are deterministic. A worker has at most
-MAX_IN_FLIGHT unanswered calls; the rest queue here.
+Slots are assigned to workers round-robin, so a step of all slots keeps every worker busy. A worker that hangs or dies is
+replaced: the slot it was working on loses its episode, and the worlds of its other slots are rebuilt by replaying their
+actions, since worlds are deterministic. A worker has at most MAX_IN_FLIGHT unanswered calls; further calls are queued.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tacit.rollout.worlds import SlotWorlds, SlowWorld, WorldFailure
 Call = tuple[int, tuple[str, Any]]
 """(slot, (method, argument)), as sent to a worker"""
 PENDING = object()
-"""no message yet"""
+"""returned by `receive` if there is no message yet"""
 
 
 class WorkerExited(Exception):
-    """A worker is gone; the message says how."""
+    """A worker process exited; the message says how."""
 
 
-# A worker is a process that steps the worlds of some slots. Its first message says that it has started; then it answers calls
-# in order. `send` has no effect if it is gone; `receive` gives its next message or PENDING, and raises `WorkerExited` if there
-# will be none; `leave` asks it to close its worlds and exit; `stop` kills it, after waiting up to `grace_s`. A launcher's
-# `wait` returns when one of the workers says something or exits, or at the limit.
+# A worker is a process that steps the worlds of some slots. Its first message means that it has started; then it answers calls
+# in order. `send` has no effect after it exited; `receive` returns its next message or PENDING, and raises `WorkerExited` if it
+# exited; `leave` asks it to close its worlds and exit; `stop` kills it, after waiting up to `grace_s`. A launcher's `wait`
+# returns when a worker has a message or exits, or after `limit_s`.
 
 
 # Spawned, not forked: torch's threads do not survive a fork.
@@ -95,8 +95,8 @@ class ProcessWorker:
 
 
 def _serve(pipe: Connection, make: Callable[[], World]) -> None:
-    # Ctrl-C reaches every process of a terminal. Workers ignore it: the parent closes their pipe. A handler that does nothing,
-    # not SIG_IGN, which programs started by a world would inherit.
+    # Ctrl-C reaches every process of a terminal. Workers ignore it; the parent closes their pipe. An empty handler instead of
+    # SIG_IGN, because programs started by a world would inherit SIG_IGN.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     worlds = SlotWorlds(make)
     worlds.start()
@@ -111,24 +111,24 @@ def _serve(pipe: Connection, make: Callable[[], World]) -> None:
 
 
 _START_S, _LEAVE_S = 120.0, 2.0
-"""timeouts for starting a worker and for closing its worlds"""
+"""timeouts, in seconds, for starting a worker and for closing its worlds"""
 
 MAX_IN_FLIGHT = 8
-"""unanswered calls per worker: enough to keep it busy between polls, too few to fill its pipe"""
+"""maximum unanswered calls per worker: enough to keep it busy between polls, too few to fill its pipe"""
 
 MAX_FAILED_STARTS = 3
-"""workers of one slot that may die in a row while starting before an episode is lost; on a cluster, a dead machine may still
-be chosen"""
+"""times in a row that a worker may die while starting before an episode is lost; a cluster may place it on a dead machine
+again"""
 
 
 @dataclass
 class _Slot:
-    """What it takes to rebuild a slot's world in another worker."""
+    """The task and actions of a slot, to rebuild its world in another worker."""
 
     task: Task
     actions: list[str] = field(default_factory=list)
     stale: bool = False
-    """its worker is gone; replay before the next step"""
+    """its worker was replaced, so replay the actions before the next step"""
 
 
 class _WorkerLost(WorldFailure):
@@ -157,7 +157,7 @@ class WorkerPool:
         self._failed_starts = [0 for _ in self._workers]
         """per worker, how often in a row it died while starting"""
         self._since_s = [0.0 for _ in self._workers]
-        """per worker, when it started on the first of its calls"""
+        """per worker, when it started on its oldest unanswered call"""
         self._results: dict[int, Any] = {}
         """slot -> its last result"""
 
@@ -194,7 +194,7 @@ class WorkerPool:
         self._workers, self._queued = [], []
 
     def _call(self, calls: list[Call]) -> list[Any]:
-        """All results, in the order of the calls."""
+        """Send the calls and wait; all results, in the order of the calls."""
         for worker in range(len(self._workers)):
             if own := [call for call in calls if call[0] % len(self._workers) == worker]:
                 self._since_s[worker] = time.monotonic()
@@ -204,7 +204,7 @@ class WorkerPool:
         return [self._results[slot] for slot, _ in calls]
 
     def _wait(self) -> None:
-        """Until every call has a result."""
+        """Wait until every call has a result."""
         self._poll()
         while busy := [worker for worker, queued in enumerate(self._queued) if queued]:
             left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
@@ -218,7 +218,7 @@ class WorkerPool:
             self._in_flight[worker] += 1
 
     def _poll(self) -> None:
-        """Take the results that are there. A worker that fails costs one slot its episode."""
+        """Collect available results. If a worker failed, its first queued slot loses its episode."""
         for worker in range(len(self._workers)):
             while (queued := self._queued[worker]) and (result := self._receive(worker)) is not PENDING:
                 (slot, _), *rest = queued
@@ -231,7 +231,7 @@ class WorkerPool:
                 for other in range(worker, len(self._slots), len(self._workers)):
                     self._slots[other].stale = other != slot
                 self._queued[worker] = []
-                for waiting, (kind, argument) in rest:  # what was never answered: rebuild its world first
+                for waiting, (kind, argument) in rest:  # unanswered calls: rebuild their worlds first
                     record = self._slots[waiting]
                     record.stale = False
                     if kind != "reset":
@@ -282,11 +282,11 @@ class RayLauncher:
         free = int(self._ray.available_resources().get("CPU", 0))
         if not own and free < workers:
             raise TacitError(
-                f"workers = {workers}, but the Ray cluster at {address!r} has {free} CPU(s) free, and each worker needs one of "
-                f"its own; use --workers {max(1, free)}, or a larger cluster."
+                f"workers = {workers}, but the Ray cluster at {address!r} has {free} free CPU(s), and each worker needs one; "
+                f"use --workers {max(1, free)}, or a larger cluster."
             )
         self._remote = self._ray.remote(SlotWorlds).options(
-            num_cpus=0 if own else 1,  # a private Ray is this machine, whose CPUs the engine may already have claimed
+            num_cpus=0 if own else 1,  # a private Ray has only this machine's CPUs, which the engine may have reserved
             max_restarts=0,
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": {"PYTHONPATH": import_path()}},
@@ -318,7 +318,7 @@ class RayWorker:
             raise WorkerExited(f"its Ray actor died: {type(error).__name__}: {lines[0]}") from error
 
     def leave(self) -> None:
-        if self._ray.is_initialized():  # otherwise it ended with its Ray
+        if self._ray.is_initialized():  # otherwise the actor ended with Ray
             self.pending = [self._actor.close.remote()]
 
     def stop(self, grace_s: float = 0.0) -> None:

@@ -1,7 +1,7 @@
-"""World pools: many worlds at once, none of which can take down the run.
+"""World pools: many worlds at once, isolated from the run's failures and from each other's.
 
-A world that raises or does not answer in time ends its own episode only; so does an expert that plays in it. Fast worlds run in
-this process, slow ones in worker processes (workers.py). Both pools return the same values.
+If a world raises or does not answer in time, only its own episode ends. Fast worlds run in this process, slow ones in worker
+processes (workers.py). Both pools return the same values.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WorldPool(Protocol):
 
     @property
     def late(self) -> SlowWorld | None:
-        """the world that has been waited for longest; may be read from another thread"""
+        """the slowest pending world, None if none is pending; may be read from another thread"""
         return None
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]: ...
@@ -60,8 +60,8 @@ class WorldPool(Protocol):
 
 
 class SlotWorlds:
-    """One world per slot, reused from episode to episode; one that fails is closed and replaced. With a timeout, SIGALRM
-    interrupts one that hangs, on platforms that have it."""
+    """One world per slot, reused for later episodes; a world that fails is closed and replaced. With a timeout, SIGALRM
+    interrupts worlds that hang, on platforms that have it."""
 
     def __init__(self, make: Callable[[], World], timeout_s: float | None = None) -> None:
         self._make, self._limit_s = make, timeout_s
@@ -116,7 +116,7 @@ class InProcessPool(SlotWorlds):
         super().__init__(make, timeout_s)
         self._timeout_s, self._tasks = timeout_s, list[Task]()
         self._running: tuple[Task, float] | None = None
-        """the task whose world is computing, and since when"""
+        """(task of the world being called, start time)"""
 
     @property
     def late(self) -> SlowWorld | None:
@@ -179,12 +179,12 @@ def call_with_timeout(seconds: float, call: Callable[[], T], owner: str = "") ->
 
 
 class AlarmTimeout(BaseException):
-    """Raised by SIGALRM. Not an Exception: a world that catches those would swallow it."""
+    """Raised by SIGALRM. Not an Exception, so that worlds with `except Exception` do not swallow it."""
 
 
 @contextlib.contextmanager
 def raise_after(seconds: float | None) -> Iterator[None]:
-    """Raise AlarmTimeout in this block after `seconds`. No effect off the main thread, without SIGALRM or with None."""
+    """Raise AlarmTimeout in this context after `seconds`. No effect off the main thread, without SIGALRM or with None."""
     if seconds is None or not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -206,8 +206,8 @@ def raise_after(seconds: float | None) -> Iterator[None]:
 
 
 def describe_crashes(played: Sequence[Trajectory]) -> str:
-    """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …, in task 'maze/7' of world 'maze'`, or
-    empty if none did."""
+    """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …, in task 'maze/7' of world 'maze'`; empty
+    if no episode crashed."""
     crashed, all_of = sum(t.stop.crashed for t in played), pluralize(len(played), "episode")
     if not crashed:
         return ""
@@ -217,11 +217,11 @@ def describe_crashes(played: Sequence[Trajectory]) -> str:
 
 
 def first_crash(played: Sequence[Trajectory]) -> str:
-    """Why the first crashed episode ended, and in which task; empty if none crashed."""
+    """Error and task of the first crashed episode; empty if none crashed."""
     return next((f"{t.detail}, in task {t.task.id!r} of world {t.task.world!r}" for t in played if t.stop.crashed), "")
 
 
 def refuse_if_all_crashed(played: Sequence[Trajectory], remedy: str) -> None:
-    """Raise if every episode crashed: nothing was measured, and there is nothing to learn from."""
+    """Raise if every episode crashed. `remedy`: the end of the message."""
     if played and all(t.stop.crashed for t in played):
         raise TacitError(f"{describe_crashes(played)}. {remedy}")

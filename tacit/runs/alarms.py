@@ -1,8 +1,8 @@
-"""Alarms: warnings that a policy does not learn, is collapsing, or gets credit that does not tell steps apart. Pure functions
-over a run's metrics; they stop nothing. docs/guides/debug_training.md lists them.
+"""Alarms: warnings that a policy does not learn, is collapsing, or gets credit that does not distinguish steps. They are pure
+functions of a run's metrics and never stop it. docs/guides/debug_training.md lists them.
 
-"At the start" is the mean of the first WINDOW iterations, "now" of the last, so one odd batch raises nothing. `unparsed`,
-`uncredited`, `ungraded`, `unskilled` and `crashed` do not wait: where an iteration takes half an hour, the first says enough.
+Most compare the mean of the first WINDOW iterations ("at the start") with that of the last WINDOW ("now"), so one unusual batch
+raises nothing. `unparsed`, `uncredited`, `ungraded`, `unskilled` and `crashed` can be raised from the first iteration on.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Any
 from tacit.core.progress import pluralize
 from tacit.runs.files import read_objects, write_text
 
-Record = Mapping[str, Any]  # metrics of an iteration; checks skip those without their metric or where it is not finite
+Record = Mapping[str, Any]  # metrics of an iteration; checks skip it if their metric is missing or not finite
 ALARMS = "alarms.jsonl"
 WINDOW = 3
 REPEATED, REPEATED_RISE = 0.5, 0.2  # share of repeated actions, and its rise since the start
 VALID_DROP = 0.2  # below the best share of valid completions so far
-LARGEST_PART = 0.5  # share of a group's steps in its largest part
-SAMPLER_GAP = 0.1  # mean difference of a token's log-probability between sampler and trainer, for the policy that wrote it
-UNGRADED = UNSKILLED = 0.5  # share of a judge's answers, and of the episodes that hindsight looked at
-MASTERED, BROKEN = 0.5, 0.5  # success, and share of crashed episodes, above which uniform groups have another cause
-FALL, FALL_DEVIATIONS = 0.1, 3.0  # fall of success since the start, and in standard errors, since it is tested often
+LARGEST_PART = 0.5  # share of a group's steps in its largest cluster
+SAMPLER_GAP = 0.1  # mean difference between sampler and trainer log-probabilities, at the same weights
+UNGRADED = UNSKILLED = 0.5  # share of ungraded episodes, and of episodes without hindsight skill
+MASTERED, BROKEN = 0.5, 0.5  # success rate, and share of crashed episodes, above which uniform groups have another cause
+FALL, FALL_DEVIATIONS = 0.1, 3.0  # fall of success since the start: absolute, and in standard errors
 UNLEARNED = "RL is undoing earlier training; try a lower --lr or a larger --kl. The best checkpoint is kept"
 
 
 @dataclass(frozen=True)
 class Alarm:
     name: str
-    step: int  # the iteration it was first raised in
+    step: int  # the iteration in which it was first raised
     message: str
-    example: str = ""  # a completion that does not parse, or an error of the world
+    example: str = ""  # an unparsed completion or a world's error
 
     def __str__(self) -> str:
         return f"{self.message}. Example: {self.example}" if self.example else self.message
@@ -45,7 +45,7 @@ KEYS = frozenset(Alarm.__dataclass_fields__)
 
 
 def check_alarms(records: Sequence[Record]) -> list[Alarm]:
-    """The alarms raised after the last of these iterations; the first ones are the start of RL."""
+    """The alarms after the last of these iterations. `records` begin with the first iteration of RL."""
     if not records:
         return []
     step = int(records[-1].get("step", len(records)))
@@ -54,7 +54,7 @@ def check_alarms(records: Sequence[Record]) -> list[Alarm]:
 
 
 def first_alarms(records: Sequence[Record]) -> list[Alarm]:
-    """Each alarm once, at the iteration it was first raised in: what a resumed run has said already."""
+    """Each alarm once, at the iteration in which it was first raised. A resumed run does not repeat these."""
     first: dict[str, Alarm] = {}
     for end in range(1, len(records) + 1):
         for alarm in check_alarms(records[:end]):
@@ -63,8 +63,8 @@ def first_alarms(records: Sequence[Record]) -> list[Alarm]:
 
 
 def evaluation_alarms(evaluations: Sequence[Record]) -> list[Alarm]:
-    """The first evaluation in RL that is below the last one before it, if their intervals do not overlap: training success may
-    rise while the panel's falls."""
+    """An alarm at the first RL evaluation below the last one before RL, if their intervals do not overlap. Training success may
+    rise while success on the panel falls."""
     before = [e for e in evaluations if e["stage"] != "rl"][-1:]
     for now in (e for e in evaluations if before and e["stage"] == "rl"):
         start = before[0]
@@ -79,7 +79,7 @@ def _values(records: Sequence[Record], name: str) -> list[float]:
 
 
 def _start_and_now(records: Sequence[Record], name: str) -> tuple[float, float] | None:
-    """Means over the first and the last WINDOW values; None until they are different iterations."""
+    """Means over the first and the last WINDOW values; None if there are fewer than 2·WINDOW."""
     values = _values(records, name)
     return (sum(values[:WINDOW]) / WINDOW, sum(values[-WINDOW:]) / WINDOW) if len(values) >= 2 * WINDOW else None
 
@@ -109,13 +109,13 @@ def _uncredited(records: Sequence[Record]) -> str:
 
 
 def _fall(records: Sequence[Record]) -> str:
-    """The unit is a group: its episodes share a task. Over the groups of WINDOW iterations, σ² = mean of the variances within
-    iterations + variance of their means."""
-    known = [r for r in records if all(_values([r], name) for name in ("success", "groups", "group_spread"))]
-    if len(known) < 2 * WINDOW:
+    """Standard errors over groups, since episodes of a group share a task. Over the groups of WINDOW iterations, σ² = mean of
+    the variances within iterations + variance of their means."""
+    complete = [r for r in records if all(_values([r], name) for name in ("success", "groups", "group_spread"))]
+    if len(complete) < 2 * WINDOW:
         return ""
     means, squared_errors = [], []
-    for part in (known[:WINDOW], known[-WINDOW:]):
+    for part in (complete[:WINDOW], complete[-WINDOW:]):
         successes = [float(r["success"]) for r in part]
         mean = sum(successes) / len(part)
         variance = sum(r["group_spread"] ** 2 + (s - mean) ** 2 for r, s in zip(part, successes, strict=True)) / len(part)
@@ -171,7 +171,7 @@ def _giant(records: Sequence[Record]) -> str:
     radius = records[-1].get("radius")
     apart = "a smaller --epsilon (or --adaptive)" if radius is None else f"an --epsilon below the {radius:.2g} of --adaptive"
     return (
-        f"the largest part holds {now:.0%} of a group's steps, so credit compares steps with little in common: try {apart}, "
+        f"the largest cluster holds {now:.0%} of a group's steps, so credit compares dissimilar steps: try {apart}, "
         "another --layer, or `tacit calibrate`"
     )
 
@@ -187,7 +187,7 @@ def _ungraded(records: Sequence[Record]) -> str:
 
 
 def _unskilled(records: Sequence[Record]) -> str:
-    # where there are several worlds, each has its own
+    # With several worlds, each has its own metric.
     worst = max((v for name, v in records[-1].items() if name.endswith("hindsight/without_skill")), default=0.0)
     if worst <= UNSKILLED:
         return ""
@@ -198,7 +198,7 @@ def _unskilled(records: Sequence[Record]) -> str:
 
 
 def _drift(metric: str, factor: float, message: str) -> Callable[[Sequence[Record]], str]:
-    """Raised if the metric is now above `factor` times its start, or below it for a factor under 1."""
+    """A check that the metric has not risen above `factor` times its start, or fallen below it for a factor under 1."""
 
     def check(records: Sequence[Record]) -> str:
         found = _start_and_now(records, metric)
@@ -234,8 +234,8 @@ CHECKS: Mapping[str, Callable[[Sequence[Record]], str]] = {
 
 
 class AlarmMonitor:
-    """Raises each alarm once while a run trains, and keeps it in alarms.jsonl. Alarms follow from the metrics alone, so a
-    resumed run that is given its earlier metrics ends with the file of an uninterrupted one."""
+    """Raises each alarm once during a run and writes it to alarms.jsonl. Alarms depend on the metrics alone, so a resumed run
+    writes the same file as an uninterrupted one."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / ALARMS
@@ -243,7 +243,7 @@ class AlarmMonitor:
         self._raised: dict[str, Alarm] = {}
 
     def restore(self, records: Sequence[Record], evaluations: Sequence[Record] = ()) -> None:
-        """Start again after these iterations and evaluations."""
+        """Continue after these iterations and evaluations."""
         self._records = list(records)
         examples = {(alarm.name, alarm.step): alarm.example for alarm in read_alarms(self._path.parent)}
         self._raised = {
@@ -254,13 +254,13 @@ class AlarmMonitor:
             self._write()
 
     def see(self, step: int, metrics: Record, examples: Mapping[str, str] | None = None) -> list[Alarm]:
-        """Alarms that are raised for the first time. `examples`: alarm name -> what it would show."""
+        """Add an iteration; return the alarms raised for the first time. `examples`: alarm name -> example to show."""
         self._records.append({"step": step, **metrics})
         found = check_alarms(self._records)
         return self._raise_new([replace(alarm, example=(examples or {}).get(alarm.name, "")) for alarm in found])
 
     def see_measured(self, evaluations: Sequence[Record]) -> list[Alarm]:
-        """The same for all evaluations so far."""
+        """Check all evaluations so far; return the alarms raised for the first time."""
         return self._raise_new(evaluation_alarms(evaluations))
 
     def _raise_new(self, alarms: Sequence[Alarm]) -> list[Alarm]:

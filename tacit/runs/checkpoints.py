@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically; the newest few, the best, and the last of each stage are kept."""
+"""Checkpoints: written atomically. The newest few, the best and the last of each stage are kept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Checkpoint:
         return f"{self.path.name}, from {'imitation' if self.stage == 'sft' else 'RL'}"
 
     def check(self) -> Checkpoint:
-        """Raise if it has anything but files and directories: opening a named pipe of a stranger would wait forever."""
+        """Raise if it has anything but files and directories: opening a named pipe would block forever."""
         if odd := next((file for file in self.path.rglob("*") if not file.is_file() and not file.is_dir()), None):
             raise TacitError(f"cannot read the checkpoint {self.path}: {odd.relative_to(self.path)} is not a file.")
         return self
@@ -62,28 +62,28 @@ class Checkpoint:
     def _place(self, folder: str, name: str, what: str) -> Path:
         place = self.path / folder / name
         if not place.is_dir():
-            there = sorted(p.name for p in (self.path / folder).glob("*")) or ["none"]
+            present = sorted(p.name for p in (self.path / folder).glob("*")) or ["none"]
             raise TacitError(
-                f"the checkpoint {self.path} has no {what} {name!r} (it has {', '.join(there)}): it was saved by other "
-                "settings, or by another version of tacit."
+                f"the checkpoint {self.path} has no {what} {name!r} (it has {', '.join(present)}): it was saved with other "
+                "settings or by another version of tacit."
             )
         return place
 
 
 class Checkpoints:
-    """`<stage>-<step>` directories. Stages sort in the order they are run."""
+    """The checkpoints of a run, in directories `<stage>-<step>`, ordered by stage and step."""
 
     def __init__(self, directory: Path, stages: tuple[str, ...], keep: int = 1) -> None:
         self._directory, self._stages, self._keep = directory, stages, keep
 
     def clear_leftovers(self) -> None:
-        """Delete temporary directories of killed writes. Only for the run's writer."""
+        """Delete temporary directories of interrupted writes. Only the process that writes the run may call it."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for leftover in self._directory.glob(".*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def all(self) -> list[Checkpoint]:
-        """Oldest first."""
+        """All checkpoints, oldest first."""
         if not self._directory.is_dir():
             return []
         found = []
@@ -104,8 +104,8 @@ class Checkpoints:
         name = "newest" if name == "best" else name
         matching = [c for c in self.all() if name in ("newest", c.stage, c.path.name)]
         if not matching:
-            there = ", ".join(c.path.name for c in self.all())
-            raise TacitError(f"no checkpoint {name!r} in {self._directory}; there {f'are {there}' if there else 'is none'}.")
+            saved = ", ".join(c.path.name for c in self.all())
+            raise TacitError(f"no checkpoint {name!r} in {self._directory}; there {f'are {saved}' if saved else 'is none'}.")
         return matching[-1].check()
 
     def save(
@@ -121,7 +121,7 @@ class Checkpoints:
         path = self._directory / f"{stage}-{step:06d}"
 
         def fill(directory: Path) -> None:
-            for name, companion in (companions or {}).items():  # first: one may be training a policy in the background
+            for name, companion in (companions or {}).items():  # first, because one may be training a policy in the background
                 (directory / COMPANIONS / name).mkdir(parents=True)
                 companion.save(directory / COMPANIONS / name)
             policy.save(directory / POLICY, optimizer=optimizer)
@@ -134,7 +134,7 @@ class Checkpoints:
         return Checkpoint(path, stage, step)
 
     def _best(self) -> Checkpoint | None:
-        """The saved checkpoint with the best success in the run's own evaluations, of imitation or RL; of equals the latest."""
+        """The checkpoint with the highest evaluated success, the latest of equals; None if none was evaluated."""
         found = self.all()
         measured = {(e["stage"], e["step"]): e["success"] for e in found[-1].state().get("evaluations", ())} if found else {}
         evaluated = [c for c in reversed(found) if (c.stage, c.step) in measured]

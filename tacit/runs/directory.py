@@ -3,8 +3,8 @@
 settings.json    the resolved configuration        versions.json   code, libraries, machine, git state
 metrics.jsonl    one line per step                 tensorboard/    the same as events
 trajectories/    every episode, gzipped JSON lines checkpoints/    policy, optimizer, companions; newest k and best
-alarms.jsonl     warnings that it may collapse    evaluations/    what `tacit eval` measured later
-relabelled/      what the expert said of its play  summary.json    what came out
+alarms.jsonl     warnings, e.g. of collapse       evaluations/    later results of `tacit eval`
+relabelled/      turns relabeled by the expert     summary.json    final results
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNSTARTED_FILES = {
     ".lock", "versions.json", "metrics.jsonl", "tensorboard", "wandb", "checkpoints", "experience", "hindsight", "judge",
     "recipe.json", "console.log", "failure.txt",
 }  # fmt: skip
-"""what a run may have before it has settings; the last three are written by `tacit compare`"""
+"""files that may exist before settings.json; the last three are written by `tacit compare`"""
 
 
 class Run:
@@ -47,11 +47,13 @@ class Run:
     @classmethod
     def create(cls, path: Path, settings: dict[str, Any], keep: int = 2, wandb: str = "") -> Run:
         if (path / SETTINGS).exists():
-            raise TacitError(f"{path} already contains a run. Resume it with `{resume_command(path)}`, or name another --out.")
+            raise TacitError(
+                f"{path} already contains a run. Resume it with `{resume_command(path)}`, or choose another --out."
+            )
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise TacitError(f"cannot make the run directory {path}: {error.strerror}. Name another --out.") from error
+            raise TacitError(f"cannot create the run directory {path}: {error.strerror}. Choose another --out.") from error
         run = cls(path, keep, wandb)
         write_json(path / "versions.json", versions())
         write_json(path / SETTINGS, settings)
@@ -66,14 +68,14 @@ class Run:
 
 
 def resume_command(path: Path) -> str:
-    """`tacit train --resume PATH`, with --trust-code if the run names code of the user's own."""
+    """`tacit train --resume PATH`, with --trust-code if the run's settings name unregistered code."""
     with contextlib.suppress(TacitError):
         return f"tacit train --resume {path}{flag_for_later(read_settings(path))}"
     return f"tacit train --resume {path}"
 
 
 def open_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
-    """The checkpoints of a run, which may be running; read-only."""
+    """The checkpoints of a run, for reading; the run may be in progress."""
     return Checkpoints(path / "checkpoints", STAGES, keep)
 
 
@@ -87,20 +89,20 @@ def read_settings(path: Path) -> dict[str, Any]:
     return found
 
 
-MOST_NAMED = 5  # runs named in a message
+MOST_NAMED = 5  # maximum runs listed in a message
 
 
 def describe_directory(path: Path) -> str:
-    """What is at a path that is not a run, as a sentence; names runs below it."""
+    """A sentence that says why this path is not a run; lists runs below it."""
     if path.is_file():
         return "it is a file."
     if not path.is_dir():
-        return "there is nothing of that name."
+        return "it does not exist."
     if inside := find_runs(path):
-        return f"it holds runs, though: {', '.join(inside)}; name one of them."
-    there = {own.name for own in path.iterdir()}
-    stopped = " A run was stopped here before it had begun: give the command that began it again."
-    return f"it has no {SETTINGS}.{stopped if there and there <= UNSTARTED_FILES else ''}"
+        return f"it contains runs: {', '.join(inside)}; name one of them."
+    names = {own.name for own in path.iterdir()}
+    stopped = " A run was stopped here before it started: repeat the command that started it."
+    return f"it has no {SETTINGS}.{stopped if names and names <= UNSTARTED_FILES else ''}"
 
 
 def find_runs(path: Path) -> list[str]:
@@ -114,7 +116,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def find_summary(path: Path) -> dict[str, Any] | None:
-    """None if the run has not finished or its summary is damaged; resuming writes it again."""
+    """The summary; None if the run has not finished or the file is damaged. Resuming the run writes it again."""
     try:
         found = read_summary(path)
     except TacitError:
@@ -133,13 +135,13 @@ def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
 
 
 def _lock(path: Path):
-    """Lock the run for this process."""
+    """Lock the run for this process; raises if another process has it."""
     path.mkdir(parents=True, exist_ok=True)
-    file = (path / ".lock").open("a")  # not "w", which would empty what a link leads to
+    file = (path / ".lock").open("a")  # not "w", which would truncate the target of a link
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise TacitError(f"another process is already writing to {path}.") from error
+        raise TacitError(f"another process is writing to {path}; wait for it, or choose another --out.") from error
     return file
 
 
@@ -161,7 +163,7 @@ def versions() -> dict[str, Any]:
 
 @cache
 def code_version() -> str:
-    """`0.1.0`; in a checkout with its commit, `0.1.0+8f47c37d2a1b`, and `.changed` if the code was edited since."""
+    """`0.1.0`; in a git checkout with the commit, `0.1.0+8f47c37d2a1b`, and `.changed` if there are uncommitted changes."""
     git = _git_state()
     if git is None:
         return tacit.__version__

@@ -1,4 +1,4 @@
-"""Atomic file writes, and disk errors in plain words."""
+"""Atomic file writes, bounded reads of JSON lines, and disk errors with remedies."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ REFUSALS = {
 
 
 class DiskError(TacitError):
-    """A failed write. `naming` adds the command that continues the run."""
+    """A failed write. `naming` adds the command that resumes the run."""
 
     def __init__(self, path: Path, error: OSError, command: str = "") -> None:
         self.path, self.error = path, error
-        reason, remedy = REFUSALS.get(error.errno or 0, (error.strerror or str(error), "see to it"))
-        with_it = f" with `{command}`" if command else ""
-        super().__init__(f"cannot write {path}: {reason}. Nothing written earlier is lost; {remedy}, then go on{with_it}.")
+        reason, remedy = REFUSALS.get(error.errno or 0, (error.strerror or str(error), "fix this"))
+        resume = f" with `{command}`" if command else ""
+        super().__init__(f"cannot write {path}: {reason}. Earlier files are intact; {remedy}, then continue{resume}.")
 
     def naming(self, command: str) -> DiskError:
         return DiskError(self.path, self.error, command)
 
 
-MAX_EXPANDED = MAX_BYTES  # bytes that a file of JSON lines may have; a few megabytes of gzip can expand to gigabytes
-MAX_LINE = 1 << 26  # bytes of one line
+MAX_EXPANDED = MAX_BYTES  # maximum bytes of a file of JSON lines, uncompressed: a few megabytes of gzip can become gigabytes
+MAX_LINE = 1 << 26  # maximum bytes of one line
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, gzipped if its name ends in .gz. One that is too large, or damaged, raises an OSError."""
+    """The lines of a file, gzipped if its name ends in .gz. Raises OSError if the file is too large or damaged."""
     total = 0
     check_readable(path)
     try:
@@ -52,14 +52,14 @@ def read_lines(path: Path) -> Iterator[bytes]:
             while line := file.readline(MAX_LINE + 1):
                 total += len(line)
                 if len(line) > MAX_LINE or total > MAX_EXPANDED:
-                    raise OSError(f"a line has more than {MAX_LINE:,} bytes, or all have more than {MAX_EXPANDED:,}")
+                    raise OSError(f"a line is longer than {MAX_LINE:,} bytes, or the file than {MAX_EXPANDED:,} bytes")
                 yield line
     except (EOFError, zlib.error) as error:
         raise OSError(str(error) or type(error).__name__) from error
 
 
 def read_objects(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of JSON lines, if there is one; a partial line of a killed write is skipped."""
+    """The objects in a file of JSON lines; empty if it does not exist. Skips lines that do not parse (partial writes)."""
     found = []
     try:
         for line in read_lines(path) if path.exists() else ():
@@ -89,7 +89,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write a directory under a temporary name, then move it into place atomically."""
+    """`fill` writes the directory under a temporary name; then it replaces `path` atomically."""
     with explain_disk_errors(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         previous = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
@@ -105,7 +105,7 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
                     finally:
                         os.close(descriptor)
             if path.exists():
-                # Moved away, not deleted in place: a crash while deleting would leave half of it.
+                # Move it instead of deleting it in place: a crash while deleting would leave half of it.
                 os.replace(path, previous)
             os.replace(temporary, path)
         finally:
@@ -117,12 +117,12 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
 
 @contextlib.contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into a DiskError."""
+    """Turn errors of a full or read-only disk into DiskError."""
     try:
         yield
     except OSError as error:
         raise DiskError(path, error) from error
-    except TacitError as error:  # from an engine's own write
+    except TacitError as error:  # from a write by an engine
         refused = _refused(error.__cause__)
         if refused is None or refused.errno not in REFUSALS:
             raise
@@ -130,7 +130,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 
 
 def _refused(error: BaseException | None) -> OSError | None:
-    """The OSError behind an error, also if a native library only reports `… (os error 28)`."""
+    """The OSError behind an error, also from a message `… (os error 28)` of a native library; None if there is none."""
     if isinstance(error, OSError):
         return error
     number = re.search(r"\(os error (\d+)\)", str(error))

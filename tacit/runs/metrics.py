@@ -15,7 +15,7 @@ from tacit.runs.files import explain_disk_errors, read_objects, write_text
 
 
 class Metrics:
-    """Append-only, one record per step of a stage. `rewind` drops records after a checkpoint, so that a resumed run writes the
+    """Appends one record per step of a stage. `rewind` drops the records after a checkpoint, so that a resumed run writes the
     same file as an uninterrupted one, except for times."""
 
     def __init__(self, directory: Path, wandb_project: str = "", run_name: str = "") -> None:
@@ -32,7 +32,7 @@ class Metrics:
             self._wandb = wandb.init(project=wandb_project, name=run_name, dir=str(directory), resume="allow", id=identity)
 
     def rewind(self, stages: tuple[str, ...], stage: str, step: int) -> list[dict[str, Any]]:
-        """Keep records up to and including (stage, step); returns them."""
+        """Keep the records up to and including (stage, step), and return them. An empty stage keeps none."""
         here = (stages.index(stage), step) if stage else (-1, 0)
         kept = [r for r in read_metrics(self._path) if (stages.index(r["stage"]), r["step"]) <= here]
         write_text(self._path, "".join(json.dumps(r) + "\n" for r in kept))
@@ -51,14 +51,14 @@ class Metrics:
             self._wandb.log({f"{stage}/{name}": value for name, value in values.items()})
 
     def _writer(self, stage: str, step: int) -> Any:
-        """One folder per stage: `purge_step` drops later steps of *every* curve in its folder."""
+        """A TensorBoard writer, with a folder per stage: `purge_step` drops later steps of *all* curves in its folder."""
         from torch.utils.tensorboard import SummaryWriter
 
         return SummaryWriter(str(self._tensorboard_directory / stage), purge_step=step, flush_secs=30)
 
     def close(self) -> None:
         for writer in self._tensorboard.values():
-            # On a full disk the last events are lost, but metrics.jsonl has them; do not hide the original error.
+            # On a full disk the last events are lost, but metrics.jsonl has them. Do not hide the original error.
             with suppress(OSError):
                 writer.close()
         if self._wandb is not None:
@@ -66,7 +66,7 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All complete records of steps."""
+    """All records that have a stage and a step."""
     found = read_objects(path)
     return [record for record in found if isinstance(record.get("stage"), str) and isinstance(record.get("step"), int)]
 

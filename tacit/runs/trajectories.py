@@ -1,4 +1,4 @@
-"""Episodes as compact JSON a person can read, and back: the one form in which runs and evaluations keep them."""
+"""Episodes as readable JSON, and back; the format of all recorded episodes of runs and evaluations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tacit.runs.files import explain_disk_errors, read_lines
 
 
 def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
-    """One line per episode; a turn is what was seen, what was written, and what came of it."""
+    """The record of an episode (one line of a file); each turn has its observation, completion, action and result."""
     return {
         "task": trajectory.task.id,
         "family": trajectory.task.family,
@@ -53,7 +53,8 @@ def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_record(record: Mapping[str, Any], task: Task) -> Trajectory:
-    """What was seen, done and achieved, with as many tokens as there were. Which tokens, and prompts, are not recorded."""
+    """The trajectory of a record. Records have no prompts and no token ids: prompts hold the observation, token arrays have the
+    right length but zeros."""
     return Trajectory(
         task, tuple(_step(turn) for turn in record["turns"]), record["success"], record["score"], StopReason(record["stop"]),
         Observation(record["saw"]), condition_from_record(record), record["detail"], record["seed"],
@@ -61,18 +62,18 @@ def trajectory_from_record(record: Mapping[str, Any], task: Task) -> Trajectory:
 
 
 def condition_record(condition: Condition) -> dict[str, str]:
-    """`{"condition": "plain"}`; of any other condition also what was told, and where that came from."""
-    told = {} if condition == PLAIN else {"note": condition.note, "entry": condition.entry}
-    return {"condition": condition.name, **told}
+    """`{"condition": "plain"}`; any other condition also has `note` and `entry`."""
+    note = {} if condition == PLAIN else {"note": condition.note, "entry": condition.entry}
+    return {"condition": condition.name, **note}
 
 
 def condition_from_record(record: Mapping[str, Any]) -> Condition:
-    """The inverse. A record from before notes were kept has a name and no `note`: what was told is lost."""
+    """The inverse of `condition_record`. Old records have no `note`; the condition's note is then empty."""
     return Condition(record["condition"], record.get("note", ""), record.get("entry", ""))
 
 
 def _step(turn: Mapping[str, Any]) -> Step:
-    # Tokens of which only the number is known; no memory is spent on them.
+    # Zeros without memory: only the number of tokens is known.
     read, written = (np.broadcast_to(np.int64(0), (turn.get(name, 0),)) for name in ("prompt_tokens", "tokens"))
     completion = Completion(written, np.zeros(len(written), np.float32), turn["wrote"], "stop")
     return Step(
@@ -81,16 +82,13 @@ def _step(turn: Mapping[str, Any]) -> Step:
     )  # fmt: skip
 
 
-# A run's episodes on disk: JSON lines, gzipped, each turn with its reward and its credit.
-
-
 def group_records(
     group: Group,
     rewards: Rewards | None = None,
     credit: Credit | None = None,
     marks: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
 ) -> list[dict[str, Any]]:
-    """A group's trajectories, each turn with its reward, its mean credit and what credit terms noted, where known."""
+    """Records of a group's trajectories; each turn has its reward, its mean credit and the credit terms' marks, if given."""
     records = [trajectory_record(t) for t in group.trajectories]
     turns = [turn for record in records for turn in record["turns"]]
     if rewards is not None:
@@ -107,7 +105,7 @@ def group_records(
 
 
 def iteration_records(done: Iteration) -> tuple[list[Trajectory], list[dict[str, Any]]]:
-    """Every episode of an iteration: those trained on with reward and credit, then the crashed and the unselected."""
+    """(episodes, records) of an iteration: first those trained on, with reward and credit, then crashed and unselected ones."""
     records = []
     for group, rewards, credit, marks in zip(done.groups, done.rewards, done.credits, done.marks, strict=True):
         records += group_records(group, rewards, credit, marks)
@@ -117,11 +115,11 @@ def iteration_records(done: Iteration) -> tuple[list[Trajectory], list[dict[str,
     return [*episodes, *rest], [*records, *map(trajectory_record, rest)]
 
 
-MAX_PROMPTS = 24  # episodes of a file whose prompts are recorded: as many as a page shows
+MAX_PROMPTS = 24  # maximum episodes per file with recorded prompts: as many as a report page shows
 
 
 def add_prompts(records: Sequence[dict[str, Any]], played: Sequence[Trajectory]) -> None:
-    """Record the prompts of the episodes that a page shows first. All prompts would take most of the disk."""
+    """Record the prompts of the episodes that a report page shows first. All prompts would take too much disk space."""
     trajectories = {id(record): trajectory for record, trajectory in zip(records, played, strict=True)}
     for record in order_by_interest([records])[:MAX_PROMPTS]:
         for turn, step in zip(record["turns"], trajectories[id(record)].steps, strict=True):
@@ -136,7 +134,8 @@ def split_sections(prompt: Prompt) -> list[list[str]]:
 
 
 def order_by_interest(files: Sequence[Sequence[Any]]) -> list[Any]:
-    """All records: a success, a failure and the longest of every family in every file, then others in turn."""
+    """All records, without duplicates: first a success, a failure and the longest episode of each family in each file, then the
+    others, alternating between families."""
     families: dict[tuple[int, str], list[Any]] = {}
     for number, records in enumerate(files):
         for record in records:
@@ -151,7 +150,7 @@ def order_by_interest(files: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def batch_records(batch: Batch) -> Iterable[dict[str, Any]]:
-    """A training batch row by row: what to look at when a loss was not a number."""
+    """A training batch as one record per row, to debug a non-finite loss."""
     for i in range(len(batch)):
         yield {
             "group": int(batch.group[i]),
@@ -184,9 +183,6 @@ def read_records(path: Path) -> Sequence[dict[str, Any]]:
     return [json.loads(line) for line in read_lines(path)]
 
 
-# Recorded episodes as trajectories again: what was seen, done and achieved; of tokens only how many.
-
-
 RECORDED = ".jsonl.gz"
 
 
@@ -200,7 +196,7 @@ def find_recording(run: Path, number: int | None = None) -> Path:
     """The file of an iteration of RL; without a number, the last recorded one."""
     files = list_recordings(run)
     if not files:
-        raise TacitError(f"{run} has no recorded iterations; train with --trajectories (the default) and look again.")
+        raise TacitError(f"{run} has no recorded iterations; train with --trajectories (the default).")
     number = max(files) if number is None else number
     if number not in files:
         raise TacitError(f"iteration {number} is not recorded in {run}; there are {min(files)} to {max(files)}.")
@@ -214,16 +210,15 @@ def parse_recording_name(file: Path) -> tuple[str, int] | None:
 
 
 def read_trajectories(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
-    """The episodes of one file. Records name their task; what set it up is found among `tasks`."""
-    known = {task.id: task for task in tasks}
+    """The episodes of one file. Records have only the id of their task; the task itself must be among `tasks`."""
+    by_id = {task.id: task for task in tasks}
     try:
         records = read_records(file)
-        strange = next((r["task"] for r in records if r["task"] not in known), None)
-        if strange is not None:
+        missing = next((r["task"] for r in records if r["task"] not in by_id), None)
+        if missing is not None:
             raise TacitError(
-                f"{file} has an episode of {strange!r}, which is not among the run's tasks: its world has changed since the "
-                "run."
+                f"{file} has an episode of task {missing!r}, which is not among the run's tasks: the world has changed since."
             )
-        return [trajectory_from_record(record, known[record["task"]]) for record in records]
+        return [trajectory_from_record(record, by_id[record["task"]]) for record in records]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise TacitError(f"cannot read the recorded episodes {file}: {type(error).__name__}: {error}.") from error

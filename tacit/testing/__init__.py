@@ -1,1 +1,1 @@
-"""Suites against the protocols, for whoever writes a piece of their own. They need pytest; nothing else here imports them."""
+"""Conformance test suites for custom engines. They need pytest; nothing else in Tacit imports them."""

@@ -1,15 +1,15 @@
-"""What every engine must do, as tests against the protocols alone: ours run them, and so may yours.
+"""Conformance tests for engines. They use the protocols only, so your own engine can run them too.
 
     from tacit.testing.engines import EngineConformance
 
     class TestMine(EngineConformance):
         engine = ENGINE                                       # your tacit.core.protocols.Engine
 
-        def settings(self, **wished):                         # your settings for what a test wishes for (`WISHES`)
-            return Settings(device="cpu", **wished)
+        def settings(self, **options):                        # your settings with the options of a test (`OPTIONS`)
+            return Settings(device="cpu", **options)
 
-What the engine does not say it can do (`Engine.capabilities`) is skipped, and nothing else. The truth is the same checkpoint in
-plain transformers and float64, on the CPU: log-probabilities, hidden states, one AdamW step after another.
+A test is skipped only if it needs a capability that `Engine.capabilities` does not declare. The reference is the same
+checkpoint in plain transformers, float64 on the CPU: log-probabilities, hidden states and AdamW steps must agree.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from tacit.core.protocols import (  # fmt: skip
 from tacit.core.types import Completion, HiddenState
 from tacit.testing.plain import PlainModel
 
-WISHES = {
-    "value_head": "True where values are asked for",
-    "lora_rank": "of the adapters, where adapters are asked for; absent or 0: all parameters are trained",
-    "token_budget": "tokens in one pass, where a test cuts a batch finer; an engine that does not cut may ignore it",
+OPTIONS = {
+    "value_head": "True if the test needs values",
+    "lora_rank": "rank of the adapters, if the test needs adapters; absent or 0: train all parameters",
+    "token_budget": "tokens per pass, to force micro-batches; an engine without micro-batches may ignore it",
 }
-"""what `settings` may be asked for"""
+"""options that a test may pass to `settings`"""
 LR = 1e-3
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """−scale · Σ A log π / total tokens, and where asked for an entropy bonus and a value loss."""
+    """−scale · Σ A log π / total tokens, plus an entropy bonus and a value loss if `needs` names them."""
 
     needs: frozenset[str] = frozenset()
     scale: float = 1.0
@@ -79,19 +79,19 @@ class Weighted:
 
 
 class EngineConformance:
-    """Derive from it, name the class Test…, and run pytest."""
+    """Subclass it, name the class Test…, and run pytest."""
 
     engine: ClassVar[Engine]
     tolerance: ClassVar[float] = 1e-4
-    """largest difference of a log-probability from the float64 truth; an engine in bfloat16 needs more"""
+    """largest difference of a log-probability from the float64 reference; an engine in bfloat16 needs more"""
     betas: ClassVar[tuple[float, float]] = (0.9, 0.999)
     weight_decay: ClassVar[float] = 0.01
-    """of AdamW, on matrices; vectors have none"""
+    """of AdamW, on matrices; vectors are not decayed"""
     clip_norm: ClassVar[float] = 1.0
 
-    def settings(self, **wished: Any) -> Any:
-        """The engine's settings for what a test wishes for; `WISHES` says what that may be."""
-        return self.engine.settings(**wished)
+    def settings(self, **options: Any) -> Any:
+        """The engine's settings with the options of a test (`OPTIONS`)."""
+        return self.engine.settings(**options)
 
     # Fixtures
 
@@ -108,7 +108,7 @@ class EngineConformance:
 
     @pytest.fixture(scope="class")
     def rows(self, plain: PlainModel) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Ragged prompts and completions, a completion of one token and an empty one among them."""
+        """(prompts, completions) of different lengths; one completion has one token, one is empty."""
         draw = np.random.default_rng(0)
 
         def tokens(*lengths: int) -> list[np.ndarray]:
@@ -123,18 +123,18 @@ class EngineConformance:
         return replace(Batch.imitation(*rows), advantages=weights, sampled=True, behavior=[0 * w - 1.0 for w in weights])
 
     @contextmanager
-    def policy(self, checkpoint: Path, **wished: Any) -> Iterator[Policy]:
-        """A fresh policy; closed afterwards where it has processes to close."""
-        loaded = self.engine.load(ModelSource(str(checkpoint), seed=3), self.settings(**wished))
+    def policy(self, checkpoint: Path, **options: Any) -> Iterator[Policy]:
+        """A fresh policy, closed at the end."""
+        loaded = self.engine.load(ModelSource(str(checkpoint), seed=3), self.settings(**options))
         with closing(loaded):
             yield loaded
 
     def need(self, *capabilities: str) -> None:
         missing = sorted(set(capabilities) - self.engine.capabilities)
         if missing:
-            pytest.skip(f"engine {self.engine.name!r} does not say it can do {', '.join(missing)}")
+            pytest.skip(f"engine {self.engine.name!r} does not declare {', '.join(missing)}")
 
-    # What it says it can do
+    # Declared capabilities
 
     def test_implements_the_protocols_it_declares(self, checkpoint: Path) -> None:
         says = {SAMPLING: Sampler, SCORING: Scorer, HIDDEN_STATES: Encoder, VALUES: Critic, LEARNING: Learner}
@@ -212,7 +212,7 @@ class EngineConformance:
         assert any(a.tokens.tolist() != b.tokens.tolist() for a, b in zip(together, other, strict=True))
 
     def test_first_token_frequencies_match_probabilities(self, checkpoint, plain, rows) -> None:
-        """χ² over the ten likeliest tokens and the rest, 1,500 draws; wrong in one of a million runs."""
+        """χ² test over the ten likeliest tokens and the rest, 1,500 draws; false alarm rate 10⁻⁶."""
         self.need(SAMPLING)
         from scipy.stats import chi2
 
@@ -240,7 +240,7 @@ class EngineConformance:
                 assert cut.finish == "stop" and stop in cut.text and text.startswith(cut.text)
 
     def test_scheduler_equals_sample(self, checkpoint, rows) -> None:
-        """Requests that come while others are under way, and one that is given up."""
+        """Submits requests while others are running, and closes a scheduler with a request pending."""
         self.need(SAMPLING)
         requests, sampling = [Request(p, seed=i) for i, p in enumerate(rows[0])], Sampling(max_tokens=12)
         with self.policy(checkpoint) as policy:
@@ -255,7 +255,7 @@ class EngineConformance:
                 found.update(scheduler.wait())
                 request_ids += [scheduler.submit(request) for request in requests[3:]]
                 while finished := scheduler.wait():
-                    assert not found.keys() & dict(finished).keys(), "nothing comes twice"
+                    assert not found.keys() & dict(finished).keys(), "no completion is returned twice"
                     found.update(finished)
         assert len(set(request_ids)) == len(requests) and found.keys() == set(request_ids)
         for request_id, expected in zip(request_ids, truth, strict=True):
@@ -272,7 +272,7 @@ class EngineConformance:
             moved = policy.logprobs(rows[0], [c.tokens for c in before])
         assert any(np.abs(c.logprobs - m).max(initial=0) > 1e-2 for c, m in zip(before, moved, strict=True))
         versions = [{c.version for c in done} for done in (before, after)]
-        assert versions == [{0}, {0}] or max(versions[0]) < min(versions[1]), "kept, and then they grow, or left at 0"
+        assert versions == [{0}, {0}] or max(versions[0]) < min(versions[1]), "versions must increase, or all stay 0"
 
     def test_samples_include_hidden_states(self, checkpoint, plain, rows) -> None:
         self.need(SAMPLING, HIDDEN_STATES)
@@ -354,7 +354,7 @@ class EngineConformance:
         with self.policy(checkpoint) as policy, pytest.raises(TacitError, match="value"):
             policy.update(batch, [Weighted(frozenset({VALUES}))], LR)
 
-    # What it comes back to
+    # Reference, checkpoints and adapters
 
     def test_reference_is_unchanged_by_updates(self, checkpoint, batch, rows) -> None:
         self.need(LEARNING, SCORING, REFERENCE)
@@ -392,7 +392,7 @@ class EngineConformance:
             assert other.digest() != policy.digest()
 
     def test_checkpoint_without_adapter_is_refused(self, checkpoint, batch, tmp_path: Path) -> None:
-        """It would stay as it has been learned since; and what is there is not half overwritten."""
+        """Otherwise the adapter would silently keep its current weights. A refused load changes no weight."""
         self.need(LEARNING, ADAPTERS)
         with self.policy(checkpoint, lora_rank=4) as policy:
             policy.save(tmp_path / "saved")

@@ -1,4 +1,4 @@
-"""A checkpoint in plain transformers and float64: slow, one row at a time, and what an engine is held against."""
+"""The reference of the conformance tests: a checkpoint in plain transformers and float64, one row at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = TinySettings(vocab=512, hidden=32, layers=2, heads=2, kv_heads=1, interm
 
 
 def small_checkpoint(place: Path) -> Path:
-    """A model of a few thousand weights, drawn at random, in a directory that any engine can load."""
+    """A model of a few thousand random weights, in a transformers directory."""
     texts = [f"go to drawer {i} and take plate {i + 1} from shelf {i % 7}" for i in range(60)]
     return Path(shutil.copytree(tiny_checkpoint(texts, SMALL, seed=0), place / "model"))
 
@@ -44,7 +44,7 @@ class PlainModel:
             return [self._logprobs(p, c, temperature).numpy() for p, c in zip(prompts, completions, strict=True)]
 
     def distributions(self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """[T, V] a row"""
+        """log π over the vocabulary, [T, V] per row"""
         with torch.no_grad():
             return [self._distributions(p, c, 1.0).numpy() for p, c in zip(prompts, completions, strict=True)]
 
@@ -63,7 +63,7 @@ class PlainModel:
         return torch.optim.AdamW(groups, betas=betas)
 
     def step(self, optimizer: torch.optim.Optimizer, batch: Batch, lr: float, clip_norm: float) -> float:
-        """One step on −Σ A log π / total tokens. Returns the norm of its gradient, before it is clipped."""
+        """One AdamW step on −Σ A log π / total tokens. Returns the gradient norm before clipping."""
         optimizer.zero_grad()
         for prompt, completion, weights in zip(batch.prompts, batch.completions, batch.advantages, strict=True):
             if len(completion):

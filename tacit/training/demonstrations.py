@@ -1,5 +1,5 @@
-"""Imitation samples (prompt tokens, action tokens), one per turn: from an expert's episodes, from notes and entries, and from
-DAgger relabeling of the policy's own episodes."""
+"""Imitation samples (prompt tokens, action tokens), one per turn: from expert episodes, from notes and bank entries, and from
+DAgger relabeling of the policy's episodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tacit.training.renaming import rename_turns
 from tacit.training.settings import SupervisedSettings, TrainSettings
 
 MAX_BROKEN = 8
-"""give up if this many episodes break and none works: each may take a full world timeout"""
+"""stop if this many episodes fail and none succeeds, since each may take a full world timeout"""
 Sample = tuple[np.ndarray, np.ndarray]
 """(prompt tokens, action tokens)"""
 
@@ -54,7 +54,7 @@ class Demonstrations:
 
     @classmethod
     def of(cls, samples: Sequence[Sample | None], episodes: int, won: int, broken: int = 0) -> Demonstrations:
-        """None is a sample that is too long."""
+        """From samples; None stands for one that is too long."""
         fitting = [sample for sample in samples if sample is not None]
         prompts, completions = [prompt for prompt, _ in fitting], [completion for _, completion in fitting]
         return cls(prompts, completions, episodes, won, broken, len(samples) - len(fitting))
@@ -83,8 +83,8 @@ def demonstrate(
 ) -> Demonstrations:
     """Play each task with the expert and keep the turns of won episodes.
 
-    With probability `noise` a turn is a random action instead, one that is admissible now or was one turn ago. It is not
-    imitated, but the recovery from it is. `renamed` is the number of further copies of each turn with other names.
+    With probability `noise` a turn takes a random action that is admissible now or was one turn ago. Random actions are not
+    imitated, but the expert's recovery is. `renamed`: further copies of each turn with other names.
     """
     make_expert = world.expert(expert or None)
     turns: list[Turn] = []
@@ -111,8 +111,8 @@ def demonstrate(
     if not won:
         broke = f"{len(broken)} broke; the first: {broken[0]}" if broken else "0 broke"
         raise TacitError(
-            f"the expert of world {world.name!r} won none of {played} tasks within {max_steps} steps ({broke}): "
-            "there is nothing to imitate. Choose another expert, or train without SFT."
+            f"the expert of world {world.name!r} won none of {played} tasks within {max_steps} steps ({broke}), so there is "
+            "nothing to imitate. Choose another expert, or train without imitation (sft.steps = 0)."
         )
     rng, original = random.Random(derive(seed, "renamed")), tuple(turns)
     for _ in range(renamed):
@@ -122,20 +122,20 @@ def demonstrate(
     found = Demonstrations.of(samples, len(tasks), won, len(broken))
     if not len(found):
         raise TacitError(
-            f"none of the {len(samples)} turns the expert of world {world.name!r} showed fits in the model's "
+            f"none of the {len(samples)} turns of the expert of world {world.name!r} fits in the model's context of "
             f"{tokenizer.context_limit} tokens. Choose a model with a longer context, or a shorter prompt (wording, history)."
         )
     return found
 
 
 class NoisyExpert:
-    """An expert that takes a random action with probability `noise`: one that is admissible now or was one turn ago."""
+    """An expert that, with probability `noise`, takes a random action that is admissible now or was one turn ago."""
 
     def __init__(self, expert: Expert, noise: float, rng: random.Random) -> None:
         self._expert, self._noise, self._rng = expert, noise, rng
         self._before: Observation | None = None
         self.acted = True
-        """the last action was the expert's, not random"""
+        """whether the last action was the expert's, not random"""
         self.intended: list[str] = []
         """the expert's action at every turn"""
 
@@ -171,28 +171,26 @@ def play_expert(
 
 
 def make_sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | None:
-    """None if the prompt exceeds the model's context."""
+    """The sample of a turn; None if it exceeds the model's context."""
     completion = encode_action(turn.prompt, turn.action, context.format, tokenizer)
     _, tokens, fits = fit_prompt(turn.prompt, tokenizer, len(completion))
     return (tokens, completion) if fits else None
 
 
-# Questions about prompts of random play: they keep a small base from forgetting how to read while it imitates a few episodes.
-
-
 def ask_questions(
     world: Environment, tasks: Sequence[Task], context: Context, tokenizer: Tokenizer, episodes: int, seed: int
 ) -> Demonstrations:
-    """Questions and answers about every turn of random episodes; cycles through the tasks. The expert is not involved."""
+    """Questions and answers about every turn of random episodes; cycles through the tasks. They keep a small base from
+    forgetting how to read while it imitates a few episodes."""
     live = world.make()
     samples: list[Sample | None] = []
     for i in range(episodes):
         rng = Random(derive(seed, "questions", i))
         episode = play_episode(live, tasks[i % len(tasks)], RandomAgent(rng), RANDOM_STEPS)
         for turn in render_turns(context, tasks[i % len(tasks)], episode):
-            asked = make_questions(rng, turn.prompt.text, turn.observation, world.questions)[:MAX_QUESTIONS]
-            if asked:
-                text, answer = join_questions(turn.prompt.text, asked)
+            questions = make_questions(rng, turn.prompt.text, turn.observation, world.questions)[:MAX_QUESTIONS]
+            if questions:
+                text, answer = join_questions(turn.prompt.text, questions)
                 prompt, completion = tokenizer.encode_prompt(text), tokenizer.encode_completion(answer)
                 samples.append((prompt, completion) if len(prompt) + len(completion) <= tokenizer.context_limit else None)
             if not turn.transition.observation.actions:
@@ -201,21 +199,22 @@ def ask_questions(
     return Demonstrations.of(samples, episodes, episodes)
 
 
-# Demonstrations of reading notes and writing entries, for policies too small to do it unshown. Hindsight writes the notes.
+# Demonstrations of using notes and writing entries, for policies too small to do so without examples. The notes are rule-based
+# hindsight skills.
 #
 #     noted       an expert's episode with a note in the prompt, and a verdict on the note (accept, or reject a wrong one)
 #     step_notes  the critical steps of an episode, each with its note before the request, and the expert's action
-#     entries     an episode as an extractor reads it, and the entry to write
+#     entries     an episode in the extractor's prompt, and the entry to write
 #
-# A share `astray` of notes and entries belongs to another episode and is mostly wrong, while the action stays the expert's. So
-# the policy learns to trust notes only so far, and RL training has something left to improve.
+# A share `astray` of notes and entries comes from another episode and is mostly wrong, while the action stays the expert's. So
+# the policy learns to trust notes only partly, and RL can still improve their use.
 
 ANSWER_TOKENS = 64
-"""longest entry of a tiny extractor"""
+"""maximum tokens of a tiny extractor's entry"""
 LOST = 0.9
-"""noise of every second episode: extractors mostly read failures"""
+"""noise of every second episode, since extractors mostly read failures"""
 WITH_ENTRY = 0.5
-"""share of episodes whose agent was given an entry; half of these update it"""
+"""share of extractor prompts with an existing entry; half of these update it"""
 
 
 @dataclass(frozen=True)
@@ -229,17 +228,17 @@ class NoteWriter:
     astray: float
 
     def note(self, task: Task, rng: Random) -> tuple[str, bool]:
-        """(note of the task's expert episode, True), or (note of another task's, False)."""
+        """(note from the task's expert episode, True), or (note from another task's episode, False)."""
         wrong = rng.random() < self.astray
-        told = self._teaches(self._episode(rng.choice(self.tasks) if wrong else task, 0.0, rng))
-        return told, not wrong
+        text = self._skill_text(self._episode(rng.choice(self.tasks) if wrong else task, 0.0, rng))
+        return text, not wrong
 
     def entry(self, task: Task, rng: Random, tokenizer: Tokenizer) -> Sample | None:
-        """An episode and the entry to write; None if it exceeds the model's context."""
+        """An extractor's prompt for an episode, and the entry to write; None if it exceeds the model's context."""
         trajectory = self._episode(task, rng.choice((self.noise, LOST)), rng)
-        text = self._teaches(trajectory)
+        text = self._skill_text(trajectory)
         if text and rng.random() < self.astray:
-            text = self._teaches(self._episode(rng.choice(self.tasks), self.noise, rng)) or text
+            text = self._skill_text(self._episode(rng.choice(self.tasks), self.noise, rng)) or text
         given = self.note(task, rng)[0] if rng.random() < WITH_ENTRY else ""
         word = "update" if given and rng.random() < 0.5 else "add"
         room = 3 * max(64, tokenizer.context_limit - ANSWER_TOKENS)
@@ -267,13 +266,13 @@ class NoteWriter:
         expert = expert or NoisyExpert(self.make_expert(task), noise, rng)
         return build_trajectory(task, play_episode(self.live, task, expert, self.max_steps), rng.randrange(2**31))
 
-    def _teaches(self, trajectory: Trajectory) -> str:
+    def _skill_text(self, trajectory: Trajectory) -> str:
         return " ".join(self._skills(trajectory).episode.split())
 
     def _skills(self, trajectory: Trajectory) -> Skills:
         if self.world.hindsight is None:
             raise TacitError(
-                f"world {self.world.name!r} has no hindsight for notes; leave out sft.noted, sft.step_notes and sft.entries."
+                f"world {self.world.name!r} has no hindsight for notes; remove sft.noted, sft.step_notes and sft.entries."
             )
         return self.world.hindsight(trajectory)
 
@@ -287,31 +286,31 @@ def demonstrate_notes(
     settings: SupervisedSettings,
     seed: int,
 ) -> Demonstrations:
-    """All notes and entries the settings ask for; cycles through the tasks."""
+    """The demonstrations of notes and entries that the settings request; cycles through the tasks."""
     live = world.make()
-    scribe = NoteWriter(world, live, world.expert(settings.expert or None), tasks, max_steps, settings.noise, settings.astray)
+    writer = NoteWriter(world, live, world.expert(settings.expert or None), tasks, max_steps, settings.noise, settings.astray)
     shown: list[Sample | None] = []
     won = 0
     for i in range(settings.noted):
         task, rng = tasks[i % len(tasks)], Random(derive(seed, "noted", i))
-        note, true = scribe.note(task, rng)
-        expert = NoisyExpert(scribe.make_expert(task), settings.noise, rng)
+        note, true = writer.note(task, rng)
+        expert = NoisyExpert(writer.make_expert(task), settings.noise, rng)
         success, turns = play_expert(live, expert, task, context, max_steps, Condition(GUIDED, note))
         won += success
         shown += [make_sample(turn, context, tokenizer) for turn in turns] if success else []
         question, verdict = render_critic_prompt(task.goal, note, rng.random(), "terse"), "accept" if true else "reject"
         shown.append((tokenizer.encode_prompt(question), tokenizer.encode_completion(verdict)))
     for i in range(settings.step_notes):
-        shown += scribe.critical(tasks[i % len(tasks)], Random(derive(seed, "step note", i)), context, tokenizer)
+        shown += writer.critical(tasks[i % len(tasks)], Random(derive(seed, "step note", i)), context, tokenizer)
     for i in range(settings.entries):
-        shown.append(scribe.entry(tasks[i % len(tasks)], Random(derive(seed, "entry", i)), tokenizer))
+        shown.append(writer.entry(tasks[i % len(tasks)], Random(derive(seed, "entry", i)), tokenizer))
     live.close()
     rest = settings.step_notes + settings.entries
     return Demonstrations.of(shown, settings.noted + rest, won + rest)
 
 
-# DAgger (Ross, Gordon, Bagnell 2011): the policy plays, and the expert labels every state it visits, including those of failed
-# episodes and refused actions.
+# DAgger (Ross, Gordon, Bagnell 2011): the policy plays, and the expert labels every visited state, including states after
+# mistakes.
 #
 #     D ← D ∪ {(prompt of s, expert(s)) : s visited by the policy}
 
@@ -320,11 +319,11 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class RelabeledEpisodes:
-    """Episodes of the policy with the expert's actions."""
+    """Episodes of the policy, with the expert's action for every turn."""
 
     played: list[Trajectory] = field(default_factory=list)
     advice: list[list[str]] = field(default_factory=list)
-    """per episode, the expert's actions; shorter than the episode if the expert broke"""
+    """per episode, the expert's actions; fewer than turns if the expert raised"""
     broken: list[str] = field(default_factory=list)
 
     @property
@@ -336,7 +335,7 @@ class RelabeledEpisodes:
     @property
     def agreement(self) -> float:
         """Share of turns in which policy and expert chose the same action."""
-        same = [step.action == said for step, said in self.turns]
+        same = [step.action == advised for step, advised in self.turns]
         return float(np.mean(same)) if same else 0.0
 
     @property
@@ -351,22 +350,22 @@ class RelabeledEpisodes:
 
 
 def check_adviser(world: Environment, expert: str, adviser: object = None) -> None:
-    """Refuse an expert (its class, or `adviser`, an instance) that cannot advise on another agent's episodes."""
+    """Raise if the expert (its class, or the instance `adviser`) cannot follow another agent's episodes."""
     make = world.expert(expert or None)
     if isinstance(adviser, Adviser) or (adviser is None and not (isinstance(make, type) and not issubclass(make, Adviser))):
         return
     able = [n for n, other in world.experts.items() if isinstance(other, type) and issubclass(other, Adviser)]
     other = f"choose --sft.expert {' or '.join(able)}" if able else "show recoveries with --sft.noise"
     raise TacitError(
-        f"the expert {expert or next(iter(world.experts))!r} of world {world.name!r} cannot advise on the policy's episodes: "
-        f"{other}, drop sft.rounds, or give it a `happened` method (Adviser in tacit/core/world.py)."
+        f"the expert {expert or next(iter(world.experts))!r} of world {world.name!r} cannot relabel the policy's episodes: "
+        f"{other}, remove sft.rounds, or give it a `happened` method (Adviser in tacit/core/world.py)."
     )
 
 
 def relabel(
     world: Environment, played: Sequence[Trajectory], expert: str = "", timeout_s: float = TrainSettings.world_timeout_s
 ) -> RelabeledEpisodes:
-    """Ask the expert at every turn of the policy's episodes. Stops early if the expert only raises."""
+    """The expert's action at every turn of the policy's episodes. Stops early if the expert raises in every episode."""
     make, found = world.expert(expert or None), RelabeledEpisodes()
     for trajectory in played:
         if len(found.broken) == MAX_BROKEN and not any(found.advice):
@@ -388,17 +387,17 @@ def relabel(
 
 
 def make_samples(relabelled: RelabeledEpisodes, context: Context, tokenizer: Tokenizer) -> Demonstrations:
-    """The exact prompts the policy read, with the expert's actions."""
+    """Samples of the exact prompts the policy read and the expert's actions."""
     samples: list[Sample | None] = []
-    for step, said in relabelled.turns:
-        completion = encode_action(step.prompt, said, context.format, tokenizer)
+    for step, advised in relabelled.turns:
+        completion = encode_action(step.prompt, advised, context.format, tokenizer)
         fits = len(step.prompt_tokens) + len(completion) <= tokenizer.context_limit
         samples.append((step.prompt_tokens, completion) if fits else None)
     found = Demonstrations.of(samples, len(relabelled.played), relabelled.won, len(relabelled.broken))
     if not len(found):
         raise TacitError(
-            f"nothing was relabeled: {relabelled}; {found.too_long} turns exceed the model's context. Fix the expert, or leave "
-            "out sft.rounds."
+            f"no turn was relabeled: {relabelled}; {found.too_long} turns exceed the model's context. Fix the expert, or "
+            "remove sft.rounds."
         )
     return found
 
@@ -423,8 +422,8 @@ def play_round(
 
 
 def save_relabeled(shown: Demonstrations, place: Path) -> None:
-    """Save the tokens of a round, so that a resumed run continues with exactly these."""
-    with explain_disk_errors(place):  # not atomic: the checkpoints that read it come after it
+    """Save the tokens of a round, so that a resumed run continues with the same samples."""
+    with explain_disk_errors(place):  # need not be atomic: it is read only if a later checkpoint exists
         place.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(
             place, prompts=np.concatenate(shown.prompts), prompt_lengths=[len(p) for p in shown.prompts],

@@ -48,8 +48,8 @@ def cosine(step: int, steps: int, warmup: float) -> float:
 def order(samples: int, step: int, batch: int, seed: int) -> np.ndarray:
     """Row indices of a step: shuffled epochs over the data. Depends on the step alone, so a resumed run continues exactly."""
     batch = min(batch, samples)
-    per_pass = max(1, samples // batch)
-    epoch, place = divmod(step, per_pass)
+    per_epoch = max(1, samples // batch)
+    epoch, place = divmod(step, per_epoch)
     shuffled = np.random.default_rng(derive(seed, "sft", epoch)).permutation(samples)
     return shuffled[place * batch : (place + 1) * batch]
 
@@ -109,12 +109,12 @@ def collect_demonstrations(
     shown = demonstrate(world, tasks, context, tokenizer, longest, settings.expert, settings.noise, seed, settings.renamed)
     say(f"imitation: {shown}{f', {settings.renamed} of {settings.renamed + 1} with other names' if settings.renamed else ''}")
     if settings.questions:
-        asked = ask_questions(world, setup.tasks.training, context, tokenizer, settings.questions, seed)
-        say(f"imitation: and {len(asked)} answers to questions about {pluralize(settings.questions, 'episode')} of random play")
-        shown = Demonstrations.joined([shown, asked])
+        answers = ask_questions(world, setup.tasks.training, context, tokenizer, settings.questions, seed)
+        say(f"imitation: {len(answers)} answers to questions about {pluralize(settings.questions, 'episode')} of random play")
+        shown = Demonstrations.joined([shown, answers])
     if settings.noted or settings.step_notes or settings.entries:
         more = demonstrate_notes(world, tasks, context, tokenizer, longest, settings, seed)
-        say(f"imitation: and {pluralize(len(more), 'sample')} of how notes are read and entries written")
+        say(f"imitation: {pluralize(len(more), 'sample')} of using notes and writing entries")
         shown = Demonstrations.joined([shown, more])
     return shown
 
@@ -131,7 +131,7 @@ def relabel_round(
 ) -> tuple[Demonstrations, dict[str, float]]:
     """DAgger round `number` (from 1): the policy plays, the expert relabels every turn. Returns the samples and metrics.
 
-    A resumed round is read from its file: the policy that played it no longer exists."""
+    A resumed round is read from its file, since the policy that played it no longer exists."""
     begin = settings.sft.round_begins(number)
     file = run.path / "relabelled" / f"{begin:06d}.npz"
     if resumed:
@@ -139,8 +139,8 @@ def relabel_round(
     parts, records, metrics = [], list[dict[str, Any]](), dict[str, float]()
     for collector, setup in zip(collectors, setups, strict=True):
         chosen, schedule, context, name = setup.settings.sft, setup.method.schedule, setup.method.context, collector.name
-        known, start = setup.tasks.training, chosen.tasks + (number - 1) * chosen.round_tasks  # after the demonstrated tasks
-        tasks = [known[(start + i) % len(known)] for i in range(chosen.round_tasks)]
+        pool, start = setup.tasks.training, chosen.tasks + (number - 1) * chosen.round_tasks  # after the demonstrated tasks
+        tasks = [pool[(start + i) % len(pool)] for i in range(chosen.round_tasks)]
         sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=collector.max_tokens)
         seed = derive(settings.seed, "relabel", number, name)
         status = RolloutStatus(f"round {number}", len(tasks), collector.max_steps, policy)

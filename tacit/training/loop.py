@@ -1,7 +1,7 @@
 """The RL loop: collect rollouts, then rewards, credit, columns, update, companions.
 
-The loop knows no method, world or engine. With `overlap` it collects the next rollouts during the update. Importance ratios are
-taken against the log-probabilities stored with each completion, so older rollouts stay valid.
+The loop does not depend on a method, world or engine. With `overlap` it collects the next rollouts during the update.
+Importance ratios use the log-probabilities stored with each completion, so older rollouts stay valid.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Collector:
     ) -> tuple[list[Group], list[Group], int]:
         """Returns (all groups rolled out, groups to train on, number of tasks drawn).
 
-        `drawn` tasks of the pool were drawn before. A method with a `selection` (dynamic sampling) rolls out more tasks until
-        `count` groups are selected.
+        `drawn`: number of tasks drawn before. A method with a `selection` (dynamic sampling) rolls out more tasks until `count`
+        groups are selected, for at most `rounds` attempts.
         """
         method, schedule, chosen = self.method, self.method.schedule, list[Group]()
         sampling = Sampling(schedule.temperature, schedule.top_p, schedule.top_k, self.max_tokens)
         played: list[Group] = []
-        sound: list[Group] = []
+        intact: list[Group] = []
         count = min(count, len(self.tasks))
         taken = 0
         for attempt in range(method.selection.rounds if method.selection else 1):
@@ -72,18 +72,18 @@ class Collector:
                 observer=observer,
             )
             played += fresh
-            sound = [group for group in (g.without_crashes() for g in fresh) if len(group)]
+            intact = [group for group in (g.without_crashes() for g in fresh) if len(group)]
             if method.selection is None:
-                return played, sound, taken
-            chosen += [group for group in sound if method.selection.keep(group)]
+                return played, intact, taken
+            chosen += [group for group in intact if method.selection.keep(group)]
             if len(chosen) >= count:
                 break
         # If no group was selected in any round, train on the last round's groups, as the paper does.
-        return played, chosen[:count] or sound, taken
+        return played, chosen[:count] or intact, taken
 
 
 def draw_tasks(pool: int, drawn: int, count: int, seed: int) -> np.ndarray:
-    """The next `count` task indices after `drawn`: epochs over the pool, each in its own seeded order."""
+    """Indices of the `count` tasks after the first `drawn`: epochs over the pool, each in its own seeded order."""
     places = []
     while count > 0:
         epoch, at = divmod(drawn, pool)
@@ -94,7 +94,8 @@ def draw_tasks(pool: int, drawn: int, count: int, seed: int) -> np.ndarray:
 
 
 def divide_groups(groups: int, shares: Sequence[float], number: int) -> list[int]:
-    """Groups per world in iteration `number`: each share rounded down, the remainder to the worlds furthest behind."""
+    """Groups per world in iteration `number`: each share rounded down, the remainder to the worlds furthest below their share
+    so far."""
     behind = np.zeros(len(shares))
     counts = np.zeros(len(shares), int)
     quota = groups * np.asarray(shares)
@@ -120,7 +121,7 @@ class Rollouts:
     """groups to train on"""
     seconds: float
     drawn: dict[str, int]
-    """tasks drawn in each world up to here"""
+    """tasks drawn so far, by world"""
 
 
 @dataclass
@@ -138,7 +139,7 @@ class Loop:
     overlap: bool = False
     """collect the next iteration during this update; the policy must be a `PinnedSampler`"""
     drawn_at_update: dict[str, int] = field(default_factory=dict)
-    """as `drawn`, up to the last rollouts trained on; a resumed run starts from here"""
+    """like `drawn`, but without rollouts that were not trained on yet; a resumed run starts from here"""
     _next: Rollouts | None = None
 
     def iterate(self, number: int) -> Iteration:
@@ -147,7 +148,7 @@ class Loop:
         if not self.overlap or number >= self.iterations:
             return self.learn(rollouts)
         assert isinstance(self.policy, PinnedSampler)
-        # Worlds run in the main thread, where a hang can be interrupted.
+        # Worlds run in the main thread, where SIGALRM can interrupt them.
         with self.policy.pin_weights(), ThreadPoolExecutor(1) as executor:
             learning = executor.submit(self.learn, rollouts)
             self._next = self.collect(number + 1)
@@ -218,7 +219,7 @@ class Loop:
         return Iteration(all_played, all_groups, all_rewards, all_credits, metrics, all_marks)
 
     def _prefix(self, collector: Collector, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        """With several worlds, a world's own metrics carry its name: `countdown/success`."""
+        """With several worlds, prefix a world's metrics with its name: `countdown/success`."""
         if len(self.collectors) == 1:
             return metrics
         return {f"{collector.name}/{metric}": value for metric, value in metrics.items()}
@@ -231,7 +232,7 @@ class Loop:
 def update(batch: Batch, method: Method, policy: Policy, seed: int, lr: float | None = None) -> dict[str, float]:
     """`epochs` passes over the batch, each split at random into the schedule's optimizer steps.
 
-    Returns the metrics of the last step. `sampler_gap` is the first step's `behaviour_gap`, before any weight moved.
+    Returns the metrics of the last step, and `sampler_gap`: the `behaviour_gap` of the first step, before any weight changed.
     `lr` defaults to the schedule's peak.
     """
     schedule, metrics, gap = method.schedule, dict[str, float](), None
@@ -259,7 +260,7 @@ def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Means over episodes or turns; `group_spread` is the deviation of the groups' success rates. Empty without episodes."""
+    """Means over episodes or turns; `group_spread`: standard deviation of the groups' success rates. Empty without episodes."""
     episodes = [t for g in groups for t in g.trajectories]
     steps = [s for g in groups for s in g.steps]
     if not episodes:
@@ -289,14 +290,14 @@ def _mean(values: Iterable[Any]) -> float:
 
 
 def check_overlap(settings: TrainSettings, methods: Sequence[Method], can_pin_weights: bool = True) -> None:
-    """Refuse `overlap` if rollouts read what a companion learns meanwhile, or if the sampler cannot keep its weights."""
+    """Refuse `overlap` if rollouts use what a companion learns during the update, or if the sampler cannot pin its weights."""
     if not settings.overlap:
         return
     for method in methods:
         if names := [c.name for c in method.companions if c.read_in_rollouts]:
             raise TacitError(
-                f"--overlap {settings.overlap} does not work with {method.name!r}: its rollouts read what "
-                f"{' and '.join(names)} learned from the previous ones. Use --overlap 0. (If rollouts never read your "
+                f"--overlap {settings.overlap} does not work with {method.name!r}: its rollouts use what "
+                f"{' and '.join(names)} learned from the previous ones. Use --overlap 0. (If rollouts never use your "
                 "companion, set read_in_rollouts = False on it.)"
             )
     if not can_pin_weights:
@@ -307,7 +308,7 @@ def check_overlap(settings: TrainSettings, methods: Sequence[Method], can_pin_we
 
 
 def check_overlap_policy(settings: TrainSettings, policy: Policy) -> None:
-    """As `check_overlap`, for a loaded policy."""
+    """`check_overlap` for a loaded policy."""
     if settings.overlap:
         check_overlap(settings, (), isinstance(policy, PinnedSampler))
         with policy.pin_weights():  # type: ignore[attr-defined]  # raises if something is missing

@@ -1,5 +1,5 @@
-"""Questions about the prompts of random play, with their answers. They teach a small model to read, not to act: every answer
-is in the prompt.
+"""Questions and answers about prompts of random play. They teach a small model to read, not to act: every answer is in the
+prompt.
 
     put a cool plate in countertop.
     …
@@ -19,18 +19,18 @@ from random import Random
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation
 
-# Questions that the prompt answers, with a world's punctuation only:
+# Kinds of questions:
 #
-# at? countertop 1                                   what a field of the state block says
-# first unchecked? cabinet 3                         its first entry, ranges (`cabinet 3-7`) read out
-# next unchecked after cabinet 3? cabinet 4
-# drawer 2 in checked? no
-# where plate 3? countertop 1                        `place: thing, thing` in what is seen now
+# at? countertop 1                                   a field of the state block
+# first unchecked? cabinet 3                         the first entry of a list, ranges (`cabinet 3-7`) expanded
+# next unchecked after cabinet 3? cabinet 4          the entry after another
+# drawer 2 in checked? no                            whether a list has an entry
+# where plate 3? countertop 1                        `place: thing, thing` in the current observation
 # how: take plate from countertop? take plate 3 …    a valid action, described without its numbers
-# can go to drawer 9? yes
+# can go to drawer 9? yes                            whether an action is valid
 
 Question = tuple[str, str]
-Asker = Callable[[Random, Observation], Sequence[Question]]  # a world's own questions, e.g. Countdown: what 12 + 7 is
+Asker = Callable[[Random, Observation], Sequence[Question]]  # a world's own questions, e.g. the sum of 12 and 7 in Countdown
 
 _FIELD = re.compile(r"^([a-z][a-z ]*): (.+)$", re.MULTILINE)
 _PLACE = re.compile(r"(?:^|[;|\n] ?)([a-z]+(?: \d+)?)(?: open)?: ([^;|>\n]+)")
@@ -39,19 +39,19 @@ _NUMBERS = re.compile(r" ?\d+")
 
 
 def make_questions(rng: Random, text: str, observation: Observation, more: Asker | None) -> list[Question]:
-    """Questions about the text and the valid actions, in random order."""
+    """Questions about the text and the valid actions, in random order. `more`: further questions of the world."""
     fields = dict(_FIELD.findall(text))
-    asked = _about_fields(rng, fields) if fields else []
-    asked += _about_places(rng, text.rpartition("\n")[2]) + _about_actions(rng, observation.actions)
+    questions = _about_fields(rng, fields) if fields else []
+    questions += _about_places(rng, text.rpartition("\n")[2]) + _about_actions(rng, observation.actions)
     if more is not None:
-        asked += more(rng, observation)
-    rng.shuffle(asked)
-    return asked
+        questions += more(rng, observation)
+    rng.shuffle(questions)
+    return questions
 
 
 def expand_entries(value: str) -> list[str]:
     """`drawer 1-3 5, bed 1` -> drawer 1, drawer 2, drawer 3, drawer 5, bed 1"""
-    if "(" in value:  # a command, whose commas separate nothing
+    if "(" in value:  # a command, whose commas do not separate entries
         return [value]
     found = []
     for part in value.split(", "):
@@ -68,20 +68,20 @@ def expand_entries(value: str) -> list[str]:
 
 def _about_fields(rng: Random, fields: dict[str, str]) -> list[Question]:
     label = rng.choice(sorted(fields))
-    asked = [(label, fields[label])]
+    questions = [(label, fields[label])]
     lists = {name: found for name, value in fields.items() if len(found := expand_entries(value)) > 1}
     if not lists:
-        return asked
+        return questions
     name = rng.choice(sorted(lists))
     found = lists[name]
     spot = rng.randrange(len(found) - 1)
-    asked += [(f"first {name}", found[0]), (f"next {name} after {found[spot]}", found[spot + 1])]
+    questions += [(f"first {name}", found[0]), (f"next {name} after {found[spot]}", found[spot + 1])]
     item = rng.choice(lists[rng.choice(sorted(lists))])
-    return [*asked, (f"{item} in {name}", "yes" if item in found else "no")]
+    return [*questions, (f"{item} in {name}", "yes" if item in found else "no")]
 
 
 def _about_places(rng: Random, now: str) -> list[Question]:
-    """Where a thing is, by the last line of the prompt."""
+    """Where a thing is, according to the last line of the prompt; empty if there is none or it is in several places."""
     listed = [(place, thing) for place, things in _PLACE.findall(now) for thing in things.strip().split(", ")]
     seen = [(place, thing) for place, thing in listed if thing != _NOTHING]
     if not seen:
@@ -95,31 +95,31 @@ def _about_actions(rng: Random, actions: Sequence[str]) -> list[Question]:
         return []
     action = rng.choice(actions)
     described = _NUMBERS.sub("", action)
-    asked = [(f"can {action}", "yes")]
+    questions = [(f"can {action}", "yes")]
     if described != action:
-        asked.append((f"how: {described}", action))
+        questions.append((f"how: {described}", action))
         # The same command with another number: is it valid?
         changed = _NUMBERS.sub(
             lambda found: f" {rng.randint(1, 9)}" if found.group().startswith(" ") else found.group(), action
         )
-        asked[0] = (f"can {changed}", "yes" if changed in actions else "no")
-    return asked
+        questions[0] = (f"can {changed}", "yes" if changed in actions else "no")
+    return questions
 
 
-STRAY = 0.1  # share of actions that were valid one turn ago and may be refused now, so that refusals occur
+STRAY = 0.1  # share of actions drawn from those valid one turn ago, so that refusals occur
 MAX_QUESTIONS = 4  # per prompt
-RANDOM_STEPS = 24  # most turns of an episode of random play
+RANDOM_STEPS = 24  # maximum turns of an episode of random play
 
 
-def join_questions(text: str, asked: Sequence[Question]) -> tuple[str, str]:
+def join_questions(text: str, questions: Sequence[Question]) -> tuple[str, str]:
     """(the prompt with all questions and all answers but the last, the last answer)"""
-    *earlier, (last, answer) = asked
-    lines = [text, *(f"{question}? {known}" for question, known in earlier), f"{last}?"]
-    return "\n".join(lines), answer
+    *earlier, (last, final_answer) = questions
+    lines = [text, *(f"{question}? {answer}" for question, answer in earlier), f"{last}?"]
+    return "\n".join(lines), final_answer
 
 
 class RandomAgent:
-    """Draws a valid action; sometimes one that was valid one turn ago."""
+    """Takes random valid actions, sometimes one that was valid one turn ago."""
 
     def __init__(self, rng: Random) -> None:
         self._rng, self._bold = rng, rng.random() < 0.8
@@ -132,9 +132,9 @@ class RandomAgent:
 
 
 def random_action(rng: Random, observation: Observation, bold: bool) -> str:
-    """A random valid action; `bold` draws the verb first, because most actions of a household are `go`."""
+    """A random valid action. With `bold`, the verb is drawn first, because most valid actions of a household are `go`."""
     if not observation.actions:
-        raise TacitError("random play needs a world that lists its admissible actions. Use --sft.questions 0.")
+        raise TacitError("sft.questions needs a world that lists its admissible actions; use --sft.questions 0.")
     if not bold:
         return rng.choice(observation.actions)
     by_verb: dict[str, list[str]] = {}

@@ -3,11 +3,11 @@
     {"task": ID, "goal": TEXT, "success": true, "turns": [{"saw": TEXT, "action": TEXT}, …], "saw": TEXT}
 
 `task` or `goal` is required. `observation` may replace `saw`. The last `saw` is optional. Trajectory files of a run have this
-form; logs of other agents are converted. Only won episodes are imitated.
+format; logs of other agents are converted. Only won episodes are imitated.
 
 An episode of a known task (by id, or by goal and first observation) is replayed in the world. If the replay matches the
-recording, its prompts use everything the world says; otherwise they use the recorded text. A replay that matches but does not
-win is lost.
+recording, its prompts use the world's full observations; otherwise they use the recorded text. A replay that matches but does
+not win counts as lost.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ from tacit.training.demonstrations import Demonstrations, Sample, make_sample
 # `text` is a ReAct transcript with `Observation:`, `Thought:` and `Action:` labels (numbered or not), or in ALFWorld's style
 # (`> go east`, `> think: hm`). In `messages`, user and tool messages are observations. An assistant's action is in
 # <action>…</action>, after `Action:`, the only argument of its tool call, or alone on its line. A message with only a thought
-# is no turn, nor is the `OK.` that answers it. `conversations` are ETO's demonstrations (Song et al., 2024): the instruction
-# and the `OK` before the task are dropped, and an episode is won unless its `reward` is below 1. Such a file may be one JSON
-# list.
+# is skipped, with the `OK.` that answers it. `conversations` are ETO's demonstrations (Song et al., 2024): the instruction and
+# the `OK` before the task are dropped, and an episode is won unless its `reward` is below 1. Such a file may be one JSON list.
 
 _LABEL = re.compile(r"^[ \t]*(observation|thought|action)(?:[ \t]*\d+)?[ \t]*:[ \t]*", re.IGNORECASE | re.MULTILINE)
 _PROMPT = re.compile(r"^>[ \t]*((?:think|thought)(?:[ \t]*\d+)?[ \t]*:)?[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
@@ -54,46 +53,47 @@ _SAME_LINE = re.compile(
     r"^([ \t]*(?:[Tt]hought|THOUGHT|[Tt]hink)(?:[ \t]*\d+)?[ \t]*:.*)[ \t](?=(?:Action|ACTION)(?:[ \t]*\d+)?[ \t]*:)",
     re.MULTILINE,
 )
-"""a thought with its action on the same line; only the capital letter marks the label"""
+"""a thought with its action on the same line; the label must be capitalized"""
 _MARK = re.compile(r"^[ \t]*>[ \t]*", re.MULTILINE)
 _TAGS = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _TASK = re.compile(r"(?:your task is to:[ \t]*|(?=your task is to ))(.+)", re.IGNORECASE)
-"""ALFWorld's goal is what follows the colon; ScienceWorld's is the sentence"""
+"""ALFWorld's goal is the text after the colon; ScienceWorld's is the whole sentence"""
 ACKNOWLEDGED = ("OK.", "OK")
-"""ALFWorld transcripts' answer to a thought"""
+"""answer to a thought in ALFWorld transcripts"""
 
-Said = tuple[str, str]
-"""(observation, thought or action; its text)"""
+Part = tuple[str, str]
+"""(kind, text); kind is `observation`, `thought` or `action`"""
 
 
 def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The line with `turns`, if its form is known. Texts before an action are joined; thoughts are dropped."""
+    """The line's data with `turns`, if its format is known, else unchanged. Observations before an action are joined; thoughts
+    are dropped."""
     if "turns" in data:
         return data
     if isinstance(data.get("conversations"), list):
         data = _eto_episode(data)
     if isinstance(data.get("messages"), list):
-        said = list(_conversation(data["messages"]))
+        parts = list(_conversation(data["messages"]))
     elif isinstance(data.get("text"), str):
-        said = list(_transcript(data["text"]))
+        parts = list(_transcript(data["text"]))
     else:
         return data
     turns, seen = list[dict[str, str]](), list[str]()
-    for kind, text in said:
+    for kind, text in parts:
         if kind == "observation":
             seen.append(text)
         elif kind == "action":
             if not seen:
-                raise TacitError(f"nothing was seen before action {len(turns) + 1}")
+                raise TacitError(f"there is no observation before action {len(turns) + 1}")
             turns.append({"saw": "\n".join(seen), "action": text})
             seen = []
-    told = (found[1] for kind, text in said if kind == "observation" and (found := _TASK.search(text)))
-    goal, last = data.get("goal") or next(told, ""), "\n".join(seen)
+    goals = (found[1] for kind, text in parts if kind == "observation" and (found := _TASK.search(text)))
+    goal, last = data.get("goal") or next(goals, ""), "\n".join(seen)
     return {**data, "goal": goal.strip() if isinstance(goal, str) else "", "turns": turns, **({"saw": last} if last else {})}
 
 
 def _eto_episode(data: Mapping[str, Any]) -> dict[str, Any]:
-    """An ETO record with `messages`, and whether it was won."""
+    """An ETO record with `messages` and `success`."""
     roles = {"human": "user", "gpt": "assistant", "system": "system"}
     messages = [
         {"role": roles.get(str(each.get("from"))), "content": each.get("value")} if isinstance(each, Mapping) else each
@@ -107,7 +107,7 @@ def _eto_episode(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"success": won, **{name: value for name, value in data.items() if name != "conversations"}, "messages": messages}
 
 
-def _transcript(text: str) -> Iterator[Said]:
+def _transcript(text: str) -> Iterator[Part]:
     text = _SAME_LINE.sub(r"\1\n", text)
     labels = list(_LABEL.finditer(text))
     if any(label[1].lower() == "action" for label in labels):
@@ -129,7 +129,7 @@ def _transcript(text: str) -> Iterator[Said]:
         yield "observation", seen
 
 
-def _conversation(messages: list[Any]) -> Iterator[Said]:
+def _conversation(messages: list[Any]) -> Iterator[Part]:
     thought = False
     for number, message in enumerate(messages, start=1):
         role = message.get("role") if isinstance(message, Mapping) else None
@@ -140,14 +140,14 @@ def _conversation(messages: list[Any]) -> Iterator[Said]:
                 yield "observation", seen
             thought = False
         elif role == "assistant":
-            kind, text = _said(message, number)
+            kind, text = _parse_assistant(message, number)
             thought = kind == "thought"
             yield kind, text
         elif role != "system":
             raise TacitError(f"message {number} has no role (system, user, assistant, tool), or no text")
 
 
-def _said(message: Mapping[str, Any], number: int) -> Said:
+def _parse_assistant(message: Mapping[str, Any], number: int) -> Part:
     if message.get("tool_calls"):
         try:
             (call,) = message["tool_calls"]
@@ -159,29 +159,30 @@ def _said(message: Mapping[str, Any], number: int) -> Said:
             raise TacitError(f"message {number} calls a tool with {type(action).__name__}, not with text")
         return "action", action
     content = message.get("content")
-    said = split_thought(content)[1] if isinstance(content, str) else ""
-    if tags := _TAGS.findall(said):
+    answer = split_thought(content)[1] if isinstance(content, str) else ""
+    if tags := _TAGS.findall(answer):
         return "action", tags[-1].strip()
-    plain = _SAME_LINE.sub(r"\1\n", _MARK.sub("", said))
+    plain = _SAME_LINE.sub(r"\1\n", _MARK.sub("", answer))
     if labels := [label for label in _LABEL.finditer(plain) if label[1].lower() == "action"]:
         return "action", plain[labels[-1].end() :].strip().split("\n")[0].strip()
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
     marked = [_MARK.sub("", line) for line in lines if line.startswith(">")] or lines
     done = [line for line in marked if not _THOUGHT.match(line)]
     if marked and not done:
         return "thought", "\n".join(marked)
     if len(done) != 1 or (marked is lines and len(lines) != 1) or OPEN_THOUGHT in done[0]:
-        raise TacitError(f"message {number} has no action: neither <action>…</action> nor `Action:`, and not one line alone")
+        raise TacitError(f"message {number} has no action: no <action>…</action>, no `Action:`, and more than one line")
     return "action", done[0]
 
 
 NAMED = 5
-"""line numbers listed in a message; more are only counted"""
+"""maximum lines listed in a message; the others are counted"""
 LONGEST_LINE = 16_000_000
-"""bytes"""
+"""maximum bytes of a line"""
 MOST_TURNS = 10_000
 ReplayResult = Literal["again", "unknown", "lost"] | ReplayMismatch
-"""result of replaying an episode marked as won: matches, unknown task, matches but lost, or differs"""
+"""result of replaying an episode marked as won: `again` (matches and wins), `unknown` (task), `lost` (matches but does not win)
+or the mismatch"""
 
 
 @dataclass(frozen=True)
@@ -195,15 +196,15 @@ class Recording:
     """observation before each action, and the last one if known"""
     actions: tuple[str, ...]
     spoken: tuple[bool, ...]
-    """whether the turn has an action; completions that did not parse are shown but not imitated"""
+    """whether the turn's completion parsed; other turns are in the history but are not imitated"""
     wrote: tuple[str | None, ...] = ()
-    """for completions that did not parse, the recorded text"""
+    """per turn, the text of a completion that did not parse, else None"""
 
     def as_recorded(self) -> Iterator[Interaction]:
-        """The episode as recorded. The file does not say whether an action was refused."""
+        """The episode as recorded. Its actions count as accepted, since the file does not say."""
         for turn, action in enumerate(self.actions, start=1):
             last = turn == len(self.actions)
-            # The last observation may be missing, but a tracker needs a text to parse.
+            # A missing last observation is replaced by the one before, since a tracker needs a text to parse.
             seen, then = self.seen[turn - 1], self.seen[min(turn, len(self.seen) - 1)]
             answer = Transition(Observation(then), done=last, success=last and self.success)
             yield Interaction(Observation(seen), action, answer, self.wrote[turn - 1] if self.wrote else None)
@@ -211,7 +212,7 @@ class Recording:
 
 @dataclass
 class Reading:
-    """Counts of what became of the lines, and lines with a reason."""
+    """Counts of the lines of a file by outcome; lists with line numbers and reasons."""
 
     unusable: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
@@ -230,16 +231,16 @@ class Reading:
         if self.unusable:
             found.append(f"{pluralize(len(self.unusable), 'line')} cannot be used: {_some(self.unusable)}")
         if self.differing:
-            told = pluralize(len(self.differing), "episode")
-            found.append(f"told as recorded, since they do not come out again: {told}, {_some(self.differing)}")
+            count = pluralize(len(self.differing), "episode")
+            found.append(f"used as recorded, since their replay differs: {count}, {_some(self.differing)}")
         found.append(
-            f"{pluralize(self.again, 'episode')} came out again as recorded, {self.unknown} are of tasks this run does not "
-            f"know, {self.lost} were lost and teach nothing"
+            f"{pluralize(self.again, 'episode')} replayed as recorded, {self.unknown} are of tasks unknown to this run, "
+            f"{self.lost} were lost and are not imitated"
         )
         if self.belied:
-            found.append(f"{len(self.belied)} of the lost ones are said to be won and are not: {_some(self.belied)}")
+            found.append(f"{len(self.belied)} of the lost ones are marked as won, but their replay loses: {_some(self.belied)}")
         if self.others:
-            found.append(f"left out, since they are of other families: {pluralize(self.others, 'episode')}")
+            found.append(f"skipped, since they are of other families: {pluralize(self.others, 'episode')}")
         return found
 
 
@@ -252,41 +253,41 @@ def imitate_recordings(
     most: int,
     families: Sequence[str] = (),
 ) -> tuple[Demonstrations, list[str]]:
-    """The won episodes among the first `most` lines as samples, and notes. `families` filters lines that name one."""
+    """(samples of the won episodes among the first `most`, notes). With `families`, other families are skipped."""
     reading, won = Reading(), 0
     recordings = list(read_recordings(path, reading))[:most]
-    known = Known(world, tasks)
+    matcher = Known(world, tasks)
     shown: list[Sample | None] = []
     for recording in recordings:
         if not recording.success:
             reading.lost += 1
             continue
-        if families and (known.family_of(recording) or families[0]) not in families:
+        if families and (matcher.family_of(recording) or families[0]) not in families:
             reading.others += 1
             continue
         try:
-            task, course, came = known.replay(recording)
+            task, course, result = matcher.replay(recording)
             turns = list(render_turns(context, task, course))
-        except Exception as error:  # a tracker or a wording meets texts that its world never wrote
+        except Exception as error:  # trackers and wordings may fail on texts that the world never wrote
             reading.unusable.append(f"line {recording.line}: {type(error).__name__}: {error}")
             continue
-        if came == "lost":
+        if result == "lost":
             reading.lost += 1
             reading.belied.append(f"line {recording.line}")
             continue
-        if came == "again":
+        if result == "again":
             reading.again += 1
-        elif came == "unknown":
+        elif result == "unknown":
             reading.unknown += 1
         else:
-            reading.differing.append(f"line {recording.line}, turn {came.turn}")
+            reading.differing.append(f"line {recording.line}, turn {result.turn}")
         won += 1
         shown += [make_sample(turn, context, tokenizer) for turn, own in zip(turns, recording.spoken, strict=False) if own]
-    known.close()
+    matcher.close()
     found = Demonstrations.of(shown, len(recordings), won)
     if not len(found):
         raise TacitError(
-            f"there is nothing to imitate in {path}: {len(recordings)} episodes, {len(shown)} turns of won ones, none of them "
+            f"there is nothing to imitate in {path}: {len(recordings)} episodes, with {len(shown)} turns in won ones, none "
             f"usable. {'. '.join(reading.notes())}."
         )
     return found, reading.notes()
@@ -302,7 +303,7 @@ def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:
 
 
 def _read_documents(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
-    """(number, line) or, of a JSON list, (number, entry). A truncated file of lines is read as far as it goes."""
+    """(number, line), or (number, entry) if the file is a JSON list. A truncated file of lines is read up to the damage."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
@@ -312,7 +313,7 @@ def _read_documents(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
                 try:
                     entries = json.loads(file.read().decode("utf-8-sig"))
                 except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-                    broken = f"a JSON list that breaks off: {_reason(error)}"
+                    broken = f"a truncated or damaged JSON list: {_reason(error)}"
                     raise TacitError(f"cannot read the recorded episodes {path}: {broken}.") from error
                 yield from enumerate(entries, start=1)
                 return
@@ -328,16 +329,16 @@ def _read_documents(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
     except (OSError, EOFError, zlib.error) as error:
         if not number:
             raise TacitError(f"cannot read the recorded episodes {path}: {error}.") from error
-        reading.unusable.append(f"line {number + 1}: the file breaks off here: {error}")
+        reading.unusable.append(f"line {number + 1}: the file is truncated or damaged here: {error}")
 
 
 def _reason(error: Exception) -> str:
-    known = {UnicodeDecodeError: "not UTF-8", RecursionError: "nested too deeply"}
-    return known.get(type(error)) or str(error)
+    reasons = {UnicodeDecodeError: "not UTF-8", RecursionError: "nested too deeply"}
+    return reasons.get(type(error)) or str(error)
 
 
 def recording_of(line: int, data: Any) -> Recording:
-    """Parse one line; raises TacitError with the reason if it holds no episode."""
+    """Parse one line; raises TacitError with the reason if it is not an episode."""
     if not isinstance(data, Mapping):
         raise TacitError("not a JSON object")
     data = as_turns(data)
@@ -354,16 +355,16 @@ def recording_of(line: int, data: Any) -> Recording:
     for number, turn in enumerate(turns, start=1):
         saw = turn.get("saw", turn.get("observation")) if isinstance(turn, Mapping) else None
         if not isinstance(saw, str) or not isinstance(turn.get("action"), str):
-            raise TacitError(f"turn {number} has no text for what was seen, or for the action")
+            raise TacitError(f"turn {number} needs two texts, saw (or observation) and action")
         if not is_unicode(saw) or not is_unicode(turn["action"]):
             raise TacitError(f"turn {number} has half a character (a lone surrogate) in it")
-        said, valid = turn.get("wrote"), turn.get("valid", True) is not False
+        text, valid = turn.get("wrote"), turn.get("valid", True) is not False
         if not turn["action"].strip() and valid:
             raise TacitError(f"turn {number} has an empty action")
         seen.append(saw)
         actions.append(turn["action"])
         spoken.append(valid)
-        wrote.append(said if not valid and isinstance(said, str) and is_unicode(said) else None)
+        wrote.append(text if not valid and isinstance(text, str) and is_unicode(text) else None)
     last = data.get("saw", data.get("observation"))
     task, goal, family = (data.get(name) or "" for name in ("task", "goal", "family"))
     if not all(is_unicode(text) for text in (last, task, goal, family) if isinstance(text, str)):
@@ -376,11 +377,11 @@ def recording_of(line: int, data: Any) -> Recording:
 def why_not_usable(recording: Recording, known: Known, context: Context) -> str:
     """Why a won episode cannot be imitated with this prompt; empty if it can."""
     try:
-        task, course, came = known.replay(recording)
+        task, course, result = known.replay(recording)
         list(render_turns(context, task, course))
     except Exception as error:  # as in `imitate_recordings`
         return f"{type(error).__name__}: {error}"
-    return "is said to be won, and played again it is not" if came == "lost" else ""
+    return "is marked as won, but its replay loses" if result == "lost" else ""
 
 
 class Known:
@@ -394,7 +395,7 @@ class Known:
             self._by_goal.setdefault(normalize_goal(task.goal), []).append(task)
 
     def family_of(self, recording: Recording) -> str:
-        """The recording's own family, else that of all known tasks with its goal, else the one predicted from the goal."""
+        """The recorded family, else that of all known tasks with this goal, else the one predicted from the goal; or empty."""
         families = {task.family for task in self._by_goal.get(normalize_goal(recording.goal), [])}
         if recording.family or len(families) == 1:
             return recording.family or families.pop()
@@ -408,14 +409,14 @@ class Known:
         return GoalClassifier((task.goal, task.family) for task in self._by_id.values())
 
     def replay(self, recording: Recording, needs_goal: bool = True) -> tuple[Task, list[Interaction], ReplayResult]:
-        """(task, episode, result): the episode is replayed if the replay matches, else as recorded."""
+        """(task, interactions, result). The interactions are the world's if the replay matches, else as recorded."""
         task = self._by_id.get(recording.task)
         if task is None and not recording.task:
             alike = self._by_goal.get(normalize_goal(recording.goal), [])
             task = next((task for task in alike if self.live.reset(task).text == recording.seen[0]), None)
         if task is None:
             if needs_goal and not recording.goal:
-                raise TacitError(f"task {recording.task!r} is none of this run's, and no goal is given")
+                raise TacitError(f"task {recording.task!r} is not a task of this run, and the line has no goal")
             task = replace(task_of_recording(recording, self.world.name), family=self.family_of(recording))
             return task, list(recording.as_recorded()), "unknown"
         try:

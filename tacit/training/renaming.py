@@ -1,9 +1,9 @@
-"""Data augmentation for few demonstrations: exchange the names in a turn, consistently in its prompt and its action.
+"""Data augmentation for few demonstrations: replace the names in a turn, consistently in its prompt and its action.
 
     seen: mug 2 at desk 1  >  take mug 2 from desk 1            as demonstrated
     seen: pen 5 at desk 3  >  take pen 5 from desk 3            renamed
 
-A policy that sees both copies names from the prompt. One that sees only the first can remember `mug 2` instead.
+With both versions, a policy must copy names from the prompt. With only the first, it can memorize `mug 2` instead.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tacit.core.types import Prompt
 from tacit.rollout.replay import Turn
 
 EXCHANGED = 0.3
-"""share of kinds that become another kind; the others keep their name, since some rules depend on the kind"""
+"""share of kinds replaced by another kind; the others stay, since some rules depend on the kind"""
 MAX_SHIFT = 12
-"""largest number that is added to the numbers of a kind"""
+"""largest shift of the numbers of a kind"""
 _WORD = re.compile(r"[a-z]+")
 _NUMBER = re.compile(r"\d+")
 
@@ -32,13 +32,13 @@ class Renaming:
     pattern: re.Pattern[str]
     """group 1 is a kind, group 2 its numbers: `drawer 1-3 5`"""
     kinds: Mapping[str, str]
-    """kind -> new kind; no two are equal"""
+    """kind -> new kind; new kinds are distinct"""
     shifts: Mapping[str, int]
-    """kind -> what is added to its numbers, so that ranges stay ranges"""
+    """kind -> shift added to its numbers, so that ranges stay ranges"""
 
     @classmethod
     def draw(cls, pattern: re.Pattern[str], text: str, known: Sequence[str], rng: Random) -> Renaming:
-        """For `text`; new kinds are drawn from `known`."""
+        """A random renaming for `text`; new kinds are drawn from `known`."""
         words = set(_WORD.findall(text))
         exchanged = [kind for kind in known if kind in words and rng.random() < EXCHANGED]
         free = [kind for kind in known if kind not in words or kind in exchanged]
@@ -71,9 +71,9 @@ class Renaming:
 
 
 def rename_turns(turns: Sequence[Turn], pattern: re.Pattern[str], rng: Random) -> list[Turn]:
-    """Each turn once, with other names."""
+    """A renamed copy of each turn."""
     if any(turn.prompt.conversation is not None for turn in turns):
-        raise TacitError("sft.renamed needs plain prompts, and these are chat messages. Use --no-chat, or --sft.renamed 0.")
+        raise TacitError("sft.renamed needs plain prompts, but these are conversations. Use --no-chat, or --sft.renamed 0.")
     texts = [f"{turn.prompt.text}\n{turn.action}" for turn in turns]
     known = sorted({match[1] for text in texts for match in pattern.finditer(text)})
     renamed = []

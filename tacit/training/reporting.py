@@ -16,7 +16,7 @@ from tacit.rollout.episodes import RolloutProgress
 
 class Reporter(Protocol):
     def stage(self, name: str, total: int, done: int) -> None:
-        """A stage of `total` steps begins; `done` of them were done before."""
+        """A stage of `total` steps begins, of which `done` are already done."""
         ...
 
     def step(self, step: int, metrics: dict[str, float]) -> None: ...
@@ -24,7 +24,7 @@ class Reporter(Protocol):
     def say(self, text: str) -> None: ...
 
     def now(self, text: str) -> None:
-        """Current status, sent after a silence."""
+        """Show a status line."""
         ...
 
     def close(self) -> None: ...
@@ -59,7 +59,7 @@ class PlainReporter:
 
 
 class HeartbeatReporter:
-    """Wraps a reporter and sends a status line after every `every_s` seconds of silence."""
+    """Wraps a reporter; sends a status line whenever nothing was reported for `every_s` seconds."""
 
     def __init__(self, reporter: Reporter, every_s: float = EVERY_S) -> None:
         self._reporter, self._every_s, self._over = reporter, every_s, threading.Event()
@@ -100,7 +100,7 @@ class HeartbeatReporter:
 
 
 class RolloutStatus(RolloutProgress):
-    """Status line of rollouts, and of the update after them."""
+    """Status line of rollouts, then of the update."""
 
     def __init__(
         self, what: str, total: int, max_steps: int = 0, policy: Any = None, clock: Callable[[], float] = time.monotonic

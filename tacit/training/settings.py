@@ -16,42 +16,42 @@ class SupervisedSettings:
     steps: Basic[Count] = 0
     """optimizer steps; 0 skips the stage, unless `epochs` is set"""
     epochs: Basic[NotNegative] = 0.0
-    """passes over the demonstrated turns instead of `steps`: 3 is three epochs, however many turns there are"""
+    """passes over the demonstrated turns, instead of `steps`; 3 is three epochs"""
     batch: Basic[AtLeastOne] = 64
     """demonstrated turns per step"""
     tasks: Basic[AtLeastOne] = 1000
     """training tasks the expert plays, or recorded episodes to read"""
     lr: Basic[NotNegative] = 1e-3
-    """peak learning rate; warm-up then cosine to zero. The default is for policies of a million parameters; give a language
-    model 1e-4"""
+    """peak learning rate; warm-up, then cosine to zero. The default is for policies of a million parameters; use 1e-4 for a
+    language model"""
     warmup: Share = 0.1
     """share of the steps with a rising learning rate"""
     expert: str = ""
-    """which of the world's experts to imitate; empty is the first"""
+    """the world's expert to imitate; empty is the first"""
     noise: Annotated[float, Bound(lambda v: 0 <= v < 1, "must be at least 0 and below 1")] = 0.0
-    """share of demonstrated turns replaced by a random action, to show recoveries; random actions are not imitated. Use it
-    when the policy is lost after a mistake"""
+    """share of demonstrated turns replaced by a random action, to demonstrate recoveries; random actions are not imitated. Use
+    it if the policy does not recover from mistakes"""
     renamed: Count = 0
-    """further copies of each demonstrated turn with other names and numbers, the same in prompt and action, so that a few
-    demonstrations teach to copy names rather than to remember them; for worlds whose names are numbered, such as alfworld"""
+    """further copies of each demonstrated turn with other names and numbers, consistently in prompt and action, so that the
+    policy copies names instead of memorizing them; for worlds with numbered names, such as alfworld"""
     questions: Count = 0
-    """episodes of random play to answer questions about during imitation, as in the pretraining of `tiny-base`; only for
+    """episodes of random play with questions to answer during imitation, as in the pretraining of `tiny-base`; only for
     small models, which otherwise forget how to read"""
     noted: Count = 0
-    """further episodes with a hindsight note in the prompt; only for policies too small to use notes unshown"""
+    """further demonstrations with a hindsight note in the prompt; only for policies too small to use notes without examples"""
     step_notes: Count = 0
-    """further episodes whose critical steps are shown with a hindsight note; only for policies too small to use notes
-    unshown"""
+    """further demonstrations of critical steps with a hindsight note; only for policies too small to use notes without
+    examples"""
     entries: Count = 0
-    """episodes shown as an experience extractor reads them, with the entry to write; only for small extractors, which then
-    start from these weights unless [policies] says otherwise"""
+    """demonstrations of writing experience entries, in the extractor's prompts; only for small extractors, which then start
+    from these weights unless [policies] says otherwise"""
     astray: Share = 0.0
-    """share of these notes and entries that belong to another episode, so that RL has something left to learn"""
+    """share of these notes and entries taken from another episode, so that RL can still improve their use"""
     rounds: Count = 0
     """DAgger rounds after the demonstrations: the policy plays, the expert relabels every turn, and both are imitated. Use
-    them when the policy leaves the expert's states; they work with `steps` 0 too"""
+    them if the policy visits states that the expert does not; works with `steps` 0 too"""
     round_tasks: AtLeastOne = 256
-    """training tasks the policy plays in each round, at the RL temperature, starting after the demonstrated ones"""
+    """training tasks the policy plays in each round, at the RL temperature, after the demonstrated tasks"""
     round_steps: AtLeastOne = 100
     """optimizer steps of each round, with its own warm-up and cosine"""
     round_share: Share = 0.5
@@ -60,12 +60,12 @@ class SupervisedSettings:
     """file of recorded episodes to imitate instead of an expert: JSON lines, or a run's trajectories/*.jsonl.gz"""
 
     def round_begins(self, number: int) -> int:
-        """Step before round `number` (from 1); for the number after the last round, the end of the stage."""
+        """Last step before round `number` (from 1). For `rounds` + 1, the end of the stage."""
         return self.steps + (number - 1) * self.round_steps
 
     @property
     def all_steps(self) -> int:
-        """Steps of demonstrations and rounds. With `epochs`, known after `resolve_epochs`."""
+        """Steps of demonstrations and rounds. With `epochs`, only valid after `resolve_epochs`."""
         return self.round_begins(self.rounds + 1)
 
     @property
@@ -73,7 +73,7 @@ class SupervisedSettings:
         return bool(self.epochs or self.all_steps)
 
     def resolve_epochs(self, turns: int) -> SupervisedSettings:
-        """With `steps` for this many demonstrated turns, if `epochs` is set. An incomplete last batch is left out."""
+        """The settings with the `steps` for this many demonstrated turns, if `epochs` is set. Drops incomplete batches."""
         per_epoch = max(1, turns // self.batch)
         return replace(self, steps=max(1, round(self.epochs * per_epoch))) if self.epochs else self
 
@@ -87,7 +87,7 @@ class EvaluationSettings:
     tasks: Basic[Count] = 0
     """tasks on the panel; 0 is 128, or all of a published split"""
     panel: str = ""
-    """file of your own tasks (.json or .jsonl) to evaluate on, instead of `split` and `tasks`"""
+    """file of tasks (.json or .jsonl) to evaluate on, instead of `split` and `tasks`"""
     also: str = ""
     """further splits to evaluate at the end of each stage, comma-separated: SPLIT or SPLIT:TASKS; SPLIT? is skipped if its
     data are missing"""
@@ -115,7 +115,7 @@ class EvaluationSettings:
         for entry in filter(None, map(str.strip, self.also.split(","))):
             split, _, count = entry.removesuffix("?").partition(":")
             if count and not (count.isdigit() and int(count)):
-                raise TacitError(f"evaluation.also = {self.also!r}: {entry!r} is neither a split nor SPLIT:TASKS.")
+                raise TacitError(f"evaluation.also = {self.also!r}: {entry!r} must be SPLIT, SPLIT? or SPLIT:TASKS.")
             found.append((split, int(count or 0), entry.endswith("?")))
         return tuple(found)
 
@@ -125,7 +125,7 @@ class TrainSettings:
     """Settings of all stages."""
 
     seed: Basic[int] = 0
-    """seed of everything random in the run"""
+    """random seed of the run"""
     tasks: Basic[AtLeastOne] = 4096
     """number of training tasks to draw from"""
     split: str = "train"
@@ -141,7 +141,7 @@ class TrainSettings:
     workers_at: str = ""
     """where world processes run: empty is this machine, local a new Ray, auto or ray://HOST:PORT a running Ray cluster"""
     world_timeout_s: Positive = 60.0
-    """end an episode if its world or expert does not answer for this long"""
+    """seconds after which an episode ends if its world or expert does not answer"""
     overlap: Annotated[int, Bound(lambda v: v in (0, 1), "must be 0 or 1")] = 0
     """1 collects the next rollouts during the update, one version behind; needs an engine with sampling servers"""
     checkpoint_every: AtLeastOne = 5

@@ -1,4 +1,4 @@
-"""One world of a run: its tasks, method and settings, and how to open it."""
+"""One world of a run: its tasks, method and settings, and its world pool."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class TaskSets:
     further: tuple[Panel, ...] = ()
     """panels evaluated only at the end of a stage"""
     notes: tuple[str, ...] = ()
-    """optional panels that are missing on this machine"""
+    """messages about panels that cannot be evaluated"""
 
     @classmethod
     def of(cls, world: Environment, settings: TrainSettings) -> TaskSets:
-        """Raises if the world's data are missing; call it before anything is written."""
+        """The tasks of a world. Raises if its data are missing, so call it before anything is written."""
         families, measured = settings.family_names, settings.evaluation
         if not world.playable:
             return cls((), Panel(f"{world.name}/none", ()), notes=(f"{world.summary}: nothing is measured",))

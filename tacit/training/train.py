@@ -1,4 +1,5 @@
-"""A training run: imitation, then RL, with evaluations and checkpoints. A killed run resumes exactly where it was saved."""
+"""A training run: imitation, then RL, with evaluations and checkpoints. A killed run resumes from its last checkpoint, with the
+same results as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -36,14 +37,14 @@ from tacit.training.setup import WorldSetup, evaluation_sampling, make_worlds
 SFT_STEPS_PER_CHECKPOINT = 10
 """imitation steps that count as one iteration for `checkpoint_every`"""
 NO_CREDIT = 1e-9
-"""advantages up to this size are rounding errors"""
+"""advantages up to this magnitude are rounding errors"""
 FIRST_COMPLETION = 300
-"""characters of a completion shown with an alarm"""
+"""maximum characters of a completion shown with an alarm"""
 
 
 @dataclass
 class Progress:
-    """How far a run is; saved with every checkpoint."""
+    """The state of a run; saved with every checkpoint."""
 
     stage: str = ""
     step: int = 0
@@ -72,11 +73,11 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         same_start: Collection[str] = (),
     ) -> None:
-        """`other_policies`: policies that companions train, by name; saved and restored with the main policy. `same_start`
-        names those that start from the main policy's weights: after imitation, if imitation shows them how to write entries.
-        `callbacks` receive every step and evaluation; one that returns True stops the run."""
+        """`other_policies`: policies that companions train, by name; saved and restored with the main policy. `same_start`:
+        those that start from the main policy's weights, after imitation if it demonstrates writing entries. `callbacks` receive
+        every step and evaluation; one that returns True stops the run."""
         self.run, self.policy, self.setups = run, policy, setups
-        # an endpoint has no weights to save
+        # Endpoints have no weights to save.
         self.other_policies = {name: other for name, other in (other_policies or {}).items() if isinstance(other, Learner)}
         self._same_start = [name for name in self.other_policies if name in same_start]
         self.settings, self.reporter, self._callbacks = settings, HeartbeatReporter(reporter), tuple(callbacks)
@@ -87,11 +88,11 @@ class Trainer:
 
     @property
     def method(self) -> Method:
-        """The first world's: all worlds share its name, schedule and losses."""
+        """The first world's method; all worlds share its name, schedule and losses."""
         return self.setups[0].method
 
     def train(self) -> dict[str, Any]:
-        """Run everything that is left; returns the summary."""
+        """Run all remaining stages; returns the summary."""
         self._restore()
         for setup in self.setups:
             if difference := setup.tasks.panel.difference():
@@ -158,7 +159,7 @@ class Trainer:
     def _take_imitation_steps(
         self, steps: Iterable[tuple[int, dict[str, float]]], first_metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Evaluates before each round and after the last. `first_metrics` join the metrics of the first step."""
+        """Take the steps; evaluate before each round and after the last. `first_metrics` are added to the first step's."""
         settings = self.settings.sft
         every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
         ends = {settings.round_begins(number) for number in range(1, settings.rounds + 2)}
@@ -186,7 +187,7 @@ class Trainer:
         if first == 0:
             imitated = self.run.checkpoints.newest()
             if imitated is not None and any(setup.settings.sft.entries for setup in self.setups):
-                for name in self._same_start:  # imitation showed how to write entries
+                for name in self._same_start:  # imitation demonstrated writing entries
                     self.other_policies[name].load(imitated.policy)
                     self.other_policies[name].begin_stage()
             self.policy.begin_stage()
@@ -253,7 +254,7 @@ class Trainer:
         self._notify(Event("step", "rl", step, self.method.schedule.iterations, metrics, self.run.path))
 
     def _stop_without_improvement(self) -> None:
-        """Early stopping. It depends on the evaluations alone, so a resumed run stops at the same step."""
+        """Early stopping. Depends on the evaluations alone, so a resumed run stops at the same step."""
         patience = self.settings.evaluation.patience
         if not patience or self.progress.stopped:
             return
@@ -267,7 +268,7 @@ class Trainer:
     # Evaluation.
 
     def _evaluate(self, stage: str, step: int) -> None:
-        """On the run's own panels. Nothing if some world cannot be played (it only has recorded episodes)."""
+        """Evaluate on the run's panels. Does nothing if a world has only recorded episodes."""
         if not all(setup.world.playable for setup in self.setups):
             return
         scores, played = [], list[Trajectory]()
@@ -284,7 +285,7 @@ class Trainer:
         self._notify(Event("evaluation", stage, step, total, score, self.run.path))
 
     def _evaluate_further(self, stage: str, step: int) -> None:
-        """On further panels, and under the method's other conditions, at the end of a stage."""
+        """Evaluate on further panels and under the method's other conditions, at the end of a stage."""
         if not all(setup.world.playable for setup in self.setups):
             return
         for collector, setup in zip(self.collectors, self.setups, strict=True):
@@ -292,11 +293,11 @@ class Trainer:
             further = setup.tasks.further
             panels: list[tuple[str, Panel, TaskCondition]] = [(panel.tasks[0].split, panel, PLAIN) for panel in further]
             for name, condition in setup.method.conditions.evaluated.items():
-                # The plain condition was already evaluated. An empty bank, for example, has no other.
+                # Skip conditions that are plain for all tasks, as with an empty bank: plain is evaluated already.
                 if any(condition(task) != PLAIN for task in own.tasks):
                     panels.append((name, own, condition))
-            for name, panel, told in panels:
-                score, episodes = self._play_panel(collector, setup, panel, stage, step, told)
+            for name, panel, applied in panels:
+                score, episodes = self._play_panel(collector, setup, panel, stage, step, applied)
                 self.progress.further.append(score)
                 self._write_trajectories(f"eval-{prefix}{name}-{stage}", step, episodes)
 
@@ -320,12 +321,12 @@ class Trainer:
         return {"stage": stage, "step": step, **score.to_json(), **origin}, played
 
     def _write_trajectories(
-        self, name: str, step: int, played: Sequence[Trajectory], known: Sequence[dict[str, Any]] | None = None
+        self, name: str, step: int, played: Sequence[Trajectory], records: Sequence[dict[str, Any]] | None = None
     ) -> None:
-        """Also writes the labels that report pages need, so that they need not import the world."""
+        """Write the episodes, with the labels for report pages, so that these need not import the world."""
         if not self.settings.trajectories:
             return
-        records = [trajectory_record(trajectory) for trajectory in played] if known is None else known
+        records = [trajectory_record(trajectory) for trajectory in played] if records is None else records
         worlds = {setup.name: setup.world for setup in self.setups}
         for trajectory, record in zip(played, records, strict=True):
             record["labels"] = describe_episode(trajectory, worlds.get(trajectory.task.world, self.setups[0].world))
@@ -333,7 +334,7 @@ class Trainer:
         write_records(self.run.trajectories(name, step), records)
 
     def _show_status(self, what: str, episodes: int, max_steps: int) -> RolloutStatus:
-        """Report rollouts while they run. The first status line of a run shows the first completion instead."""
+        """Set the status line for rollouts. The first status line of a run shows the first completion instead."""
         status = RolloutStatus(what, episodes, max_steps, self.policy)
 
         def line(silence: float) -> str:
@@ -370,7 +371,7 @@ class Trainer:
         self.watcher.restore([record for record in kept if record["stage"] == "rl"], self.progress.evaluations)
 
     def _companions(self) -> dict[str, Companion]:
-        """By directory name in a checkpoint: prefixed with the world, unless there is one world or worlds share it."""
+        """Companions by directory name in a checkpoint, prefixed with the world if there are several and it is not shared."""
         alone = len(self.setups) == 1
         return {
             companion.name if alone or len(places) > 1 else f"{self.setups[places[0]].name}/{companion.name}": companion

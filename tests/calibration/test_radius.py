@@ -41,5 +41,5 @@ def test_find_radius_equals_adaptive_radius(embedder):
 def test_bad_radius_warns():
     good = FoundRadius(0.1, 6.0, 0.1, 0.3)
     assert good.warning == ""
-    assert "nearest was taken" in FoundRadius(0.21, 1.0, 0.9, 0.1).warning
+    assert "nearest was chosen" in FoundRadius(0.21, 1.0, 0.9, 0.1).warning
     assert "70% of a group" in FoundRadius(0.1, 8.0, 0.0, 0.7).warning

@@ -80,7 +80,7 @@ def test_default_split_applies_without_the_command_line():
 
 def test_world_without_its_default_split_is_refused():
     world = replace(open_world("countdown"), splits=("train", "hard"))
-    with pytest.raises(TacitError, match=r"no split 'test' to evaluate on; name one of train, hard"):
+    with pytest.raises(TacitError, match=r"no split 'test' to evaluate on; choose one of train, hard"):
         prepare(Recipe.from_json({"world": "countdown"}), (world,))
     with pytest.raises(TacitError, match="no split 'test'"):
         Panel.of(world, "", 2)

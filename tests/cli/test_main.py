@@ -91,11 +91,11 @@ def test_top_level_help_names_the_commands(capsys):
         (["train", "--world", "countdown", "--lam", "1"], "error: unknown flag --lam. It belongs to ppo: add --method ppo."),
         (["train", "--world", "countdown", "--gruops", "1"], "error: unknown flag --gruops. Did you mean --groups?"),
         (["train", "--world", "countdown", "--learning_rate", "1"], "error: unknown flag --learning-rate. Did you mean --lr?"),
-        (["train", "--resume", "nowhere"], "error: nowhere is not a run directory: there is nothing of that name."),
+        (["train", "--resume", "nowhere"], "error: nowhere is not a run directory: it does not exist."),
         (["train", "--resume", str(Path(__file__).parent)], f"error: {Path(__file__).parent} is not a run directory: it has"),
         (["train", "--resume", __file__], f"error: {__file__} is not a run directory: it is a file."),
         (["train", "countdown"], "error: unexpected argument 'countdown'. See"),
-        (["eval", "runs/nowhere"], "error: 'runs/nowhere' is not a run directory: there is nothing of that name. A model"),
+        (["eval", "runs/nowhere"], "error: 'runs/nowhere' is not a run directory: it does not exist. A model"),
         (["eval", "tiny"], "error: 'tiny' needs a world: add --world"),
         (["eval", "expert"], "error: 'expert' needs a world: add --world"),
         (["eval"], "error: the following arguments are required: TARGET"),
@@ -221,6 +221,4 @@ def test_missing_run_error_lists_existing_runs(tmp_path, monkeypatch, capsys):
     assert main(["eval", "runs/three"]) == 2
     assert capsys.readouterr().err.endswith("(see `tacit list worlds`). Runs here: runs/one, runs/two.\n")
     assert main(["eval", "runs"]) == 2
-    assert (
-        "'runs' is not a run directory: it holds runs, though: runs/one, runs/two; name one of them." in capsys.readouterr().err
-    )
+    assert "'runs' is not a run directory: it contains runs: runs/one, runs/two; name one of them." in capsys.readouterr().err

@@ -67,7 +67,7 @@ def test_run_killed_before_writing_settings_must_be_started_again(tmp_path, caps
         assert main([*TRAIN.split(), "--out", run]) == 143
     assert "Nothing was written" in capsys.readouterr().err
     assert main(["train", "--resume", run]) == 2
-    assert "stopped here before it had begun: give the command that began it again." in capsys.readouterr().err
+    assert "stopped here before it started: repeat the command that started it." in capsys.readouterr().err
     assert main([*TRAIN.split(), "--out", run]) == 0
 
 

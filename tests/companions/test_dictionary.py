@@ -138,5 +138,5 @@ def test_a_projection_may_return_any_iterable(made):
 
 
 def test_success_without_skills_is_refused():
-    with pytest.raises(TacitError, match=r"'toy/0' \(2 steps\) projects to no skill"):
+    with pytest.raises(TacitError, match=r"'toy/0' \(2 steps\) has no skills"):
         make().observe([won("--")])

@@ -83,7 +83,7 @@ def test_engine_that_lacks_a_needed_capability_is_refused(method, missing, tmp_p
 
 
 def test_engine_may_declare_only_known_capabilities():
-    with pytest.raises(TacitError, match=r"declares \['flying'\], which no method asks for"):
+    with pytest.raises(TacitError, match=r"declares unknown capabilities \['flying'\]"):
         Engine("odd", "", frozenset({"flying"}), EngineSettings, lambda model, settings: None)
 
 

@@ -108,7 +108,7 @@ def test_custom_tag_actions_parse_back_unchanged(said, kind):
 
 
 def test_writing_an_action_without_a_known_tag_is_refused():
-    with pytest.raises(TacitError, match="'look around' begins with none of search, answer"):
+    with pytest.raises(TacitError, match="'look around' has no tag: its first word must be one of search, answer"):
         SEARCH.write("look around")
 
 

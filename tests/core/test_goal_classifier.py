@@ -27,10 +27,10 @@ def test_goal_classifier_predicts_families_of_unseen_goals(world, split, size):
 def test_goal_classifier_refuses_families_it_cannot_separate():
     depths = GoalClassifier((task.goal, task.family) for task in get_environment("textcraft").tasks("train", 200, 0))
     with pytest.raises(
-        TacitError, match=r"goals do not tell which of depth_2, depth_3, depth_4 they belong to \(\d+% of held-out"
+        TacitError, match=r"goal texts do not determine which of depth_2, depth_3, depth_4 they belong to \(\d+% of held-out"
     ):
         depths.classify("craft ash stool")
-    with pytest.raises(TacitError, match="goals do not tell which of the families"):
+    with pytest.raises(TacitError, match="goal texts do not determine which of the families"):
         GoalClassifier([]).classify("craft ash stool")
 
 

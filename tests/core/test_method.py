@@ -110,7 +110,7 @@ def test_conflicting_changes_are_refused_with_the_reason(one, other, reason):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        (adds("rewards", "cost", 1), r"must return a tuple of parts, such as \(adds\(…\),\), and returned Part"),
+        (adds("rewards", "cost", 1), r"must return a tuple of parts, such as \(adds\(…\),\), but returned Part"),
         (None, "must return a tuple of parts.*returned None"),
         ((adds("reward", "cost", 1),), r"unknown piece 'reward' of the method 'mine'. Did you mean 'rewards'\?"),
     ],
@@ -131,9 +131,9 @@ def test_optional_pieces_come_from_the_method_that_has_them():
 
 
 def test_composition_that_would_drop_a_piece_is_refused():
-    with pytest.raises(TacitError, match="would have 2 pieces selection; a method has at most one"):
+    with pytest.raises(TacitError, match="has 2 terms for selection; a method may have at most one"):
         composed(a=[adds("selection", "one", 1)], b=[adds("selection", "other", 2)])
-    with pytest.raises(TacitError, match="'a' adds a outcome to the rewards, which are there already"):
+    with pytest.raises(TacitError, match="'a' adds a outcome to the rewards, but there is one already"):
         composed(a=[adds("rewards", "outcome", Bonus())])
     with pytest.raises(TacitError, match="'a' changes the bonus twice"):
         composed(a=[adds("rewards", "bonus", Bonus(1.0)), adds("rewards", "bonus", Bonus(2.0))])
@@ -143,7 +143,7 @@ def test_companions_with_the_same_name_are_refused():
     class Named:
         name = "dictionary"
 
-    with pytest.raises(TacitError, match="two companions of the same name"):
+    with pytest.raises(TacitError, match="two companions with the same name"):
         method(companions=(Named(), Named()))
 
 

@@ -24,5 +24,5 @@ def test_each_hook_has_a_default():
 
 
 def test_a_policy_without_hooks_is_refused():
-    with pytest.raises(TacitError, match="Plain lacks hooks of a policy: let it inherit"):
+    with pytest.raises(TacitError, match="Plain lacks hooks of a policy; make it a subclass"):
         check_hooks(type("Plain", (), {"sample": None})())

@@ -69,7 +69,7 @@ def raise_key_error(split, count, seed):
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
-        (lambda *_: None, r"tasks\('test', 2, 0\) of world 'countdown' gave None, not a list of Task"),
+        (lambda *_: None, r"tasks\('test', 2, 0\) of world 'countdown' returned None, not a list of Task"),
         (
             raise_key_error,
             r"tasks\('test', 2, 0\) of world 'countdown' failed: KeyError: 'secret' \(test_ready\.py, line \d+\)",
@@ -90,7 +90,7 @@ def test_example_texts_must_be_a_function_returning_strings():
         replace(HERE, example_texts=["a"])
     for wrong, message in (
         (lambda seed: None, "not iterable"),
-        (lambda seed: [3], "and has 3"),
+        (lambda seed: [3], "but has 3"),
         (dict.fromkeys, "not iterable"),
     ):
         with pytest.raises(
@@ -112,7 +112,7 @@ def test_world_instance_instead_of_class_is_refused():
 def test_missing_expert_or_split_error_suggests_a_fix(capsys):
     with pytest.raises(TacitError, match=r"has no expert: give its Environment `experts`, or set sft.steps = 0"):
         replace(HERE, experts={}).expert()
-    with pytest.raises(TacitError, match=r"name one of train \(tacit eval --split, in training evaluation.split\)"):
+    with pytest.raises(TacitError, match=r"choose one of train \(tacit eval --split, evaluation.split in training\)"):
         replace(HERE, splits=("train",)).split_to_measure()
 
 

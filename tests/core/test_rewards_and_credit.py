@@ -131,15 +131,15 @@ class Bonus:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (lambda group: [], r"one Rewards for each of the 1 groups, and returned \[\], of length 0"),
-        (lambda group: None, "and returned None"),
-        (lambda group: 0.5, "and returned 0.5"),
-        (lambda group: [0.5], r"and returned \[float\], of length 1"),
-        (lambda group: [Credit.zeros(group)], r"and returned \[Credit\], of length 1"),
-        (lambda group: [Rewards.zeros(group)] * 5, r"and returned \[Rewards, Rewards, Rewards, …\], of length 5"),
+        (lambda group: [], r"one Rewards for each of the 1 groups, but returned \[\], of length 0"),
+        (lambda group: None, "but returned None"),
+        (lambda group: 0.5, "but returned 0.5"),
+        (lambda group: [0.5], r"but returned \[float\], of length 1"),
+        (lambda group: [Credit.zeros(group)], r"but returned \[Credit\], of length 1"),
+        (lambda group: [Rewards.zeros(group)] * 5, r"but returned \[Rewards, Rewards, Rewards, …\], of length 5"),
         (
             lambda group: [Rewards.per_step(group, np.array([1.0, np.nan]))],
-            "gave nan in the group of task '.*'; its numbers must",
+            "returned nan for the group of task '.*'; its numbers must",
         ),
     ],
 )
@@ -149,5 +149,5 @@ def test_invalid_output_error_names_the_term(found, said):
         given_by(Bonus(), found(group), [group], Rewards)
     fine = [Rewards.zeros(group)]
     assert given_by(Bonus(), fine, [group], Rewards) is fine
-    with pytest.raises(TacitError, match="the term Bonus gave inf"):
+    with pytest.raises(TacitError, match="the term Bonus returned inf"):
         given_by(Bonus(), [Credit.per_step(group, np.array([np.inf, 0.0]))], [group], Credit)

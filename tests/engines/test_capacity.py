@@ -57,12 +57,12 @@ def test_model_too_large_is_refused_or_warned_with_settings_that_fit(model, said
     ):
         said(model, 23 * GIB)
     whole = said(model, 79 * GIB)
-    assert "To train all of them takes 159.6 GiB, and 5.6 GiB for every 1,000 tokens" in whole
-    assert "has 79.0 GiB free. It can be sampled; to train it set --engine.lora-rank 64, which takes 27.8 GiB" in whole
+    assert "Training all weights takes 159.6 GiB, and 5.6 GiB for every 1,000 tokens" in whole
+    assert "has 79.0 GiB free. It can be sampled; to train it, set --engine.lora-rank 64, which takes 27.8 GiB" in whole
     assert not said(model, 79 * GIB, lora_rank=64) and not said(model, 170 * GIB)
     assert "set --engine.lora-rank 64 --engine.gradient-checkpointing, which takes 19.3 GiB" in said(model, 30 * GIB)
-    assert "To train adapters of rank 32 takes" in said(model, 26 * GIB, lora_rank=32)
-    assert "to train it set --engine.gradient-checkpointing, which" in said(model, 26 * GIB, lora_rank=32)
+    assert "Training adapters of rank 32 takes" in said(model, 26 * GIB, lora_rank=32)
+    assert "to train it, set --engine.gradient-checkpointing, which" in said(model, 26 * GIB, lora_rank=32)
     assert "to train it use a larger GPU, or several" in said(model, 24 * GIB, lora_rank=1024)
 
 

@@ -125,7 +125,7 @@ def test_timeout_after_a_first_answer_is_retried_and_reported():
         one.complete(HELLO)
         with pytest.raises(BrokenAnswer, match=r"no answer within 0\.2 s"):
             one.complete(HELLO)
-        assert one.trouble == "no answer within 0.2 s; asked again after 0.05 s, 1 of 1 times"
+        assert one.trouble == "no answer within 0.2 s; retrying after 0.05 s, 1 of 1 times"
         release.set()
     assert len(server.asked) == 3
 
@@ -133,7 +133,7 @@ def test_timeout_after_a_first_answer_is_retried_and_reported():
 def test_server_that_never_answered_is_asked_once():
     release, began = threading.Event(), time.monotonic()
     with serving(hanging(release)) as server:
-        with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.1 s; .* wants a longer --timeout"):
+        with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.1 s; .* use a longer --timeout"):
             client(server, timeout_s=0.1).complete(HELLO)
         release.set()
     assert len(server.asked) == 1 and time.monotonic() - began < 15
@@ -149,7 +149,7 @@ def dripping(pause_s: float):
 def test_slow_answer_body_times_out(pause_s):
     began = time.monotonic()
     with serving(lambda body: (200, dripping(pause_s))) as server:
-        with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.3 s; .* wants a longer --timeout"):
+        with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.3 s; .* use a longer --timeout"):
             client(server, timeout_s=0.3).complete(HELLO)
         assert time.monotonic() - began < 15 and len(server.asked) == 1
 
@@ -167,7 +167,7 @@ def test_failing_first_request_is_given_up_after_three_retries():
         one = client(server)
         with pytest.raises(TacitError, match=r"has never answered: 500 out of memory; the first request failed 4 times"):
             one.complete(HELLO)
-    assert seen == ["", *(f"500 out of memory; asked again after {0.05 * 2 ** (n - 1):g} s, {n} of 3 times" for n in (1, 2, 3))]
+    assert seen == ["", *(f"500 out of memory; retrying after {0.05 * 2 ** (n - 1):g} s, {n} of 3 times" for n in (1, 2, 3))]
 
 
 @pytest.mark.quick_cases(1)
@@ -178,9 +178,9 @@ def test_retry_after_is_capped_before_the_first_answer(monkeypatch, asks_for, pa
     loading = 503, {"error": {"message": "loading"}}, {"Retry-After": asks_for}
     with serving(lambda body: (seen.append(one.trouble), loading)[1]) as server:
         one = client(server)
-        with pytest.raises(TacitError, match=rf"never answered: 503 loading; .* and it asks to be left alone for {asks_for} s"):
+        with pytest.raises(TacitError, match=rf"never answered: 503 loading; .* and it asks to wait {asks_for} s"):
             one.complete(HELLO)
-    told = [f"503 loading; asked again after {s:g} s, {n} of {len(pauses)} times" for n, s in enumerate(pauses, 1)]
+    told = [f"503 loading; retrying after {s:g} s, {n} of {len(pauses)} times" for n, s in enumerate(pauses, 1)]
     assert seen == ["", *told] and sum(pauses) <= time.monotonic() - began < 15
 
 
@@ -242,7 +242,7 @@ def test_unreachable_server_is_retried_and_reported():
     with serving(lambda body: (200, says("hi"))) as server:
         url = server.url
     began = time.monotonic()
-    with pytest.raises(TacitError, match=r"nobody answers at http://127.0.0.1:\d+/v1: .*Is the server running"):
+    with pytest.raises(TacitError, match=r"no server answers at http://127.0.0.1:\d+/v1: .*Is it running"):
         ChatClient(url, "m", retries=2).complete(HELLO)
     assert time.monotonic() - began >= 0.05 + 0.1, "it may have been starting: asked three times"
 

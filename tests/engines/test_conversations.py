@@ -246,7 +246,7 @@ def test_model_without_a_usable_chat_template_is_refused():
     with pytest.raises(TacitError, match="Plain cannot encode conversations"):
         check_chat_support(History(world.wording("full"), 2, False, "tags", True), Plain())
     strange = TOOLS.replace('{\\"name\\": \\"', "CALL ").replace('\\", \\"arguments\\": ', " WITH ")
-    with pytest.raises(TacitError, match="which does not parse back"):
+    with pytest.raises(TacitError, match="which cannot be parsed back"):
         check_chat_support(
             History(world.wording("full"), 2, False, "tools", True), codec(strange.replace('{"name": "', "CALL "))
         )

@@ -60,8 +60,8 @@ def test_transient_errors_are_retried():
     ("reply", "message"),
     [
         ((401, {"error": {"message": "who?"}}), r"refuses the key \(none was sent: \$OPENAI_API_KEY is not set\): 401 who"),
-        ((404, {"error": {"message": "what?"}}), r"does not know this address or model \(model 'm'\): 404 what"),
-        ((400, {"error": {"message": "too long"}}), r"sends no vectors for 1 texts \(model 'm'\): 400 too long"),
+        ((404, {"error": {"message": "what?"}}), r"has no such path or model \(model 'm'\): 404 what"),
+        ((400, {"error": {"message": "too long"}}), r"returned no vectors for 1 texts \(model 'm'\): 400 too long"),
         ((200, b"<html>"), "not JSON"),
         ((200, {"data": []}), r"no data\[0..0\].embedding"),
         ((200, {"data": [{"index": 0, "embedding": "AAAA"}]}), "no data|not finite"),
@@ -79,7 +79,7 @@ def test_unusable_endpoint_is_refused_when_the_client_is_created(reply, message,
 def test_later_failure_is_an_error_after_the_retries():
     with serving(after(1, lambda body: (500, {"error": "out of memory"}))) as server:
         encode = EmbeddingClient(server.url, "m", retries=2)
-        with pytest.raises(TacitError, match=r"sends no vectors for 1 texts .*500 out of memory"):
+        with pytest.raises(TacitError, match=r"returned no vectors for 1 texts .*500 out of memory"):
             encode(["a"])
     assert len(server.asked) == 4
 
@@ -87,7 +87,7 @@ def test_later_failure_is_an_error_after_the_retries():
 def test_changed_vector_dimension_is_refused():
     with serving(after(1, lambda body: (200, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}))) as server:
         encode = EmbeddingClient(server.url, "m")
-        with pytest.raises(TacitError, match="vectors of 2 dimensions now, and sent 3 before"):
+        with pytest.raises(TacitError, match="vectors of 2 dimensions, but 3 before"):
             encode(["a"])
 
 
@@ -102,5 +102,5 @@ def test_invalid_url_or_model_name_is_refused(url, model, message):
 def test_unreachable_server_is_reported():
     with serving(embedding) as server:
         url = server.url
-    with pytest.raises(TacitError, match=r"nobody answers at .*Is the server running"):
+    with pytest.raises(TacitError, match=r"no server answers at .*Is it running"):
         EmbeddingClient(url, "m", retries=1)

@@ -281,7 +281,7 @@ def test_model_that_does_not_fit_is_refused_with_settings_that_would(
     check(torch.bfloat16)  # plans do not cover mixtures of experts
     (tmp_path / "config.json").write_text(json.dumps(told))
     with pytest.raises(
-        TacitError, match=r"does not fit: each of 2 ranks needs .* it can use 52. What would fit: .*lora-rank 16.*ranks"
+        TacitError, match=r"does not fit: each of 2 ranks needs .* 52 of them usable. What would fit: .*lora-rank 16.*ranks"
     ):
         check(torch.bfloat16)
     # The driver must check before it loads the model, with and without servers.

@@ -29,7 +29,7 @@ def names(records) -> list[str]:
         ({"completion_tokens": 4.0}, "length_low", "shrank from 20.0 to 4.0 tokens"),
         ({"repeated": 0.7}, "repetition", "70% of all actions"),
         ({"valid": 0.5}, "valid", "50% of all completions parse, 95% at best"),
-        ({"parts_largest": 0.7}, "giant", "the largest part holds 70% of a group's steps"),
+        ({"parts_largest": 0.7}, "giant", "the largest cluster holds 70% of a group's steps"),
     ],
 )
 def test_alarm_fires_after_three_bad_iterations_only(change, name, words):

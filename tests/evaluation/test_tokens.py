@@ -205,5 +205,5 @@ def test_recording_of_another_world_is_refused():
     (trajectory, *_) = played(BLOCK)
     first, *rest = trajectory.steps
     other = replace(first, observation=Observation("numbers: 1 2 3 | target: 6"))
-    with pytest.raises(TacitError, match=r"turn 1 of the recorded episode of 'countdown/.*does not replay"):
+    with pytest.raises(TacitError, match=r"turn 1 of the recorded episode of 'countdown/.*cannot be replayed"):
         replay_observations(replace(trajectory, steps=(other, *rest)), WORLD.make())

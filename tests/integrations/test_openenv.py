@@ -179,7 +179,7 @@ def test_third_party_server_becomes_a_world():
 
 
 def test_missing_server_and_unknown_split_are_refused():
-    with pytest.raises(TacitError, match=r"there is no OpenEnv server at http://127\.0\.0\.1:9"):
+    with pytest.raises(TacitError, match=r"no OpenEnv server answers at http://127\.0\.0\.1:9"):
         openenv_environment("nobody", "http://127.0.0.1:9", "…")
     with pytest.raises(TacitError, match="unknown split 'unsen'"):
         openenv_app("alfworld", split="unsen")

@@ -65,7 +65,7 @@ def test_unreachable_embedding_endpoint_is_refused_before_run_starts(tmp_path, m
     monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.01)
     with serving(embedding) as server:
         url = server.url
-    with pytest.raises(TacitError, match="nobody answers at"):
+    with pytest.raises(TacitError, match="no server answers at"):
         tacit.train(
             GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", embedding="endpoint", embedding_url=url, **SMALL
         )

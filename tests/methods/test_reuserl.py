@@ -110,7 +110,7 @@ def test_batch_without_success_gets_no_length_cost():
 def test_world_without_alphabet_is_refused():
     bare = replace(WORLD, name="bare", alphabet=None)
     for settings in (ReuseRL(), RoundLength()):
-        with pytest.raises(TacitError, match="needs an alphabet of skills, and world 'bare' has none"):
+        with pytest.raises(TacitError, match="needs an alphabet of skills, but world 'bare' has none"):
             settings.build(bare)
 
 

@@ -110,5 +110,5 @@ def test_server_device_count_is_respected():
 
 
 def test_too_many_ranks_are_rejected():
-    with pytest.raises(TacitError, match="9 ranks and some servers do not go into 8 devices"):
+    with pytest.raises(TacitError, match="9 ranks and some servers do not fit on 8 devices"):
         best_division(EIGHT_B, WORK, 8, ranks=9)

@@ -53,7 +53,7 @@ def test_shape_of_size_returns_none_for_other_names():
 def test_unsupported_or_damaged_configs_are_rejected(tmp_path):
     with pytest.raises(TacitError, match="mixture of 128 experts"):
         shape_of_config({"num_experts": 128}, "moe")
-    with pytest.raises(TacitError, match="does not say 'hidden_size'"):
+    with pytest.raises(TacitError, match="has no 'hidden_size'"):
         shape_of_config({"num_attention_heads": 4}, "odd")
     (tmp_path / "config.json").write_text(json.dumps({"n_head": 4})[:-1])
     with pytest.raises(TacitError, match="cannot read"):

@@ -64,7 +64,7 @@ def test_recorded_run_is_measured(capsys, tmp_path):
         (["--model", "8B", *TOLD, "--gpu", "h1000"], "unknown GPU 'h1000'. Did you mean 'h100'?"),
         (["--model", "8B", *TOLD, "--network", "0"], "network = 0.0 must be above 0"),
         (["--model", "8B", "--from", "nowhere.jsonl.gz"], "cannot read the recorded episodes in nowhere.jsonl.gz"),
-        (["--model", "8B", *TOLD, "--ranks", "8", "--servers", "8"], "8 ranks and 8 servers do not go into 8 devices"),
+        (["--model", "8B", *TOLD, "--ranks", "8", "--servers", "8"], "8 ranks and 8 servers do not fit on 8 devices"),
     ],
 )
 def test_invalid_arguments_are_reported(argv, message, capsys):

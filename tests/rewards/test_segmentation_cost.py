@@ -49,7 +49,7 @@ def test_terms_are_equal_by_settings():
 
 
 def test_success_without_skills_or_with_unknown_skill_is_refused():
-    with pytest.raises(TacitError, match="projects to no skill"):
+    with pytest.raises(TacitError, match="has no skills"):
         SegmentationCost(ABC, CODE, 20)([won("--")])
     with pytest.raises(TacitError, match="unknown skill 'X'"):
         SegmentationCost(ABC, CODE, 20)([won("AX")])

@@ -132,15 +132,15 @@ class Answering(Corridor):
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ({"score": 12}, "the world gave 12 as score, which is graded from 0 to 1: divide it by the most one can get, or give"),
-        ({"score": np.float32(-1)}, "the world gave -1 as score, which is graded from 0 to 1"),
+        ({"score": 12}, "the world gave 12 as score, which must be between 0 and 1: divide it by its maximum, or return"),
+        ({"score": np.float32(-1)}, "the world gave -1 as score, which must be between 0 and 1"),
         ({"score": math.nan}, "the world gave nan as score, which must be a finite number"),
         ({"score": "0.5"}, "the world gave the text '0.5' as score, which must be a finite number"),
         ({"reward": None}, "the world gave None as reward, which must be a finite number"),
         ({"signals": {"progress": "far"}}, "the world gave the text 'far' as progress, which must be a finite number"),
         ({"done": "False"}, "the world gave the text 'False' as done, which must be True or False"),
-        ({"label": 3}, "the label of the Transition that step returns must be text, and is 3"),
-        ({"observation": Observation("", "go")}, "whose actions are a tuple of texts, and they are 'go'"),
+        ({"label": 3}, "the label of the Transition that step returns must be text, but is 3"),
+        ({"observation": Observation("", "go")}, "whose actions are a tuple of texts, but they are 'go'"),
     ],
 )
 def test_invalid_transition_ends_its_episode_with_the_reason(answer, why):

@@ -98,4 +98,4 @@ def with_draft(taught: Path, place: Path, text: str) -> Path:
 @pytest.mark.parametrize("command", [["eval"], ["play", "--policy"]])
 def test_eval_and_play_are_refused_without_a_world(taught, command, capsys) -> None:
     assert main([*command, str(taught)]) == 2
-    assert "work known from logs alone: nothing can be played or measured in it" in capsys.readouterr().err
+    assert "work known from logs alone: it has no simulator, so it cannot be evaluated" in capsys.readouterr().err

@@ -116,11 +116,11 @@ def test_broken_episodes_are_reported_once_and_counted(tmp_path):
 
 
 GYM = [
-    (GymReset, r"reset must return an Observation\(text\), and returned a tuple of \(Observation, dict\), as Gym's worlds do"),
+    (GymReset, r"reset must return an Observation\(text\), but returned a tuple of \(Observation, dict\), as Gym's worlds do"),
     (GymStep, r"step must return a Transition\(observation, done, success\), .*\(str, float, bool, bool, dict\), as Gym's"),
-    (Silent, "step must return a Transition.*, and returned nothing"),
-    (Bare, "the Transition that step returns must hold an Observation.*, and returned a str"),
-    (Numbers, "reset must return an Observation.*, and its text is a int"),
+    (Silent, "step must return a Transition.*, but returned nothing"),
+    (Bare, "the Transition that step returns must hold an Observation.*, but returned a str"),
+    (Numbers, "reset must return an Observation.*, but its text is a int"),
 ]
 
 
@@ -186,7 +186,7 @@ def test_expert_that_hangs_times_out_in_relabeling():
     played = rollout(plans, context, InProcessPool(PONDERED.make), policy, Sampling(), 2)
     found = relabel(PONDERED, played, timeout_s=0.05)
     assert len(found.broken) == MAX_BROKEN == len(found.played) and found.broken[0].startswith(LATE)
-    with pytest.raises(TacitError, match=f"nothing was relabeled: .*in 8 the expert broke, the first: {LATE}"):
+    with pytest.raises(TacitError, match=f"no turn was relabeled: .*in 8 the expert broke, the first: {LATE}"):
         make_samples(found, context, policy)
 
 

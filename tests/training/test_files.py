@@ -82,7 +82,7 @@ def test_full_disk_leaves_the_previous_file_and_is_reported(tmp_path, monkeypatc
     write_text(tmp_path / "a", "old")
     monkeypatch.setattr(files.os, call, full_disk)
     with pytest.raises(
-        TacitError, match=r"cannot write .*a: the disk is full\. Nothing written earlier is lost; free space, then go on\.$"
+        TacitError, match=r"cannot write .*a: the disk is full\. Earlier files are intact; free space, then continue\.$"
     ):
         write_text(tmp_path / "a", "new")
     assert contents(tmp_path) == {"a": "old"}
@@ -94,7 +94,7 @@ def test_full_disk_leaves_the_previous_file_and_is_reported(tmp_path, monkeypatc
         (errno.EDQUOT, "quota is used up.* free space"),
         (errno.EROFS, "read-only disk.* make it writable"),
         (errno.EACCES, f"{os.strerror(errno.EACCES)}.* make it writable"),
-        (errno.EIO, f"{os.strerror(errno.EIO)}.* see to it"),
+        (errno.EIO, f"{os.strerror(errno.EIO)}.* fix this"),
     ],
 )
 def test_other_disk_errors_name_the_remedy(tmp_path, monkeypatch, number, words):
@@ -172,7 +172,7 @@ def test_full_disk_is_detected_behind_an_engines_error(tmp_path, cause):
     def fill(path):
         raise TacitError("cannot write the checkpoint") from cause
 
-    with pytest.raises(files.DiskError, match=r"the disk is full.*free space, then go on") as refused:
+    with pytest.raises(files.DiskError, match=r"the disk is full.*free space, then continue") as refused:
         write_directory(tmp_path / "policy", fill)
     assert "with `tacit train --resume RUN`" in str(refused.value.naming("tacit train --resume RUN"))
 

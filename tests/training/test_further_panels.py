@@ -57,7 +57,7 @@ def test_no_extra_splits_by_default(tmp_path):
 
 @pytest.mark.parametrize("also", ["hard:many", "hard:0", "hard:-3"])
 def test_invalid_task_count_is_refused(also):
-    with pytest.raises(TacitError, match=r"evaluation\.also = .* neither a split nor SPLIT:TASKS"):
+    with pytest.raises(TacitError, match=r"evaluation\.also = .* must be SPLIT, SPLIT\? or SPLIT:TASKS"):
         _ = EvaluationSettings(also=also).further_panels
 
 

@@ -106,7 +106,7 @@ def test_overlap_is_refused_without_pinned_weights_or_with_shared_state():
     bank = Companion()
     bank.name = "bank"
     banked = replace(build(), companions=(bank,))
-    with pytest.raises(TacitError, match=r"does not work with 'grpo': its rollouts read what bank learned .*--overlap 0"):
+    with pytest.raises(TacitError, match=r"does not work with 'grpo': its rollouts use what bank learned .*--overlap 0"):
         check_overlap(TrainSettings(overlap=1), [banked])
 
 
@@ -117,7 +117,7 @@ def test_only_the_experience_bank_is_read_in_rollouts(name):
     refused = [c.name for c in method.companions if c.read_in_rollouts]
     if refused:
         assert (name, refused) == ("complementary", ["experience"])
-        with pytest.raises(TacitError, match="'complementary': its rollouts read what experience learned"):
+        with pytest.raises(TacitError, match="'complementary': its rollouts use what experience learned"):
             check_overlap(TrainSettings(overlap=1), [method])
         return
     check_overlap(TrainSettings(overlap=1), [method])

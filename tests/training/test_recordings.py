@@ -64,7 +64,7 @@ def test_recorded_episodes_equal_live_demonstrations(tmp_path, name, known_by):
     lines = [episode(task, **({"task": task.id} if known_by == "task" else {})) for task in TASKS]
     shown, notes = read(write(tmp_path / name, *lines))
     assert same(shown, demonstrate(WORLD, TASKS, LISTED, Words(), 50))
-    assert (shown.episodes, shown.won) == (8, 8) and "8 episodes came out again as recorded" in notes
+    assert (shown.episodes, shown.won) == (8, 8) and "8 episodes replayed as recorded" in notes
 
 
 def test_episodes_of_unknown_tasks_are_used_as_recorded(tmp_path):
@@ -79,7 +79,7 @@ def test_episodes_that_replay_differently_are_counted_and_used_as_recorded(tmp_p
     other["turns"][1]["observation"] = "On the shelf 9, you see a unicorn 1."
     words = Words()
     shown, notes = imitate_recordings(write(tmp_path / "e.jsonl", other), WORLD, TASKS, BLOCK, words, 1000)
-    assert notes[0] == "told as recorded, since they do not come out again: 1 episode, line 1, turn 2"
+    assert notes[0] == "used as recorded, since their replay differs: 1 episode, line 1, turn 2"
     assert any("unicorn" in words.decode(prompt) for prompt in shown.prompts) and shown.won == 1
 
 
@@ -89,8 +89,8 @@ def test_replay_overrides_a_wrong_success_flag(tmp_path):
     del unwon["turns"][-1]
     shown, notes = read(write(tmp_path / "e.jsonl", unwon, good))
     assert same(shown, read(write(tmp_path / "f.jsonl", good))[0]) and (shown.episodes, shown.won) == (2, 1)
-    assert "1 episode came out again as recorded, 0 are of tasks this run does not know, 1 were lost" in notes
-    assert "1 of the lost ones are said to be won and are not: line 1" in notes
+    assert "1 episode replayed as recorded, 0 are of tasks unknown to this run, 1 were lost" in notes
+    assert "1 of the lost ones are marked as won, but their replay loses: line 1" in notes
 
 
 def test_every_unusable_line_is_named_with_its_reason(tmp_path):
@@ -121,7 +121,7 @@ def test_recordings_are_limited_by_number_and_family(tmp_path):
     shown, notes = read(file, families=(TASKS[0].family,))
     own = [task for task in TASKS if task.family == TASKS[0].family]
     assert same(shown, demonstrate(WORLD, own, LISTED, Words(), 50))
-    assert f"left out, since they are of other families: {8 - len(own)} episodes" in notes
+    assert f"skipped, since they are of other families: {8 - len(own)} episodes" in notes
 
 
 @pytest.mark.parametrize("lines", [(), ("nonsense",), ({**episode(TASKS[0]), "success": False},)])
@@ -151,9 +151,7 @@ def test_published_alfworld_walkthroughs_replay_exactly(shared_data, tmp_path):
                 last = steps[-1]
                 lines.append({"task": task.id, "success": last["won"], "turns": turns, "saw": last["feedback"]})
     shown, notes = read(write(tmp_path / "e.jsonl", *lines), BLOCK, tasks)
-    assert (
-        len(lines) == shown.won > 5 and f"{len(lines)} episodes came out again as recorded" in notes and "do not" not in notes
-    )
+    assert len(lines) == shown.won > 5 and f"{len(lines)} episodes replayed as recorded" in notes and "differs" not in notes
 
 
 SMALL = [
@@ -171,7 +169,7 @@ def test_run_starts_from_recorded_episodes(tmp_path, monkeypatch, capsys):
     file = write(tmp_path / "e.jsonl", *(episode(task, task=task.id) for task in TASKS))
     assert main([*SMALL, "--sft.from", str(file), "--out", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
-    assert f"turns recorded in {file}" in said.replace("\n", "") and "8 episodes came out again as recorded" in said
+    assert f"turns recorded in {file}" in said.replace("\n", "") and "8 episodes replayed as recorded" in said
     assert json.loads((tmp_path / "run" / "settings.json").read_text())["sft"]["from"] == str(file)
     recipe = tmp_path / "again.toml"
     recipe.write_text(f'[sft]\nfrom = "{file}"\n')

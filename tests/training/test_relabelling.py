@@ -152,7 +152,7 @@ def test_noise_actions_are_reported_to_the_expert():
     ],
 )
 def test_expert_that_cannot_advise_is_refused_with_a_remedy(world, expert, remedy):
-    with pytest.raises(TacitError, match=rf"cannot advise on the policy.*{remedy}"):
+    with pytest.raises(TacitError, match=rf"cannot relabel the policy.*{remedy}"):
         check_adviser(get_environment(world), expert)
 
 
@@ -169,7 +169,7 @@ def test_untyped_expert_factory_is_checked_when_relabeling():
     policy = ScriptedPolicy(lambda *_: "a")
     context = History(SAME.wording("terse"), turns=0, style="bare")
     played = played_by(policy, SAME.tasks("train", 2, 0), SAME, context)
-    with pytest.raises(TacitError, match="cannot advise on the policy"):
+    with pytest.raises(TacitError, match="cannot relabel the policy"):
         relabel(SAME, played)
 
 
@@ -192,7 +192,7 @@ def test_turns_before_an_expert_error_are_used():
     assert len(found.turns) == 2 and [b[:19] for b in found.broken] == ["RuntimeError: tired"] * 2
     assert "in 2 the expert broke, the first: RuntimeError: tired" in str(found)
     assert make_samples(found, TERSE, policy).broken == 2
-    with pytest.raises(TacitError, match=r"nothing was relabeled: .*2 turns exceed the model"):
+    with pytest.raises(TacitError, match=r"no turn was relabeled: .*2 turns exceed the model"):
         make_samples(found, TERSE, Words(3))
 
 
@@ -294,5 +294,5 @@ def test_rounds_without_imitation_first(tmp_path, capsys):
 def test_expert_that_cannot_advise_is_refused_before_writing(tmp_path, capsys):
     words = ["--world", "errands", "--model", "tiny", "--sft.steps", "5", "--sft.rounds", "1", "--sft.expert", "stranger"]
     assert main(["train", *words, "--out", str(tmp_path / "run")]) != 0
-    assert "cannot advise on the policy" in capsys.readouterr().err
+    assert "cannot relabel the policy" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

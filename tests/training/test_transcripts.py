@@ -107,7 +107,7 @@ def test_goal_is_found_in_the_first_observation() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ({**SURE, "text": "Action: look"}, "nothing was seen before action 1"),
+        ({**SURE, "text": "Action: look"}, "there is no observation before action 1"),
         ({**SURE, "text": "a room"}, "no turns"),
         ({**SURE, "messages": [USER, {"role": "assistant", "content": "first\nthen"}]}, "message 2 has no action"),
         ({**SURE, "messages": [USER, {"role": "assistant", "content": "Thought: I must\nlook"}]}, "message 2 has no action"),
@@ -164,7 +164,7 @@ def test_truncated_file_is_read_up_to_the_damage(tmp_path) -> None:
     (tmp_path / "e.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     reading = Reading()
     found = list(read_recordings(tmp_path / "e.jsonl.gz", reading))
-    assert 0 < len(found) < 200 and "the file breaks off here" in reading.unusable[-1]
+    assert 0 < len(found) < 200 and "the file is truncated or damaged here" in reading.unusable[-1]
 
 
 def test_eto_records(tmp_path) -> None:
@@ -194,7 +194,7 @@ def test_eto_records(tmp_path) -> None:
         packed.write("\ufeff" + json.dumps(entries))
     assert list(read_recordings(tmp_path / "sft.json.gz", Reading())) == found
     file.write_text(json.dumps(entries)[:-5])
-    with pytest.raises(TacitError, match=r"sft\.json: a JSON list that breaks off"):
+    with pytest.raises(TacitError, match=r"sft\.json: a truncated or damaged JSON list"):
         list(read_recordings(file, Reading()))
 
 

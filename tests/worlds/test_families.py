@@ -57,10 +57,10 @@ def test_world_may_return_a_generator_with_extra_tasks(families) -> None:
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
-        ([{"id": 1}], r"must be a list of Task, and split 'test' has \{'id': 1\}"),
+        ([{"id": 1}], r"must be a list of Task, but split 'test' has \{'id': 1\}"),
         (
             [Task("letters", "one", "a", "test", 0, "", {"x": x}) for x in (1, 2)],
-            r"two tasks of world 'letters', split 'test', have the id 'one' and are not the same: \{'x': 1\} and \{'x': 2\}",
+            r"two different tasks of world 'letters', split 'test', have the id 'one': \{'x': 1\} and \{'x': 2\}",
         ),
     ],
 )

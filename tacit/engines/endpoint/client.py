@@ -1,12 +1,12 @@
-"""Chat completions and embeddings over HTTP with the `openai` client, and how errors are handled.
+"""Chat completions and embeddings over HTTP with the `openai` client, with retries. Errors:
 
-    BrokenAnswer  an unusable answer: not JSON, no choices, a refused prompt (400, 413, 422), a server error after all retries.
-                  One turn is lost; the run continues.
-    TacitError    a permanent error: wrong key, address or model, or no server. The run stops.
-    Passing       429, 5xx, timeouts, broken connections: retried with growing pauses.
+    BrokenAnswer    an unusable answer: not JSON, no choices, a refused prompt (400, 413, 422), a server error after all
+                    retries. One turn is lost; the run continues.
+    TacitError      a permanent error: wrong key, address or model, or no server. The run stops.
+    TemporaryError  429, 5xx, timeouts, broken connections: retried with exponential backoff.
 
-The first request to an endpoint is retried for a few seconds only, whatever Retry-After says, and not at all after a timeout.
-`trouble` tells what is being retried.
+Until an endpoint has answered once, requests are retried for a few seconds only, and not at all after a timeout. `trouble`
+describes the current retry.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def text_of(message: Mapping[str, Any]) -> str | None:
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
         content = "".join(part for part in parts if isinstance(part, str)) if parts else None
-    told = whole(content) if isinstance(content, str) else None
+    text = replace_surrogates(content) if isinstance(content, str) else None
     refusal = message.get("refusal")
-    if told or (isinstance(refusal, str) and refusal):
-        return told or whole(str(refusal))
+    if text or (isinstance(refusal, str) and refusal):
+        return text or replace_surrogates(str(refusal))
     calls = message.get("tool_calls")
     if not isinstance(calls, list) or calls_of(message):
-        return told
+        return text
     functions = [call.get("function") for call in calls if isinstance(call, Mapping)]
     arguments = [function.get("arguments") for function in functions if isinstance(function, Mapping)]
-    return whole("\n".join(text if isinstance(text, str) else json.dumps(text) for text in arguments)) or told
+    return replace_surrogates("\n".join(one if isinstance(one, str) else json.dumps(one) for one in arguments)) or text
 
 
 def calls_of(message: Mapping[str, Any]) -> tuple[Call, ...]:
@@ -57,23 +57,24 @@ def calls_of(message: Mapping[str, Any]) -> tuple[Call, ...]:
         except (KeyError, TypeError, ValueError):
             continue
         if isinstance(name, str) and isinstance(arguments, Mapping):
-            found.append(Call(whole(name), json.loads(whole(json.dumps(arguments, ensure_ascii=False)))))
+            arguments = json.loads(replace_surrogates(json.dumps(arguments, ensure_ascii=False)))
+            found.append(Call(replace_surrogates(name), arguments))
     return tuple(found)
 
 
 def thought_of(message: Mapping[str, Any]) -> str:
-    """The reasoning, if the server returns it separately, under either of its two names."""
+    """The reasoning, if the server returns it separately as `reasoning_content` or `reasoning`; else empty."""
     found = (message.get(name) for name in ("reasoning_content", "reasoning"))
-    return next((whole(text.strip()) for text in found if isinstance(text, str) and text.strip()), "")
+    return next((replace_surrogates(text.strip()) for text in found if isinstance(text, str) and text.strip()), "")
 
 
-def whole(text: str) -> str:
-    """The text with a question mark for each half surrogate pair, which JSON allows and files do not."""
+def replace_surrogates(text: str) -> str:
+    """The text with `?` for each lone surrogate, which JSON allows but UTF-8 files do not."""
     return text.encode("utf-8", "replace").decode()
 
 
 def spoken(text: str, calls: Sequence[Call], thought: str) -> str:
-    """An answer as a local model would write it: thought, text, tool calls."""
+    """An answer in the format of a local model: thought, text, tool calls."""
     before = f"<think>\n{thought}\n</think>\n\n" if thought else ""
     return before + "\n".join(part for part in (text.strip(), *(call.text() for call in calls)) if part)
 
@@ -83,36 +84,36 @@ class ChatSettings:
     """Settings of an OpenAI-compatible endpoint."""
 
     url: str = "http://localhost:8000/v1"
-    """its address, up to and including the version"""
+    """base URL, including the version: http://HOST:PORT/v1"""
     key_variable: str = "OPENAI_API_KEY"
-    """environment variable that holds the key; a server that wants none is asked without one"""
+    """environment variable with the API key; if it is unset, no key is sent"""
     concurrency: AtLeastOne = 16
     """concurrent requests"""
     timeout_s: Positive = 120.0
-    """seconds that one answer may take"""
+    """maximum seconds for one answer"""
 
 
 Read = TypeVar("Read")
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 PATIENCE = 20
-"""consecutive failed requests, each after all its retries, after which the endpoint counts as down"""
+"""consecutive failed requests, each after all its retries, after which the run stops"""
 FIRST_RETRIES = 3
-"""of a request to an endpoint that has never answered"""
+"""retries of a request to an endpoint that has never answered"""
 FIRST_WAIT_S = 10.0
-"""sum of the pauses of such a request, whatever Retry-After says"""
+"""maximum total pause of such a request, even if Retry-After is longer"""
 PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
-"""the first and the longest pause; each is twice the one before"""
-NEVER = {401: "refuses the key", 403: "refuses the key", 404: "does not know this address or model", 405: "is no such endpoint"}
-OWN_FAULT = (400, 413, 422)
-"""statuses caused by this one prompt, not by the endpoint"""
+"""the first and the longest pause, in seconds; pauses double"""
+PERMANENT = {401: "refuses the key", 403: "refuses the key", 404: "has no such path or model", 405: "is not a chat endpoint"}
+PROMPT_ERRORS = (400, 413, 422)
+"""statuses caused by this prompt, not by the endpoint"""
 
 
 class BrokenAnswer(Exception):
     """An answer that cannot be used."""
 
 
-class Passing(Exception):
-    """A temporary failure. `wait_s`: the server's Retry-After, or 0."""
+class TemporaryError(Exception):
+    """A failure worth a retry. `wait_s`: the server's Retry-After, or 0. `nobody`: no server accepted the connection."""
 
     def __init__(self, reason: str, wait_s: float = 0.0, timed_out: bool = False, nobody: bool = False) -> None:
         super().__init__(reason)
@@ -123,40 +124,42 @@ class Passing(Exception):
 class Answer:
     text: str
     finished: bool
-    """False if it was cut off at the longest completion"""
+    """False if it was truncated at the maximum length"""
     prompt_tokens: int
     """as counted by the server; 0 if it does not report them"""
     completion_tokens: int
     calls: tuple[Call, ...] = ()
-    """of tools"""
+    """tool calls"""
     thought: str = ""
-    """where the server keeps it apart"""
+    """reasoning, if the server returns it separately"""
 
 
 @dataclass
 class ChatClient:
-    """`POST {url}/chat/completions`, with an address such as `http://localhost:8000/v1`; a bare host is asked under `/v1`."""
+    """`POST {url}/chat/completions`, with a base URL such as `http://localhost:8000/v1`; a URL without path gets `/v1`."""
 
     url: str
     model: str
     key_variable: str = DEFAULT_KEY_VARIABLE
-    """environment variable that holds the key; a server that wants none is asked without one"""
+    """environment variable with the API key; if it is unset, no key is sent"""
     timeout_s: float = 120.0
-    """for one answer, to its last byte; looked at whenever some of it comes"""
-    slow: ClassVar[str] = "a model that is still loading, or that writes long answers, wants a longer --timeout"
-    """what is said of a server that has not answered in time, ever"""
+    """maximum seconds for a complete answer; checked whenever a part of it arrives"""
+    slow: ClassVar[str] = "if the model is still loading or writes long answers, use a longer --timeout"
+    """hint if the first request times out"""
     retries: int = 6
-    """half a second after the first failure, then twice as long each time, up to 8 s; or as long as the server says"""
+    """retries of a request, after pauses that double from 0.5 s to 8 s, or after the server's Retry-After"""
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise TacitError(f"--endpoint {self.url!r} must begin with http:// or https://, such as http://localhost:8000/v1.")
         if not self.model:
-            raise TacitError("an endpoint serves models by name: add --model NAME.")
+            raise TacitError("an endpoint needs the name of a model: add --model NAME.")
         try:
             import openai
         except ImportError as error:
-            raise TacitError(f"endpoints are asked through the openai package: {install_command('endpoints')}.") from error
+            raise TacitError(
+                f"endpoints need the openai package, which is not installed: {install_command('endpoints')}."
+            ) from error
         self.url = self.url.rstrip("/").removesuffix("/chat/completions")
         if not urlsplit(self.url).path:
             self.url += "/v1"
@@ -165,7 +168,7 @@ class ChatClient:
         self._api = openai.OpenAI(base_url=self.url, api_key=key or "none", timeout=self.timeout_s, max_retries=0)
         self._failures, self._answered, self._lock = 0, False, threading.Lock()
         self.trouble = ""
-        """what is being retried, and why; empty where all is well"""
+        """what is being retried, and why; empty if nothing is"""
 
     def complete(self, messages: Sequence[Mapping[str, Any]], seed: int = 0, **options: Any) -> Answer:
         """The answer to a conversation. Safe to call from several threads."""
@@ -173,24 +176,24 @@ class ChatClient:
         return self._send_with_retries(self._api.chat.completions.with_streaming_response.create, body, read_answer)
 
     def _send_with_retries(self, send: Callable[..., Any], body: Mapping[str, Any], read: Callable[[bytes], Read]) -> Read:
-        """What `read` makes of the answer to a request, which is sent again as long as its failure may pass."""
+        """Send a request, with retries after temporary errors, and return `read(body of the answer)`."""
         tried, waited_s = 0, 0.0
         while True:
             try:
-                answer = read(self._ask(send, body))
-            except Passing as trouble:
+                answer = read(self._send(send, body))
+            except TemporaryError as trouble:
                 tried += 1
                 pause_s = trouble.wait_s or min(PAUSE_S * 2 ** (tried - 1), LONGEST_PAUSE_S)
                 if not self._answered:
                     pause_s = min(pause_s, FIRST_WAIT_S - waited_s)
                 most = self.retries
                 if not self._answered:
-                    asked = math.ceil(FIRST_WAIT_S / trouble.wait_s) if trouble.wait_s else FIRST_RETRIES
-                    most = 0 if trouble.timed_out and not trouble.wait_s else min(asked, most)
+                    allowed = math.ceil(FIRST_WAIT_S / trouble.wait_s) if trouble.wait_s else FIRST_RETRIES
+                    most = 0 if trouble.timed_out and not trouble.wait_s else min(allowed, most)
                 if tried > most or pause_s <= 0:
                     raise self._given_up(trouble, tried) from trouble
                 with self._lock:
-                    self.trouble = f"{trouble}; asked again after {pause_s:.2g} s, {tried} of {most} times"
+                    self.trouble = f"{trouble}; retrying after {pause_s:.2g} s, {tried} of {most} times"
                 time.sleep(pause_s)
                 waited_s += pause_s
             except BrokenAnswer as unusable:
@@ -200,8 +203,8 @@ class ChatClient:
                     self._failures, self._answered, self.trouble = 0, True, ""
                 return answer
 
-    def _ask(self, send: Callable[..., Any], body: Mapping[str, Any]) -> bytes:
-        """One request, and what its failure means."""
+    def _send(self, send: Callable[..., Any], body: Mapping[str, Any]) -> bytes:
+        """Send one request; its failures become TacitError, BrokenAnswer or TemporaryError."""
         import openai
 
         late_at = time.monotonic() + self.timeout_s
@@ -209,44 +212,46 @@ class ChatClient:
             with send(**body, extra_headers=self._headers) as response:
                 return self._body(response.iter_bytes(), late_at)
         except openai.APIStatusError as error:
-            said = f"{error.status_code} {_said(error.body) or error.response.reason_phrase}"
-            if error.status_code in NEVER:
+            reply = f"{error.status_code} {_server_message(error.body) or error.response.reason_phrase}"
+            if error.status_code in PERMANENT:
                 key = f"none was sent: ${self.key_variable} is not set" if self._headers else f"key from ${self.key_variable}"
                 about = key if error.status_code in (401, 403) else f"model {self.model!r}"
-                raise TacitError(f"{self.url} {NEVER[error.status_code]} ({about}): {said}") from error
-            if error.status_code in OWN_FAULT:
-                raise BrokenAnswer(said) from error
-            raise Passing(said, _asked_to_wait(error.response.headers)) from error
+                raise TacitError(f"{self.url} {PERMANENT[error.status_code]} ({about}): {reply}") from error
+            if error.status_code in PROMPT_ERRORS:
+                raise BrokenAnswer(reply) from error
+            raise TemporaryError(reply, _retry_after(error.response.headers)) from error
         except openai.APITimeoutError as error:
             raise self._late() from error
         except openai.APIConnectionError as error:
             reason = error.__cause__ or error
-            nobody = type(reason).__name__ == "ConnectError"  # of the HTTP library, which is another in each version
-            raise Passing(str(reason) if nobody else f"the connection broke: {reason}", nobody=nobody) from error
+            nobody = type(reason).__name__ == "ConnectError"  # by name: the HTTP library differs between versions
+            raise TemporaryError(str(reason) if nobody else f"the connection broke: {reason}", nobody=nobody) from error
 
     def _body(self, parts: Iterator[bytes], late_at: float) -> bytes:
-        """All of an answer, if it is there in time: the HTTP library's own timeout is for each silence between two parts."""
+        """The replace_surrogates answer, if it arrives in time. The HTTP library's own timeout only limits the gap between two parts."""
         body = bytearray()
         try:
             for part in parts:
                 body += part
                 if time.monotonic() > late_at:
                     raise self._late()
-        except Passing:
+        except TemporaryError:
             raise
-        except Exception as error:  # of the HTTP library, which the client wraps only until the body begins
-            raise self._late() if "Timeout" in type(error).__name__ else Passing(f"the connection broke: {error}") from error
+        except Exception as error:  # from the HTTP library: the client wraps its errors only until the body begins
+            raise (
+                self._late() if "Timeout" in type(error).__name__ else TemporaryError(f"the connection broke: {error}")
+            ) from error
         return bytes(body)
 
-    def _late(self) -> Passing:
-        return Passing(f"no answer within {self.timeout_s:g} s", timed_out=True)
+    def _late(self) -> TemporaryError:
+        return TemporaryError(f"no answer within {self.timeout_s:g} s", timed_out=True)
 
-    def _given_up(self, trouble: Passing, tried: int) -> Exception:
+    def _given_up(self, trouble: TemporaryError, tried: int) -> Exception:
         if trouble.nobody:
-            return TacitError(f"nobody answers at {self.url}: {trouble}. Is the server running?")
+            return TacitError(f"no server answers at {self.url}: {trouble}. Is it running?")
         if not self._answered:
             remedy = self.slow if trouble.timed_out else f"the first request failed {tried} times in a row"
-            remedy += f", and it asks to be left alone for {trouble.wait_s:g} s" if trouble.wait_s else ""
+            remedy += f", and it asks to wait {trouble.wait_s:g} s (Retry-After)" if trouble.wait_s else ""
             return TacitError(f"{self.url} has never answered: {trouble}; {remedy}.")
         with self._lock:
             self._failures += 1
@@ -255,13 +260,13 @@ class ChatClient:
         return TacitError(f"{self.url} failed {PATIENCE} requests in a row, each after {tried - 1} retries: {trouble}.")
 
     def _unusable(self, unusable: BrokenAnswer) -> Exception:
-        """An answer that says nothing costs one turn; where there has been no other, the endpoint is none."""
+        """The error for an unusable answer: one turn is lost, or the run stops if the first PATIENCE answers were unusable."""
         with self._lock:
             self.trouble = f"an answer could not be used: {unusable}"
             self._failures += not self._answered
             if self._answered or self._failures < PATIENCE:
                 return unusable
-        return TacitError(f"none of the first {PATIENCE} answers of {self.url} could be used. The last: {unusable}")
+        return TacitError(f"none of the first {PATIENCE} answers of {self.url} was usable. The last: {unusable}")
 
 
 def _read_json(raw: bytes) -> Any:
@@ -272,7 +277,7 @@ def _read_json(raw: bytes) -> Any:
 
 
 def read_answer(raw: bytes) -> Answer:
-    """What a chat completion says. Cut-off thoughts, unreadable calls and refusals are the model's own answers."""
+    """Parse a chat completion. Truncated thoughts, malformed tool calls and refusals count as answers of the model."""
     document = _read_json(raw)
     try:
         choice = document["choices"][0]
@@ -287,14 +292,14 @@ def read_answer(raw: bytes) -> Answer:
     return Answer(text or "", choice.get("finish_reason") != "length", prompt, completion, calls, thought)
 
 
-def _said(body: object) -> str:
-    """The server's own words, from `{"error": {"message": …}}` or whatever else it sent."""
-    said = body.get("message", "") if isinstance(body, dict) else body
-    return whole(" ".join(str(said or "").split())[:200])
+def _server_message(body: object) -> str:
+    """The server's error message, from `{"error": {"message": …}}` or any other body; at most 200 characters."""
+    message = body.get("message", "") if isinstance(body, dict) else body
+    return replace_surrogates(" ".join(str(message or "").split())[:200])
 
 
-def _asked_to_wait(headers: Mapping[str, str]) -> float:
-    """Seconds, of a Retry-After that gives them and is no longer than a minute."""
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds of the Retry-After header; 0 if it is missing, not a number, or above 60."""
     try:
         seconds = float(headers.get("retry-after", 0))
     except ValueError:
@@ -303,20 +308,20 @@ def _asked_to_wait(headers: Mapping[str, str]) -> float:
 
 
 BATCH = 32
-"""texts in one request; what servers take by default"""
+"""texts per request, within the default limits of servers"""
 
 
 class EmbeddingClient(ChatClient):
-    """N texts -> [N, D], by `POST {url}/embeddings`. Asks for one vector when it is made; whatever outlasts the retries is
-    an error."""
+    """N texts -> [N, D], by `POST {url}/embeddings`. Requests one vector when it is created. Raises TacitError if an answer is
+    unusable or the retries are used up."""
 
-    slow: ClassVar[str] = "is the model still loading?"
+    slow: ClassVar[str] = "the model may still be loading"
 
     def __init__(self, url: str, model: str, key_variable: str = DEFAULT_KEY_VARIABLE, retries: int = 6) -> None:
         if not url.startswith(("http://", "https://")):
             raise TacitError(f"--embedding-url {url!r} must begin with http:// or https://, such as http://localhost:8000/v1.")
         if not model:
-            raise TacitError("an endpoint serves models by name: add --encoder NAME.")
+            raise TacitError("an endpoint needs the name of a model: add --encoder NAME.")
         super().__init__(url.rstrip("/").removesuffix("/embeddings"), model, key_variable, retries=retries)
         self._dimensions = 0
         self(["any text"])
@@ -327,8 +332,8 @@ class EmbeddingClient(ChatClient):
             self._dimensions = self._dimensions or vectors_ND.shape[1]
             if vectors_ND.shape[1] != self._dimensions:
                 raise TacitError(
-                    f"{self.url} sends vectors of {vectors_ND.shape[1]} dimensions now, and sent {self._dimensions} "
-                    f"before: is {self.model!r} another model now?"
+                    f"{self.url} returned vectors of {vectors_ND.shape[1]} dimensions, but {self._dimensions} before: does it "
+                    f"serve another model as {self.model!r} now?"
                 )
         return np.concatenate(found) if found else np.zeros((0, self._dimensions), np.float32)
 
@@ -338,16 +343,16 @@ class EmbeddingClient(ChatClient):
         try:
             return self._send_with_retries(send, body, lambda raw: read_vectors(raw, len(texts)))
         except BrokenAnswer as unusable:
-            what = f"{self.url} sends no vectors for {len(texts)} texts (model {self.model!r}): {unusable}"
+            what = f"{self.url} returned no vectors for {len(texts)} texts (model {self.model!r}): {unusable}"
             raise TacitError(what) from unusable
 
 
 def read_vectors(raw: bytes, count: int) -> np.ndarray:
-    """[count, D], by the index that each has in the answer."""
+    """[count, D] vectors of an answer, ordered by their index in it."""
     document = _read_json(raw)
     try:
-        told = {item["index"]: item["embedding"] for item in document["data"]}
-        vectors_ND = np.array([told[i] for i in range(count)], np.float32)
+        by_index = {item["index"]: item["embedding"] for item in document["data"]}
+        vectors_ND = np.array([by_index[i] for i in range(count)], np.float32)
     except (KeyError, TypeError, ValueError) as error:
         raise BrokenAnswer(f"the answer has no data[0..{count - 1}].embedding of one size: {raw[:80]!r}") from error
     if vectors_ND.ndim != 2 or not vectors_ND.size or not np.isfinite(vectors_ND).all():

@@ -18,15 +18,12 @@ from tacit.core.protocols import PolicyHooks, Request, Sampling, run_requests
 from tacit.core.types import Completion, Finish, HiddenState, Trajectory
 from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, spoken
 
-# Tokens for those who have none of their own: a token is a byte of the text. A conversation is a text of its own kind, marked
-# by a first token that is no byte.
-
 TALK = 256
-"""what follows is a conversation"""
+"""first token of an encoded conversation; all other tokens are bytes"""
 
 
 class ByteTokens(PolicyHooks):
-    """The tokenizer of a player without tokens (an endpoint, an expert, a person): one token per byte."""
+    """A tokenizer for agents without one (an endpoint, an expert, a person): one token per byte."""
 
     context_limit = 1 << 40
 
@@ -46,10 +43,10 @@ class ByteTokens(PolicyHooks):
 
 
 class ChatPolicy(ByteTokens):
-    """Prompts are one user message each, or a conversation with its tools; `concurrency` of them are under way at a time.
+    """Sends each prompt as one user message, or as a conversation with tools; at most `concurrency` requests at a time.
 
-    Prompt tokens are bytes until the server has said how many tokens it read: `settle` puts its counts into a finished
-    episode. An answer that cannot be used becomes an empty completion that says so; `broken` has the reasons."""
+    Prompts are encoded as bytes; `settle` puts the server's token counts into a finished episode. An unusable answer becomes
+    an empty completion with finish `unusable`; `broken` has the reasons."""
 
     elsewhere = True
 
@@ -59,7 +56,7 @@ class ChatPolicy(ByteTokens):
         self._lock = threading.Lock()
 
     def digest(self) -> str:
-        """A hash of its name: there are no weights."""
+        """Model name and URL, since the weights are not known."""
         return f"{self._client.model} at {self._client.url}"
 
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> EndpointScheduler:
@@ -69,12 +66,12 @@ class ChatPolicy(ByteTokens):
         return run_requests(self.open_scheduler(sampling), requests)
 
     def check_answers(self) -> None:
-        """Ask for one word, so that a wrong key, address or model is found before the run starts."""
+        """Request one word, so that a wrong key, address or model fails before the run starts."""
         with contextlib.suppress(BrokenAnswer):
             self._client.complete([{"role": "user", "content": "Answer with the word yes."}], max_tokens=1)
 
     def settle(self, trajectory: Trajectory) -> Trajectory:
-        """The episode with the prompt tokens that the server counted, if it did."""
+        """The episode with the server's prompt token counts, if it reported them."""
         steps = [
             replace(step, prompt_tokens=np.zeros(step.completion.read, np.int64)) if step.completion.read else step
             for step in trajectory.steps
@@ -94,10 +91,10 @@ class ChatPolicy(ByteTokens):
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": request.max_tokens or sampling.max_tokens,
-            # Not part of the OpenAI interface, but of several servers'; sent only where asked for.
+            # Not in the OpenAI API, but supported by several servers; sent only if set.
             **({"top_k": sampling.top_k} if sampling.top_k else {}),
         }
-        # The conversation that was encoded; None where it was a text.
+        # The encoded conversation; None if the prompt is plain text.
         chat = Chat.loads(self.decode(request.prompt)) if len(request.prompt) and request.prompt[0] == TALK else None
         if chat and chat.tools:
             options["tools"] = [tool.schema() for tool in chat.tools]
@@ -108,14 +105,14 @@ class ChatPolicy(ByteTokens):
             with self._lock:
                 self._broken.append(str(error))
             return _completion("", 0, "unusable")
-        said = spoken(answer.text, answer.calls, answer.thought) if chat else answer.text
-        text = cut(said.lstrip(), sampling.stop)
+        whole = spoken(answer.text, answer.calls, answer.thought) if chat else answer.text
+        text = cut(whole.lstrip(), sampling.stop)
         finish: Finish = "stop" if answer.finished else "length"
         return _completion(text, answer.completion_tokens or len(text.encode()), finish, answer.prompt_tokens)
 
 
 class EndpointScheduler:
-    """`concurrency` requests are under way at a time. Its threads are daemons, and closing waits for none of them."""
+    """Sends up to `concurrency` requests at a time, in daemon threads; closing does not wait for them."""
 
     def __init__(self, answer: Callable[[Request], Completion], concurrency: int) -> None:
         self._answer, self._most = answer, max(1, concurrency)
@@ -135,7 +132,7 @@ class EndpointScheduler:
         return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
-        """Returns finished answers first; an error is raised by the next call, so it costs no answer."""
+        """As in `Scheduler`. An error is raised only after finished answers were returned, so none is lost."""
         answers: list[tuple[int, Completion]] = []
         while self._owed and (not answers or not self._answered.empty()):
             request_id, answer = self._answered.get()
@@ -150,7 +147,7 @@ class EndpointScheduler:
         return sorted(answers, key=lambda one: one[0])
 
     def close(self) -> None:
-        """Drop requests that were not sent yet."""
+        """Drop requests that have not been sent."""
         with self._lock:
             self._waiting.clear()
 
@@ -168,7 +165,7 @@ class EndpointScheduler:
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """The text up to and including the first stop string. None is sent: servers leave it out of what they return."""
+    """The text up to and including the first stop string. They are not sent, since servers omit them from the answer."""
     ends = [place + len(stop) for stop in stops if (place := text.find(stop)) >= 0]
     return text[: min(ends)] if ends else text
 

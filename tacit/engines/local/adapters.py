@@ -1,4 +1,4 @@
-"""Named LoRA adapters on one base model, initialized from a seed of their own."""
+"""Named LoRA adapters on one base model, each initialized from its own seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FROZEN_SUFFIX = "--frozen"
 
 
 class LoraAdapters:
-    """The LoRA adapters inside one model. At most one is active. `on_switch` is called when another one becomes active."""
+    """The LoRA adapters of one model. At most one is active. `on_switch` is called when the active adapter changes."""
 
     def __init__(self, hf: Any, settings: EngineSettings, seed: int, on_switch: Callable[[], None]):
         self.hf, self.settings, self.seed, self._on_switch = hf, settings, seed, on_switch
@@ -30,7 +30,7 @@ class LoraAdapters:
         self.add(MAIN)
 
     def add(self, name: str) -> None:
-        """Create an adapter that changes nothing yet (B is zero). Its seed depends on its name only."""
+        """Create an adapter with B = 0, so it has no effect yet, unless it exists. Its seed depends on its name only."""
         import peft
 
         if name in self.names:
@@ -61,7 +61,7 @@ class LoraAdapters:
                 ) from error
         self.peft.eval()
         self.names.append(name)
-        self._active = ""  # peft may have activated it: set the active adapter anew on the next use
+        self._active = ""  # peft may have activated it, so activate explicitly on the next use
 
     def remove(self, name: str) -> None:
         if self._active == name:

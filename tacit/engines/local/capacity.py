@@ -1,4 +1,4 @@
-"""Whether a model fits on the GPUs, by the estimates of `tacit plan`, before anything of it is loaded."""
+"""Estimate whether a model fits on the GPU, with the formulas of `tacit plan`, before loading it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tacit.planning.timing import Training, activation_bytes, logit_bytes, rank_
 
 SUGGESTED_RANK = 64
 MIN_USEFUL_TOKENS = 512
-"""per micro-batch; training with fewer is not worthwhile"""
+"""minimum tokens per micro-batch for which training is worthwhile"""
 
 
 def read_shape(source: str) -> ModelShape | None:
-    """None for a hub id, and for an architecture that plans know nothing of: it may fit all the same."""
+    """The model's shape; None for a hub id or an unsupported architecture, which are not checked."""
     try:
         return shape_of_config(read_json(Path(source) / "config.json"), source)
     except (TacitError, OSError, ValueError, TypeError, AttributeError):
@@ -36,7 +36,7 @@ def check_memory(source: str, device: torch.device, dtype: torch.dtype, settings
     size, count = dtype.itemsize, shape.weights
     name = f"model {source} has {count:,} weights: {_gib(size * count)} in {str(dtype).removeprefix('torch.')}"
     copies = 0
-    if settings.fast != "off":  # of qkv, gate and up, fused into one matrix each
+    if settings.fast != "off":  # copies of qkv and of gate and up, fused into one matrix each
         heads = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
         copies = size * shape.layers * shape.width * (heads + 2 * shape.inner)
         name += f", and {_gib(copies)} of fused copies"
@@ -56,7 +56,7 @@ def check_memory(source: str, device: torch.device, dtype: torch.dtype, settings
     gpu = replace(DEVICES["h200"], memory=free, overhead=0, number_bytes=size)
 
     def bytes_needed(training: Training) -> tuple[float, float]:
-        """(without a micro-batch, per token of it). Gradient checkpointing uses no fused projections."""
+        """(fixed bytes, bytes per token of a micro-batch). Gradient checkpointing uses no fused projections."""
         state = sum(rank_state(shape, gpu, 1, training).values()) + logit_bytes(shape, gpu, math.inf)
         return state + (0 if training.recompute else copies), activation_bytes(shape, gpu, training.recompute)
 
@@ -78,9 +78,9 @@ def check_memory(source: str, device: torch.device, dtype: torch.dtype, settings
             flags += ["--engine.gradient-checkpointing"] * other.recompute
             remedy = f"set {' '.join(flags)}, which takes {describe(other)}."
             break
-    what = f"adapters of rank {own.lora_rank}" if own.lora_rank else "all of them"
+    what = f"adapters of rank {own.lora_rank}" if own.lora_rank else "all weights"
     warnings.warn(
-        f"{name}. To train {what} takes {describe(own)}; this GPU has {_gib(free)} free. It can be sampled; to train it "
+        f"{name}. Training {what} takes {describe(own)}; this GPU has {_gib(free)} free. It can be sampled; to train it, "
         + remedy,
         stacklevel=2,
     )

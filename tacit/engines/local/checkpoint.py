@@ -78,7 +78,7 @@ def export(engine: LocalEngine, directory: Path) -> None:
 
 
 def load(engine: LocalEngine, directory: Path) -> str:
-    """Load a saved policy into this one, bit for bit; returns the digest the weights must have, or "" (compact form)."""
+    """Load a saved policy into this one, bit for bit. Returns the expected digest of the weights, or "" for a compact file."""
     manifest = read_manifest(directory, bool(engine.adapters), engine.members)
     if not engine.adapters:
         file = directory / "model" / "model.safetensors"
@@ -139,7 +139,7 @@ def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int
         return
     weights = member.weights
     weights.steps = steps
-    has_masters = any(name.startswith("master/") for name in state)  # a compact pack has none: they start from the weights
+    has_masters = any(name.startswith("master/") for name in state)  # compact files have none: masters start from the weights
     try:
         for name, master in weights.master.items():
             if master is not weights.live[name] and has_masters:
@@ -149,7 +149,7 @@ def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int
                 weights.optimizer.state[master] = moments
     except (KeyError, RuntimeError) as error:
         if is_out_of_memory(error):
-            raise  # not the file's fault
+            raise  # the file is fine
         raise TacitError(f"checkpoint file {file} does not fit this policy: {error}.") from error
 
 
@@ -171,13 +171,13 @@ def _copy_into(targets: dict[str, Tensor], tensors: dict[str, Tensor], file: Pat
     if odd := sorted(set(targets) ^ set(tensors)):
         raise TacitError(f"checkpoint file {file} does not fit this policy: {len(odd)} tensors differ, first {odd[0]}.")
     for name, target in targets.items():
-        there = tensors[name]
-        if target.shape != there.shape or target.dtype != there.dtype:
-            form = str(there.dtype).removeprefix("torch.")
-            remedy = f" Load it as it was saved: --engine.dtype {form}." if target.dtype != there.dtype else ""
+        saved = tensors[name]
+        if target.shape != saved.shape or target.dtype != saved.dtype:
+            form = str(saved.dtype).removeprefix("torch.")
+            remedy = f" Load it as it was saved: --engine.dtype {form}." if target.dtype != saved.dtype else ""
             raise TacitError(
-                f"checkpoint file {file} does not fit this policy: {name} is {tuple(there.shape)} {there.dtype} there and "
-                f"{tuple(target.shape)} {target.dtype} here.{remedy}"
+                f"checkpoint file {file} does not fit this policy: {name} is {tuple(saved.shape)} {saved.dtype} in the file "
+                f"and {tuple(target.shape)} {target.dtype} in the policy.{remedy}"
             )
     for name, target in targets.items():
         target.copy_(tensors[name])
@@ -204,7 +204,7 @@ def read_manifest(directory: Path, lora: bool, members: Iterable[str]) -> dict[s
 
 
 def check_members(directory: Path, saved: Iterable[str], members: Iterable[str]) -> None:
-    """Raise if the policy has an adapter that the checkpoint lacks: it would keep its later weights."""
+    """Raise if the policy has an adapter that the checkpoint lacks: loading would leave its weights unchanged."""
     if unknown := sorted(set(members) - set(saved)):
         names = ", ".join(map(repr, unknown))
         raise TacitError(
@@ -217,22 +217,22 @@ def _unreadable(file: Path, error: Exception) -> TacitError:
     return TacitError(f"cannot read checkpoint file {file}: {error}. It is damaged or incomplete; use an earlier checkpoint.")
 
 
-# The compact form keeps the weights exactly and rounds the optimizer's state.
+# Compact files keep the weights exactly and compress the optimizer's state.
 #
-#     float32 masters        dropped: they start again from the bfloat16 weights
+#     float32 masters        dropped: they restart from the bfloat16 weights
 #     first moments          4 bits, scaled in blocks of 128
 #     second moments         the product of row means and column means, as in Adafactor (Shazeer and Stern, 2018)
 #
 # 4-bit first and factored second moments train like full ones (Li, Chen and Zhu, 2023, "Memory Efficient Optimizers with 4-bit
-# States"); here they are rounded once per move.
+# States"); here they are rounded once per transfer.
 
 BLOCK = 128
-"""first moments that share a scale"""
+"""number of first moments that share a scale"""
 
 
 def compact_file(file: Path) -> bytes | None:
-    """The file with a rounded optimizer state, or None if there is nothing to round."""
-    if file.name == MANIFEST:  # its digest is that of the masters
+    """The compact version of a checkpoint file; None if the file stays as it is."""
+    if file.name == MANIFEST:  # without its digest, which is that of the masters
         return json.dumps({**read_json(file), "digest": ""}, indent=1).encode()
     if file.suffix != ".safetensors" or file.parent.name not in ("training", "reference"):
         return None
@@ -250,14 +250,14 @@ def compact_file(file: Path) -> bytes | None:
             for side, dim in (("rows", 1), ("columns", 0)):
                 small[f"exp_avg_sq.{side}/{rest}"] = tensor.mean(dim).bfloat16()
         elif kind != "master":
-            # an adapter with B = 0 changes nothing, whatever A is
+            # With B = 0 the adapter has no effect, so A can be zeroed.
             idle = "lora_A" in name and not bool(tensors[name.replace("lora_A", "lora_B")].any())
             small[name] = torch.zeros_like(tensor) if idle and file.parent.name == "reference" else tensor
     return save_bytes({name: tensor.contiguous() for name, tensor in small.items()}, metadata={"format": "pt"})
 
 
 def restore_file(file: Path) -> None:
-    """Rewrite a training file with full moments, if it is a compact one."""
+    """Rewrite a compact training file with full moments; other files stay unchanged."""
     tensors, full = load_file(file), {}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")

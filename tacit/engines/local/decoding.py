@@ -43,7 +43,7 @@ class PrefillBatch:
     max_length: int
     """tokens of the longest request, prompt and completion"""
     cached_N: np.ndarray | None = None
-    """tokens of each prompt that its slot's KV cache already holds; no two requests share a prompt then"""
+    """tokens of each prompt that are already in its slot's KV cache; requires that no two requests share a prompt"""
 
 
 PendingPrefill = Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray | None]]
@@ -55,11 +55,11 @@ class DecodeBatch(ABC):
 
     decoder: Decoder
     steps_per_sync = 1
-    """decode steps between reads of the sampled tokens, at most: more where a read waits for the device"""
+    """maximum decode steps between reads of the sampled tokens; more than 1 if a read has to wait for the device"""
     is_async = False
     """whether steps can be launched before the tokens of earlier ones are read"""
     compact_below = 0.75
-    """compact once at most this share of the slots is active: moving a slot costs about one step's read of it"""
+    """compact when at most this share of the slots is active; moving a slot costs about as much as a step reads from it"""
 
     @property
     def can_admit(self) -> bool:
@@ -77,7 +77,7 @@ class DecodeBatch(ABC):
 
     @abstractmethod
     def compact(self, order: np.ndarray) -> None:
-        """Slot i becomes what slot order[i] is now; further slots are dropped."""
+        """Move slot order[i] to slot i, for each i; drop all other slots."""
 
 
 class Decoder(Protocol):
@@ -88,24 +88,24 @@ class Decoder(Protocol):
 
     @property
     def weights_version(self) -> int:
-        """how often weights were copied; cached keys and values are those of one version"""
+        """number of weight copies so far; cached keys and values belong to one version"""
         ...
 
     @property
     def has_prefix_cache(self) -> bool:
-        """whether a prompt can continue from a prefix that a finished sequence left in its slot"""
+        """whether a prompt can reuse the prefix that a finished sequence left in its slot"""
         ...
 
     def open_batch(self) -> DecodeBatch: ...
 
     def recycle(self, batch: DecodeBatch) -> None:
-        """Take back an unused batch; its memory may serve the next one."""
+        """Take back an unused batch, to reuse its memory."""
         ...
 
 
 class DecodeState:
-    """Per-slot tensors of a step, on the device: the last token, its position, the noise of the next K tokens, how many are
-    sampled, and the results. Updated in place, so that a CUDA graph can capture a step."""
+    """Per-slot tensors of a step, on the device: the last token, its position, the noise of the next K tokens, the number
+    sampled so far, and the results. Updated in place, so that a CUDA graph can capture a step."""
 
     def __init__(self, slots: int, steps: int, device: torch.device) -> None:
         self.slots, self._steps = slots, steps
@@ -126,7 +126,7 @@ class DecodeState:
         return larger
 
     def assign(self, slots_N: np.ndarray, tokens_N: Tensor, positions_N: np.ndarray) -> None:
-        """Set the token that each slot reads next, and its position."""
+        """Set each slot's next input token and its position."""
         slots = to_device(slots_N, self.tokens_B.device)
         self.tokens_B[slots] = tokens_N
         self.positions_B[slots] = to_device(positions_N, self.positions_B.device)
@@ -137,7 +137,7 @@ class DecodeState:
         self._sampled_B.zero_()
 
     def sample(self, logits_BV: Tensor, sampling: Sampling, capacity: int) -> None:
-        """Sample each slot's next token and advance its position, below `capacity`. Reads no value on the host."""
+        """Sample each slot's next token and advance its position, up to `capacity` − 1. Does not synchronize with the host."""
         slots = len(logits_BV)
         index = self._sampled_B[:1]  # the number of the step since `load_noise`
         tokens_B, logprobs_B = sample_tokens(logits_BV, self._noise_BK[:slots].index_select(1, index)[:, 0], sampling)
@@ -153,14 +153,14 @@ class DecodeState:
         return lambda: (read()[0], read()[1])
 
     def compact(self, order: np.ndarray) -> None:
-        """Slot i becomes what slot order[i] is."""
+        """Move slot order[i] to slot i, for each i."""
         to, source = find_moved(order, self.tokens_B.device)
         for tensor in (self.tokens_B, self.positions_B):
             tensor[to] = tensor[source]
-        self.positions_B[len(order) :] = 0  # unused slots that pad a step then read little
+        self.positions_B[len(order) :] = 0  # so that unused slots, which pad a step, read little
 
     def save(self) -> Callable[[], None]:
-        """Copy what a step changes and the next one reads; the returned function restores it."""
+        """Copy the state that a step changes; the returned function restores it."""
         saved = [(tensor, tensor.clone()) for tensor in (self.tokens_B, self.positions_B, self._sampled_B)]
 
         def restore() -> None:
@@ -177,7 +177,7 @@ def find_moved(order: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]
 
 
 def fetch_async(*tensors: Tensor) -> Callable[[], list[np.ndarray]]:
-    """Start copying to the host, behind the work queued so far; the returned function waits for the copy."""
+    """Start an asynchronous copy to the host; the returned function waits for it."""
     if tensors[0].device.type == "cpu":
         copies = [tensor.numpy().copy() for tensor in tensors]
         return lambda: copies
@@ -227,7 +227,7 @@ class GenericDecoder:
         return GenericDecodeBatch(self)
 
     def recycle(self, batch: DecodeBatch) -> None:
-        """Nothing of it is reused."""
+        """Does nothing: memory is not reused."""
 
     def forward(self, tokens: Tensor, mask: Tensor, positions: Tensor, cache: Any, **options: Any) -> Any:
         if self._takes_positions:
@@ -255,7 +255,7 @@ class GenericDecodeBatch(DecodeBatch):
 
     @property
     def can_admit(self) -> bool:
-        """Sliding-window layers, and layers with a recurrent state, cannot be padded after the fact."""
+        """False with sliding-window or recurrent layers, whose caches cannot be padded later."""
         return all(type(layer) is DynamicLayer for layer in self._cache.layers)
 
     def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:

@@ -27,7 +27,7 @@ from tacit.engines.local.tokenizer import TextCodec, make_codec
 from tacit.engines.local.update import MasterWeights, Updater
 
 DEFAULT_BUDGET = {"cpu": 2048, "cuda": 65_536}
-"""tokens per pass: on a CPU the activations should stay in the cache, a GPU should be filled"""
+"""tokens per pass: few on a CPU, so activations stay in its cache; many on a GPU, to use it fully"""
 
 
 @dataclass(eq=False)
@@ -40,12 +40,12 @@ class AdapterState:
     reference: LanguageModel | str | None = None
     """a frozen copy of the model, or the name of the frozen adapter"""
     version: int = 0
-    """how often the weights have changed, by an update or a load"""
+    """number of weight changes, by updates and loads"""
     _weights: MasterWeights | None = field(default=None, repr=False)
 
     @property
     def weights(self) -> MasterWeights:
-        """Created on first use: a policy that only samples needs no optimizer."""
+        """Master weights and optimizer, created on first use, since a policy that only samples needs none."""
         if self._weights is None:
             self._weights = MasterWeights(self.parameters, self.settings)
         return self._weights
@@ -56,11 +56,11 @@ class AdapterState:
         return self._weights.steps if self._weights else 0
 
     def reset_training(self) -> None:
-        """Drop the optimizer and the masters, because the parameters are replaced."""
+        """Drop the optimizer and the masters. Call it when the parameters are replaced."""
         self._weights = None
 
     def trained_tensors(self, masters: bool = True) -> dict[str, torch.Tensor]:
-        """The float32 masters, or the (possibly bfloat16) weights the model uses."""
+        """The float32 masters if they exist and `masters` is set, else the model's weights (possibly bfloat16)."""
         return dict(self._weights.master if self._weights and masters else self.parameters)
 
 
@@ -71,7 +71,7 @@ def update_digest(total: Any, member: str, name: str, tensor: torch.Tensor) -> N
 
 
 def make_value_head(width: int, device: torch.device) -> nn.Linear:
-    """Zero-initialized, so the first advantages are plain returns."""
+    """A value head initialized with zeros, so the first advantages are plain returns."""
     head = nn.Linear(width, 1, device=device, dtype=torch.float32)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -86,7 +86,7 @@ class LocalEngine:
         self.codec = make_codec(tokenizer, hf.config)
         self.device = next(hf.parameters()).device
         tokens = settings.token_budget or DEFAULT_BUDGET[self.device.type]
-        # Two budgets: an update saves activations for its gradient, so far fewer tokens fit.
+        # Separate budgets: an update saves activations for the backward pass, so far fewer tokens fit.
         self.update_budget, self.scoring_budget = AdaptiveBudget(tokens, self.device), AdaptiveBudget(tokens, self.device)
         self._phase = ""
         if settings.gradient_checkpointing:
@@ -144,7 +144,7 @@ class LocalEngine:
             self.adapters.activate(name)
 
     def enter_phase(self, phase: str) -> None:
-        """On a nearly full GPU, return torch's cached blocks when their sizes do not fit what comes next."""
+        """On a nearly full GPU, empty torch's cache when the phase changes, or before an update if it is fragmented."""
         stale = phase != self._phase or (phase == "update" and is_fragmented(self.device))
         if stale and is_nearly_full(self.device):
             empty_cache(self.device)
@@ -201,7 +201,7 @@ class LocalEngine:
         return Updater(self.model, self.codec, weights, self.settings, self.update_budget, self.seed, member.value_head)
 
     def weights_changed(self, *names: str) -> None:
-        """These members' weights changed, or (without names) another adapter is active: the sampler must refresh its copies."""
+        """Call when these members' weights changed, or (without names) the active adapter: the sampler refreshes its copies."""
         for name in names:
             self.members[name].version += 1
         if self.sampler is not None:
@@ -229,7 +229,7 @@ class LocalEngine:
 
 
 class PolicyBase(TextCodec, PolicyHooks):
-    """The part of a policy that needs only its tokenizer and its scorer; shared by the local, sharded and Tinker engines."""
+    """The methods of a policy that need only its tokenizer and scorer; shared by the local, sharded and Tinker engines."""
 
     _scorer: Scorer
 

@@ -1,8 +1,8 @@
 """GPU memory: out of memory retries, adaptive batch sizes, and GPUs that several processes share.
 
-When an allocation fails, `free_memory` releases every cache this process can rebuild. `AdaptiveBudget.run` then halves the work
+When an allocation fails, `free_memory` releases every cache that can be rebuilt. `AdaptiveBudget.run` then halves the budget
 and retries; results do not depend on how a batch is split. Work that cannot be split waits while other processes hold the
-memory. A budget grows again when memory is back.
+memory. A budget grows again when more memory is available.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 from tacit.core.errors import OutOfGPUMemory
 
 CROWDED = 0.25
-"""below this free fraction of the GPU, caches are released between phases; above this fraction held by other processes, waiting
-for them is worth it"""
+"""caches are released between phases if less than this fraction of the GPU is free; work waits for other processes if they hold
+more than this fraction"""
 FRAGMENTED = 1.5
 """reserved / peak allocated memory above which torch's cache counts as fragmented"""
 GROWN = 1.25
-"""a budget grows when this many times the memory is available that was when it last shrank"""
+"""a budget grows once this many times as much memory is available as when it last shrank"""
 WAITS_S = (2.0, 4.0, 8.0, 16.0, *19 * (30.0,))
 """seconds between attempts while other processes hold the memory: ten minutes in total"""
 GIB = 2**30
@@ -44,11 +44,11 @@ def empty_cache(device: torch.device) -> None:
 
 
 cache_owners: weakref.WeakSet[Any] = weakref.WeakSet()
-"""whom `free_memory` asks to `release()` what they hold on their `device`, unless it is in use right now"""
+"""objects with caches on their `device`; `free_memory` calls their `release()`, which frees what is not in use"""
 
 
 def free_memory(device: torch.device) -> None:
-    """Release all rebuildable caches, and what hangs on the traceback of a failed attempt."""
+    """Release all rebuildable caches, and tensors kept alive by the traceback of a failed attempt."""
     for owner in list(cache_owners):
         if owner.device.type == device.type:
             owner.release()
@@ -64,14 +64,14 @@ def is_nearly_full(device: torch.device) -> bool:
 
 
 def is_fragmented(device: torch.device) -> bool:
-    """Whether torch reserves far more than it ever used at once, as when every pass has new shapes."""
+    """Whether torch reserves far more memory than its peak use, for example because every pass has new shapes."""
     if device.type != "cuda":
         return False
     return torch.cuda.memory_reserved(device) > FRAGMENTED * torch.cuda.max_memory_allocated(device)
 
 
 def free_bytes(device: torch.device) -> int:
-    """What torch can still allocate: free memory and its own unused blocks, without the private pools of CUDA graphs."""
+    """Bytes torch can still allocate: free memory and its own unused blocks, except in private pools of CUDA graphs."""
     free, _ = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -84,7 +84,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def available_and_total(device: torch.device) -> tuple[int, int]:
-    """Bytes this process holds or could allocate, and those of the whole GPU; (0, 0) on a CPU."""
+    """(bytes this process holds or could allocate, bytes of the whole GPU); (0, 0) on a CPU."""
     if device.type != "cuda":
         return 0, 0
     free, total = torch.cuda.mem_get_info(device)
@@ -92,8 +92,8 @@ def available_and_total(device: torch.device) -> tuple[int, int]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a GPU allocation failed, in torch, in a library (cuBLAS, a kernel loader), or as the cause of this error.
-    False for errors after which the device is unusable, whatever they say."""
+    """Whether this error, or one of its causes, is a failed GPU allocation in torch or a library (cuBLAS, a kernel loader).
+    False if the device is unusable afterwards, whatever the message."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     cause: BaseException | None = error
@@ -122,7 +122,7 @@ class MemoryWait:
         return bool(self._waits) and total - available > CROWDED * total
 
     def wait(self, reason: str = "") -> None:
-        """Sleeps once. The first call warns with the reason and how much memory others hold."""
+        """Sleep once. The first call warns with the reason and the memory that others hold."""
         if reason and len(self._waits) == len(WAITS_S):
             available, total = available_and_total(self._device)
             others = f"other processes hold {(total - available) / GIB:.1f} of this GPU's {total / GIB:.1f} GiB"
@@ -131,7 +131,7 @@ class MemoryWait:
 
 
 class AdaptiveBudget:
-    """How much work one pass gets: `limit`, or less after an out of memory error until memory is available again."""
+    """The amount of work of one pass: `limit`, or less after an out of memory error, until memory is available again."""
 
     def __init__(self, limit: int, device: torch.device) -> None:
         self.limit = self.current = limit
@@ -158,8 +158,8 @@ class AdaptiveBudget:
         clean_up: Callable[[], None] = lambda: None,
     ) -> Result:
         """`work(budget)`, retried with half the budget after each out of memory error, down to `least`. At `least` it waits
-        for other processes, if they hold the memory, or raises OutOfMemoryError. `what` describes the work in warnings, with
-        {} for the budget. `most` caps the budget. `clean_up()` drops what a failed attempt left behind."""
+        for other processes if they hold the memory, else raises OutOfMemoryError. `what` describes the work in warnings, with
+        {} for the budget. `most` caps the budget. `clean_up()` runs after each failed attempt."""
         budget = min(self.limit, 2 * self.current) if self.current < self.limit and self.can_grow else self.current
         budget = budget if most is None else min(budget, most)
         memory_wait = MemoryWait(self._device)
@@ -188,7 +188,7 @@ class AdaptiveBudget:
 
 
 def retry_on_oom(work: Callable[[], Result], device: torch.device, what: str) -> Result:
-    """`work()`, which cannot be split. On out of memory, free caches and retry; wait while other processes hold the memory."""
+    """`work()`, which cannot be split. Out of memory: free caches and retry; wait while other processes hold the memory."""
     try:
         return work()
     except RuntimeError as error:

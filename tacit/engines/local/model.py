@@ -1,4 +1,4 @@
-"""A transformers causal LM as the engine uses it: micro-batch in, hidden states at predicted positions out, logits on demand.
+"""`LanguageModel`, a transformers causal LM for the engine: hidden states of a micro-batch, then logits at chosen positions.
 Also device selection, threads, determinism and loading."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tacit.engines.models.bases import check_sizes, find_pretrained, take_from_c
 from tacit.engines.models.tiny import no_progress_bars
 
 LOGIT_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
-"""most float32 logits held at once, [tokens × vocabulary]; more are computed in chunks of tokens"""
+"""maximum float32 logits held at once, tokens × vocabulary; more are computed in chunks of tokens"""
 
 
 class LanguageModel:
@@ -106,7 +106,7 @@ class LanguageModel:
 
     @property
     def _head_matrix(self) -> Tensor | None:
-        """None if the head has a bias or an adapter, or is sharded"""
+        """the head's weight matrix; None if the head has a bias or an adapter, or is sharded"""
         weight, bias = getattr(self.head, "weight", None), getattr(self.head, "bias", None)
         return weight if type(self.head) is nn.Linear and bias is None and type(weight) is nn.Parameter else None
 
@@ -120,7 +120,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def _check_head(self) -> None:
-        """Refuse an architecture whose logits we do not reproduce."""
+        """Raise if our logits differ from the model's own."""
         probe = torch.arange(1, 5, device=self.device).remainder(self.vocabulary)[None]
         ours = self.logits(self.decoder(input_ids=probe, use_cache=False).last_hidden_state[0, -1:])
         theirs = self.hf(input_ids=probe, use_cache=False).logits[0, -1:].float()
@@ -133,7 +133,7 @@ class LanguageModel:
     @torch.no_grad()
     def _matches_transformers(self, decoder: PackedDecoder) -> bool:
         """Compare with the model's own forward on a small batch, with and without shared prompts."""
-        # Tokens from all over the vocabulary: the first ids are often special tokens, unstable in bfloat16.
+        # Tokens from the whole vocabulary: the first ids are often special tokens, unstable in bfloat16.
         tokens = (np.arange(1, 40) * 7919) % self.vocabulary
         prompts = [tokens[:8], tokens[:8], tokens[8:12], tokens[12:14]]
         completions = [tokens[14:20], tokens[20:25], tokens[25:26], tokens[26:33]]
@@ -159,14 +159,14 @@ def resolve_device(settings: EngineSettings) -> tuple[torch.device, torch.dtype]
 
 
 def set_threads(threads: int) -> None:
-    """0: OMP_NUM_THREADS if set, else the CPUs this process may use. More threads than CPUs are far slower than one."""
+    """Set torch's threads. 0: OMP_NUM_THREADS if set, else the usable CPUs; more threads than CPUs are slower than one."""
     if threads == 0 and os.environ.get("OMP_NUM_THREADS"):
         return
     torch.set_num_threads(threads or usable_cpus())
 
 
 def enable_determinism(device: torch.device) -> None:
-    """Deterministic GPU algorithms for this process: sums in a fixed order. Operations without a deterministic version warn."""
+    """Use deterministic GPU algorithms in this process. Operations without a deterministic version warn."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
         torch.use_deterministic_algorithms(True, warn_only=True)

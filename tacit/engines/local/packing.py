@@ -1,4 +1,4 @@
-"""Micro-batches: how rows of (prompt, completion) tokens are split by a token budget and laid out for one forward pass.
+"""Micro-batches: splitting rows of (prompt, completion) tokens by a token budget, and laying them out for a forward pass.
 
 `PaddedBatch` is a right-padded rectangle for any architecture. `PackedBatch` is a flat (varlen) token sequence without padding,
 in which rows that share a prompt store it once.
@@ -21,8 +21,8 @@ def next_power_of_two(count: int) -> int:
 
 
 def plan_padded_batches(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.ndarray]:
-    """Row indices of each micro-batch: rows × longest row ≤ token_budget. A row longer than the budget gets one of its own.
-    Longest rows come first, so a shortage of memory shows at once. Ties keep their order."""
+    """Row indices of each micro-batch: rows × longest row ≤ token_budget. A row longer than the budget is a micro-batch of its
+    own. Longest rows come first, so that out of memory errors come early. Ties keep their order."""
     lengths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")
     cut: list[np.ndarray] = []
@@ -224,7 +224,7 @@ def plan_packed_batches(
     prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, token_budget: int
 ) -> list[np.ndarray]:
     """Row indices of each micro-batch: at most `token_budget` tokens, unless a single row has more. Rows that share a prompt
-    stay together and count it once. The others are grouped by length."""
+    are kept together, and their prompt counts once. The others are grouped by length."""
     keys = {int(r): np.asarray(prompts[r], np.int64).tobytes() for r in rows}
     counts: dict[bytes, int] = {}
     for key in keys.values():
@@ -269,7 +269,7 @@ def _concat_ranges(a: np.ndarray, a_lengths: np.ndarray, b: np.ndarray, b_length
 
 
 def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """An asynchronous copy. Only pinned memory copies to a GPU without blocking the host."""
+    """A copy on the device, asynchronous on a GPU (through pinned memory)."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cuda" and array.size:
         tensor = tensor.pin_memory()

@@ -53,8 +53,8 @@ def load_policy(
 
 
 class LocalPolicy(PolicyBase):
-    """One adapter of a local model, or the whole model where all parameters are trained. Views made by `adapter` share the
-    base; `save` and `load` cover all adapters, `digest` all on the policy that was loaded and one on a view."""
+    """One adapter of a local model, or the whole model if all parameters are trained. Views made by `adapter` share the base.
+    `save` and `load` cover all adapters; `digest` covers all on the main policy, and one on a view."""
 
     def __init__(self, engine: LocalEngine, name: str = MAIN):
         super().__init__(engine.tokenizer, engine.codec.context_limit)
@@ -76,7 +76,7 @@ class LocalPolicy(PolicyBase):
 
     @contextmanager
     def pin_weights(self) -> Iterator[None]:
-        """In this block, sample from a copy of the trained weights, so that another thread may update them."""
+        """Within this context, sample from a copy of the trained weights, so that another thread may update them."""
         self._pinned, self._pinned_version = self.engine.copy_sampler(self.name), self.version
         try:
             yield
@@ -103,7 +103,7 @@ class LocalPolicy(PolicyBase):
         return self._scorer.values(prompts, head)
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One AdamW step on the whole batch; `token_budget` is in the metrics when memory has lowered it."""
+        """One AdamW step on the whole batch. The metrics have `token_budget` if lack of memory has lowered it."""
         metrics, budget = self._update(batch, losses, lr), self.engine.update_budget
         self.engine.weights_changed(self.name)
         return metrics | ({"token_budget": float(budget.current)} if budget.current < budget.limit else {})
@@ -147,7 +147,7 @@ class LocalPolicy(PolicyBase):
 
     @property
     def numbers(self) -> str:
-        """Dtype and device, e.g. `float32 on cpu`: the same weights round differently elsewhere."""
+        """Dtype and device, e.g. `float32 on cpu`."""
         return f"{str(self.engine.model.hf.dtype).removeprefix('torch.')} on {self.engine.device.type}"
 
     @property
@@ -157,14 +157,14 @@ class LocalPolicy(PolicyBase):
 
     @property
     def version(self) -> int:
-        """How often the weights have changed; completions carry the version that sampled them."""
+        """Number of weight changes so far; completions carry the version that sampled them."""
         return self._member.version
 
     def digest(self) -> str:
         return self.engine.digest(None if self.name == MAIN else self.name)
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
-        """Without the optimizer, the saved weights (and their digest) are the model's own, not the float32 masters."""
+        """Save into an empty directory. Without the optimizer, the weights and digest are the model's, not the masters'."""
         engine = self.engine
         save = partial(checkpoint.save, engine, Path(directory), optimizer)
         retry_on_oom(save, engine.device, "saving a checkpoint")

@@ -1,4 +1,4 @@
-"""Hidden states of prompts, pooled over their tokens. A prefill computes them on the way.
+"""Hidden states of prompts, pooled over their tokens; also a frozen sentence encoder.
 
 last        h_T                          T: the last token
 mean        (1/T) Σ h_t
@@ -98,8 +98,8 @@ def _reduce(values_N: Tensor, how: str, cu_seqlens: Tensor) -> Tensor:
 
 
 def last_token_attention(hf: Any, layer: int, before_RSD: Tensor, lengths_R: Tensor) -> Tensor:
-    """[R, S] `attention_padded` of a layer with the input `before_RSD`, through the model's own modules: transformers' fused
-    attention does not return its weights."""
+    """[R, S] `attention_padded` of a layer with input `before_RSD`, recomputed with the model's modules because transformers'
+    fused attention does not return its weights."""
     block = hf.model.layers[layer - 1]
     attention = block.self_attn
     normed_RSD = block.input_layernorm(before_RSD)
@@ -117,13 +117,11 @@ def last_token_attention(hf: Any, layer: int, before_RSD: Tensor, lengths_R: Ten
     return attention_padded(q_RSHK, k_RSGK, lengths_R - 1, attention.scaling)
 
 
-# A frozen sentence encoder: texts to vectors, for comparing texts by meaning.
-
 BATCH = 64
 
 
 class SentenceModel:
-    """A transformers encoder with mean pooling, as in sentence-transformers."""
+    """A frozen sentence encoder: a transformers encoder with mean pooling, as in sentence-transformers."""
 
     def __init__(self, name: str) -> None:
         from transformers import AutoModel, AutoTokenizer

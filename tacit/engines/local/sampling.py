@@ -10,7 +10,7 @@ from tacit.core.protocols import Sampling
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raise for settings that define no distribution."""
+    """Raise if the settings are out of range."""
     if not sampling.temperature >= 0:
         raise TacitError(f"temperature is {sampling.temperature}; it must be 0 (greedy) or positive.")
     if not 0 < sampling.top_p <= 1:
@@ -22,9 +22,9 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 def sample_tokens(logits_BV: Tensor, uniform_B: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """One token per row and its log-probability, [B] int64 and [B] float32: the smallest whose cumulative probability
-    exceeds u. The log-probability is that of softmax(logits / temperature) *before* top-k and top-p; at temperature 0, of
-    softmax(logits). Never waits for the device, so a CUDA graph can capture it."""
+    """([B] int64 tokens, [B] float32 log-probabilities): per row the first token whose cumulative probability exceeds u. The
+    log-probability is that of softmax(logits / temperature) *before* top-k and top-p; at temperature 0, of softmax(logits).
+    Does not synchronize with the host, so a CUDA graph can capture it."""
     if sampling.temperature == 0:
         tokens_B = logits_BV.argmax(-1)
         chosen_B = logits_BV.gather(1, tokens_B[:, None])[:, 0].float()
@@ -34,14 +34,14 @@ def sample_tokens(logits_BV: Tensor, uniform_B: Tensor, sampling: Sampling) -> t
     else:
         probs_BV = torch.softmax(logits_BV.float() / sampling.temperature, -1)
     if 0 < sampling.top_k < logits_BV.shape[1] or sampling.top_p < 1:
-        # Keep the k likeliest, then of those the smallest set that holds `top_p` of their probability.
+        # Keep the k most likely tokens, then the smallest set of these with `top_p` of their probability.
         if 0 < sampling.top_k < probs_BV.shape[1]:
             sorted_BK, ids_BK = probs_BV.topk(sampling.top_k, dim=-1)
         else:
             sorted_BK, ids_BK = probs_BV.sort(dim=-1, descending=True, stable=True)
         cdf_BK = sorted_BK.cumsum(-1)
         if sampling.top_p < 1:
-            # keep a token if the likelier ones hold less than top_p; the likeliest is always kept
+            # Keep a token if more likely tokens sum to less than top_p; always keep the most likely one.
             outside_BK = cdf_BK - sorted_BK >= sampling.top_p * cdf_BK[:, -1:]
             outside_BK[:, 0] = False
             cdf_BK = sorted_BK.masked_fill(outside_BK, 0.0).cumsum(-1)
@@ -52,8 +52,8 @@ def sample_tokens(logits_BV: Tensor, uniform_B: Tensor, sampling: Sampling) -> t
 
 
 def _invert(cdf_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """First index whose cumulative sum exceeds u times the total: never one of probability zero. u·total may round up to the
-    total itself; stepping just below it keeps the answer inside the support."""
+    """First index whose cumulative sum exceeds u · total, so never a token of probability zero. u · total may round up to the
+    total, so it is capped just below."""
     total_B = cdf_BV[:, -1]
     target_B = torch.minimum(uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
     return torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0].clamp_(max=cdf_BV.shape[1] - 1)

@@ -1,9 +1,9 @@
 """Continuous batching: when a sequence finishes, its slot goes to the next request while the others keep decoding.
 
 One call of `LocalScheduler.wait` runs one round: waiting requests take free slots, their prompts are prefilled, all slots
-decode until enough sequences have finished, and their completions go back to the caller, whose next requests take the free
-slots. Finished slots double as a prefix cache for the next turn of an episode.
-Batch composition is a function of the requests alone, never of time, so a run repeats bit for bit.
+decode until enough sequences have finished, and their completions are returned; the caller's next requests take the free slots.
+Finished slots serve as a prefix cache for the next turn of an episode. Batch composition depends on the requests alone, not on
+timing, so a run repeats bit for bit.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from tacit.engines.local.slots import (
 )
 
 ADMIT_COST = 4
-"""cost of admitting requests, however few, in decode steps of all slots. Chosen for GPU prefills without CUDA graphs, whose
-launches take several decode steps; a CPU needs less, but then fewer identical prompts are computed together"""
+"""cost of admitting any number of requests, in decode steps of all slots. Chosen for GPU prefills without CUDA graphs, whose
+launches take several decode steps. On a CPU the cost is lower, but then fewer identical prompts would be prefilled together"""
 MAX_WAIT_STEPS = 8 * ADMIT_COST
-"""no finished sequence waits longer than this for the others"""
+"""maximum decode steps that a finished sequence waits for others"""
 
 Prefixes = dict[int, CachedPrefix]
 """request id -> cached prefix of its prompt"""
 
 
 class LocalScheduler:
-    """A queue of requests and the slots of one decode batch. A completion is sampled from one version of the weights: if
-    they change, or memory runs out, active sequences start again; noise is a function of the seed, so only time is lost."""
+    """A queue of requests and the slots of one decode batch. A completion is sampled from one version of the weights: if they
+    change, or memory runs out, active sequences are restarted. Noise depends on the seed alone, so only time is lost."""
 
     def __init__(
         self, sampler: LocalSampler, sampling: Sampling, hidden: HiddenState | None, version: Callable[[], int]
@@ -74,7 +74,7 @@ class LocalScheduler:
         self._batch: DecodeBatch | None = None
         self._slots = Slots(0)
         self._prompts_grow = True
-        """whether prompts seem to extend the previous turn; then finished slots are kept as a prefix cache"""
+        """whether prompts extend the previous turn, so far; if so, finished slots are kept as a prefix cache"""
         self._weights_seen = 0
         """the batch's `weights_version` that cached keys and values belong to"""
         self._pending: deque[Callable[[], None]] = deque()
@@ -103,7 +103,7 @@ class LocalScheduler:
                 except NonFiniteLogits:
                     self.release()  # NaNs in the KV cache would spread
                     raise
-                except BaseException:  # also an interrupt, which may come while results are being recorded
+                except BaseException:  # including an interrupt while results are being recorded
                     self.requeue_all()
                     raise
             finished, self._finished = self._finished, []
@@ -119,19 +119,19 @@ class LocalScheduler:
             self._finished.clear()
 
     def requeue_all(self) -> None:
-        """Put active requests back at the head of the queue; they start again."""
+        """Put active requests back at the head of the queue, to be restarted."""
         self.waiting.extendleft(reversed(self._slots.active_requests))
         self._slots = Slots(0)
         self._pending.clear()
 
     def release(self) -> None:
-        """Free the decode batch and its memory; active requests start again."""
+        """Free the decode batch and its memory; active requests are restarted."""
         self.requeue_all()
         self._batch = None
 
     def _run_round(self, max_slots: int) -> None:
-        """With as many slots as fit in GPU memory."""
-        # Activate the current weights. Sequences of older weights start again; their cached prefixes are dropped.
+        """One round with at most `max_slots` slots."""
+        # Activate the current weights. Sequences of older weights are restarted, and their cached prefixes dropped.
         version = self._activate_weights()
         if version != self._version:
             self.requeue_all()
@@ -171,7 +171,7 @@ class LocalScheduler:
         extending = [request for request in requests if request.request_id in prefixes]
         others = [request for request in requests if request.request_id not in prefixes]
         if extending:
-            self.waiting.extendleft(reversed(others))  # should the first prefill fail, they are still waiting
+            self.waiting.extendleft(reversed(others))  # so that they are still queued if the first prefill fails
             self._prefill(extending, prefixes, occupied)
             for _ in others:
                 self.waiting.popleft()
@@ -180,7 +180,7 @@ class LocalScheduler:
         return True
 
     def _start_empty(self, max_length: int) -> None:
-        """Empty slots, in a batch whose decoder can decode that many tokens."""
+        """Start with empty slots, in a batch whose decoder supports `max_length` tokens."""
         decoder = self._sampler.select_decoder(max_length)
         if self._batch is None or self._batch.decoder is not decoder:
             if self._batch is not None:
@@ -190,7 +190,7 @@ class LocalScheduler:
         self._weights_seen = decoder.weights_version
 
     def _take_admissible(self, requests: list[EngineRequest]) -> list[EngineRequest]:
-        """The first requests that the current batch can decode; the others wait until it is empty."""
+        """The leading requests that the current batch can decode; the others wait until it is empty."""
         batch = self._batch
         assert batch is not None
         if not batch.can_admit:
@@ -201,7 +201,7 @@ class LocalScheduler:
         return list(takewhile(lambda request: request.max_length <= limit, requests))
 
     def _prefill(self, requests: list[EngineRequest], prefixes: Prefixes, occupied: int) -> None:
-        """Prefill whole prompts, identical ones once; or, if all of these requests have cached prefixes, their suffixes."""
+        """Prefill whole prompts, identical ones once; or only the rest of each prompt, if all have cached prefixes."""
         batch = self._batch
         assert batch is not None
         if requests[0].request_id in prefixes:
@@ -227,7 +227,8 @@ class LocalScheduler:
     # Prefix cache.
 
     def _find_cached_prefixes(self, requests: list[EngineRequest]) -> Prefixes:
-        """Each slot serves one request at most. None with pooling over the whole prompt: it needs the states of all tokens."""
+        """Cached prefixes of these requests; each slot serves one request at most. Empty if pooling needs the states of all
+        prompt tokens."""
         if self._hidden is not None and self._hidden.pooling != "last":
             return {}
         if self._batch is None or not self._slots.has_episodes or not self._batch.decoder.has_prefix_cache:
@@ -248,7 +249,7 @@ class LocalScheduler:
         return self._prompts_grow and self._slots.has_episodes and self._batch.decoder.has_prefix_cache
 
     def _keep_only_prefixes(self, prefixes: Prefixes) -> Prefixes:
-        """Compact to the slots of these prefixes, unless they are most slots anyway. Returns them with their new slots."""
+        """Compact to the slots of these prefixes, unless they are most of the slots. Returns the prefixes with new slots."""
         batch, slots = self._batch, self._slots
         assert batch is not None
         if len(prefixes) > batch.compact_below * len(slots):
@@ -261,14 +262,14 @@ class LocalScheduler:
     # Decoding.
 
     def _decode_until_return(self, admitted: bool) -> None:
-        """Decode until idle slots have cost as much as an admission, which is the same however few requests it admits:
+        """Decode until idle slots have cost as much as an admission:
 
             Σ over steps of (finished slots)  ≥  ADMIT_COST · (slots active at the start)
 
         or a sequence has been finished for MAX_WAIT_STEPS.
 
-        A GPU runs ahead: the next steps are launched before the tokens of the last ones are read, unless a sequence has just
-        finished (its steps would be wasted). It also decodes while the host prepares a prefill."""
+        On a GPU, the next steps are launched before the tokens of the previous ones are read, unless a sequence has just
+        finished (its steps would be wasted). The GPU also decodes while the host prepares a prefill."""
         batch, slots = self._batch, self._slots
         assert batch is not None
         runs_ahead = batch.is_async and bool((slots.remaining_N > 0).any())
@@ -302,7 +303,7 @@ class LocalScheduler:
             self._launch_decode()
 
     def _launch_decode(self) -> None:
-        """Launch the next few decode steps, no more than the longest-running sequence still needs."""
+        """Launch the next decode steps: `steps_per_sync`, or fewer if no active sequence needs that many."""
         batch, slots = self._batch, self._slots
         assert batch is not None
         longest = slots.max_length
@@ -320,7 +321,7 @@ class LocalScheduler:
         self._finish(self._slots.record(slots_N, tokens_N[:, None], logprobs_N[:, None], self._stops))
 
     def _record_tokens(self, occupants: Occupants, pending: PendingTokens) -> None:
-        """Sequences may have finished since the launch, and their slots may have new requests: those tokens are dropped."""
+        """Record tokens, except of sequences that have finished since the launch; their slots may have new requests."""
         tokens_BK, logprobs_BK = pending()
         slots_N = self._slots.find_still_active(occupants)
         self._sampler.written_tokens += len(slots_N) * tokens_BK.shape[1]
@@ -336,7 +337,7 @@ class LocalScheduler:
 
 class LocalSampler:
     """Samples from a transformers causal LM (or a PeftModel around one) through its schedulers. A completion depends on its
-    request alone: its noise comes from (seed, token index), whatever else is in the batch."""
+    request alone: its noise is a function of (seed, token index)."""
 
     def __init__(
         self,
@@ -354,7 +355,7 @@ class LocalSampler:
             raise TacitError(f"max_batch is {max_batch}; it must be at least 1.")
         self.device = torch.device(device)
         self.lock = threading.RLock()
-        """held while sampling: another thread that is short of memory must not free what is in use"""
+        """held while sampling, so that another thread that frees memory does not free what is in use"""
         self.slot_budget = AdaptiveBudget(max_batch, self.device)
         self.prefilled_tokens = 0
         """prompt tokens computed so far; identical prompts of one prefill count once"""
@@ -406,11 +407,11 @@ class LocalSampler:
         return [completions[i] for i in range(len(requests))]
 
     def weights_changed(self) -> None:
-        """Weights were updated or another adapter is active: copy them before the next round."""
+        """Call when weights were updated or another adapter is active; the next round copies them."""
         self._stale = True
 
     def release(self) -> None:
-        """Free KV caches, CUDA graphs and weight copies; the next round makes them again. Does nothing while sampling."""
+        """Free KV caches, CUDA graphs and weight copies; the next round rebuilds them. Does nothing while sampling."""
         if not self.lock.acquire(blocking=False):
             return
         try:
@@ -422,7 +423,7 @@ class LocalSampler:
             self.lock.release()
 
     def refresh_weights(self) -> None:
-        """Copy the current weights where they have changed."""
+        """Copy the current weights if they have changed."""
         if self._try_llama:
             try:
                 if self._llama is None:
@@ -433,13 +434,13 @@ class LocalSampler:
         self._stale = False
 
     def _drop_llama(self) -> None:
-        """Decoder and spare batch refer to each other; without this only the garbage collector would free them."""
+        """Break the reference cycle of decoder and spare batch, so that they are freed at once."""
         if self._llama is not None:
             self._llama.spare = None
         self._llama = None
 
     def select_decoder(self, max_length: int) -> Decoder:
-        """The Llama decoder where model and length allow it, else the generic one."""
+        """The Llama decoder if it supports the model and length, else the generic one."""
         if self._llama is None or (self._llama.max_length is not None and max_length > self._llama.max_length):
             return self._generic
         return self._llama
@@ -449,7 +450,7 @@ class LocalSampler:
         return decoder is self._llama or decoder is self._generic
 
     def make_request(self, request_id: int, request: Request, sampling: Sampling) -> EngineRequest:
-        """Check a request and resolve its limits."""
+        """Validate a request and resolve its limits."""
         max_new_tokens = sampling.max_tokens if request.max_tokens is None else request.max_tokens
         prompt = np.array(request.prompt, dtype=np.int64)  # a copy: cached prefixes are compared with it later
         if prompt.ndim != 1 or not len(prompt):
@@ -463,15 +464,15 @@ class LocalSampler:
             )
         if prompt.view(np.uint64).max() >= self._vocabulary:  # as unsigned, a negative token is huge
             raise TacitError(
-                f"the prompt of request {request_id} has a token outside 0..{self._vocabulary - 1}; it was made by "
-                "another model's tokenizer."
+                f"the prompt of request {request_id} has a token outside 0..{self._vocabulary - 1}; encode it with this "
+                "model's tokenizer."
             )
         if request.episode is not None and not 0 <= request.episode < 1 << 63:
             raise TacitError(f"request {request_id}: episode must be a non-negative 64-bit integer, got {request.episode}.")
         return EngineRequest(request_id, prompt, request.seed, max_new_tokens, request.episode)
 
     def _resolve(self, hidden: HiddenState | None) -> HiddenState | None:
-        """Count the layer from 0 (embeddings) to the number of layers (after the last one and the final norm)."""
+        """The hidden state with its layer counted from 0 (embeddings) to the number of layers (after the final norm)."""
         if hidden is None:
             return None
         layer = check_layer(hidden.layer, self._num_layers) % (self._num_layers + 1)

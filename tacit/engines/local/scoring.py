@@ -45,8 +45,7 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """(log π(target), entropy of π) at each position, π = softmax(logits / temperature), in float32.
 
-    Logits are computed in chunks of tokens, and under autograd recomputed in the backward pass, so [tokens, vocabulary] never
-    exists in full.
+    Logits are computed in chunks of tokens and recomputed in the backward pass, so those of all tokens never exist at once.
     """
 
     def chunk(hidden_CD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -61,7 +60,7 @@ def token_logprobs(
 
 
 def _run_in_chunks(work: Callable[..., Any], size: int, recompute: bool, *tensors: Tensor) -> list[Any]:
-    """`recompute`: save nothing for the backward pass, and run again there."""
+    """`work` on chunks of the tensors. `recompute`: save no activations, but recompute them in the backward pass."""
     run = partial(checkpoint, work, use_reentrant=False, preserve_rng_state=False) if recompute else work
     return [run(*parts) for parts in zip(*(tensor.split(size) for tensor in tensors), strict=True)]
 
@@ -134,7 +133,7 @@ class ModelScorer:
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per row (token ids [T, K], log-probabilities [T, K]), likeliest first. `top_k` None: the whole vocabulary, by id."""
+        """Per row (token ids [T, K], log-probabilities [T, K]), most likely first. `top_k` None: the whole vocabulary, by id."""
         if top_k is not None and not 1 <= top_k <= self.model.vocabulary:
             raise TacitError(f"top_k = {top_k} must be between 1 and the vocabulary of {self.model.vocabulary}.")
         width = top_k or self.model.vocabulary
@@ -188,7 +187,7 @@ class ModelScorer:
     def _scan_packed(
         self, decoder: VarlenDecoder, prompts: Sequence[np.ndarray], states: dict[tuple[int, str], np.ndarray]
     ) -> None:
-        """Fills `states` from packed passes: each distinct prompt once, and no layer above the highest requested."""
+        """Fill `states` from packed passes. Computes each distinct prompt once, and no layer above the highest requested."""
         one_token = [np.zeros(1, np.int64)] * len(prompts)  # the prompt's last token predicts it
         depths = {layer: layer % (self.model.layers + 1) for layer, _ in states}
         for rows in plan_packed_batches(prompts, one_token, np.arange(len(prompts)), self.token_budget):
@@ -231,15 +230,15 @@ def _per_row(values_T: np.ndarray, packed: PackedBatch | PaddedBatch) -> list[np
     return np.split(values_T, np.cumsum(packed.lengths_R)[:-1])
 
 
-# Self-distillation: the teacher is the current policy under another prompt. Distributions are compared chunk by chunk.
+# Self-distillation: the teacher is the current policy under another prompt. Distributions are compared in chunks of tokens.
 
 TEACHER_PROMPTS = "taught"
 """the batch column of teacher prompts"""
 
 
 def longer_prompts(batch: Batch, needs: frozenset[str]) -> Sequence[np.ndarray]:
-    """The prompts that decide how a batch is split: with a teacher, the longer of the two. So a teacher pass fits wherever a
-    student pass does, and all ranks of a sharded run make the same number of passes."""
+    """The prompts by which a batch is split: with a teacher, the longer of the two per row. So student and teacher passes both
+    fit, and all ranks of a sharded run make the same number of passes."""
     if "teacher" not in needs:
         return batch.prompts
     return [max(own, teacher, key=len) for own, teacher in zip(batch.prompts, teacher_prompts(batch), strict=True)]

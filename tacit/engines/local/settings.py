@@ -11,7 +11,7 @@ from tacit.core.protocols import VALUES
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 MAX_RANK = 4096
-"""of a LoRA adapter; files of strangers name ranks too"""
+"""maximum rank of a LoRA adapter, since untrusted files can set ranks too"""
 LoraRank = Annotated[Count, Bound(lambda v: v <= MAX_RANK, f"must be at most {MAX_RANK}")]
 
 
@@ -35,24 +35,24 @@ class EngineSettings:
     lora_targets: tuple[str, ...] = PROJECTIONS
     """modules that get a LoRA adapter"""
     token_budget: Basic[Count] = 0
-    """most tokens per micro-batch; 0 is 2,048 on CPU, 65,536 on a GPU (an update uses at most two fifths of the free memory)"""
+    """maximum tokens per micro-batch; 0 is 2,048 on CPU, 65,536 on a GPU (an update uses at most two fifths of free memory)"""
     max_batch: AtLeastOne = 256
-    """most sequences sampled at once"""
+    """maximum sequences sampled at once"""
     clip_norm: NotNegative = 1.0
     """clip the global gradient norm to this; 0 does not clip"""
     weight_decay: NotNegative = 0.01
-    """AdamW weight decay on matrices; vectors (norms, biases) have none"""
+    """AdamW weight decay on matrices; vectors (norms, biases) are not decayed"""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW moment decays"""
     value_head: bool = False
     """add a linear value head on the last hidden state of the prompt (for PPO)"""
     repeatable: bool = False
-    """deterministic GPU algorithms: a repeated run gives the same bits, somewhat slower; set token_budget too"""
+    """use deterministic GPU algorithms, so that runs repeat bit for bit; somewhat slower; set token_budget too"""
     gradient_checkpointing: bool = False
     """recompute activations in the backward pass: less memory, about a third slower"""
     fast: Literal["auto", "off"] = "auto"
-    """off uses plain torch and transformers everywhere: no Triton kernels, packed passes, compiled regions or CUDA graphs;
-    slower, for debugging and comparison"""
+    """off uses plain torch and transformers: no Triton kernels, packed passes, compiled regions or CUDA graphs; slower, for
+    debugging and comparison"""
 
     def __post_init__(self) -> None:
         check_bounds(self, "engine setting ")

@@ -12,20 +12,20 @@ import numpy as np
 from tacit.core.errors import TacitError
 
 MAX_STOP_SETS = 64
-"""sets of stop strings kept by `cache_stop_conditions`"""
+"""maximum sets of stop strings cached by `cache_stop_conditions`"""
 
 
 class StopConditions:
-    """Decides when a completion ends: at an end token or when its text contains a stop string, which may span tokens.
-    Decoding every sequence after every token would cost more than a small model. But a stop string can only be completed by
-    a token whose text contains its last character (or part of a character), and this is remembered per token."""
+    """Decides when a completion ends: at an end token or when its text contains a stop string, which may span tokens. Decoding
+    every sequence after every token would cost more than a small model. So text is decoded only after a token whose own text
+    contains the last character of a stop string (or part of a character); this is cached per token."""
 
     def __init__(self, tokenizer: Any, end_tokens: Iterable[int], stop: Sequence[str], vocabulary: int) -> None:
         self._decode: Callable[[list[int]], str]
         self._decode_all: Callable[[list[list[int]]], list[str]]
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if backend is not None and not getattr(tokenizer, "clean_up_tokenization_spaces", True):
-            # The wrapper would change nothing and take twice the time.
+            # The Python wrapper gives the same result in twice the time.
             self._decode = partial(backend.decode, skip_special_tokens=True)
             self._decode_all = partial(backend.decode_batch, skip_special_tokens=True)
         else:
@@ -69,7 +69,7 @@ class StopConditions:
 
     def _may_complete_stop(self, token: int) -> bool:
         if token not in self._may_complete:
-            # twice, because some tokenizers drop a space that begins the text
+            # Twice, because some tokenizers drop a leading space.
             text = self._decode([token, token])
             self._may_complete[token] = any(c in self._last_characters or c == "\ufffd" for c in text)
         return self._may_complete[token]
@@ -88,12 +88,12 @@ def find_end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
 def cache_stop_conditions(
     tokenizer: Any, end_tokens: Iterable[int], vocabulary: int
 ) -> Callable[[tuple[str, ...]], StopConditions]:
-    """`StopConditions` by stop strings. Keeps the last `MAX_STOP_SETS`: a server's clients may send ever new ones."""
+    """`StopConditions` by stop strings. Caches the last `MAX_STOP_SETS`, since clients of a server may send many."""
     ends = tuple(end_tokens)
     return lru_cache(MAX_STOP_SETS)(lambda stop: StopConditions(tokenizer, ends, stop, vocabulary))
 
 
-# Counter-based noise: the uniform behind the n-th token of a request depends on its seed and n alone.
+# Counter-based noise: the uniform number for the n-th token of a request depends on its seed and n alone.
 #
 #     key = mix(seed + γ)        u(seed, n) = (top 23 bits of mix(key + (n + 1)·γ) + ½) / 2²³        in (0, 1)
 #
@@ -102,7 +102,7 @@ def cache_stop_conditions(
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _BITS = 23
-"""with the added half, as many as a float32 holds exactly"""
+"""with the added ½, the number of bits that a float32 holds exactly"""
 
 
 def draw_uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
@@ -121,8 +121,8 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 MIN_PREFIX_SHARE = 0.5
-"""smallest share of a prompt that must be cached for its prefix to be reused. A context that only grows reuses nearly all of
-it; a context that shows the last few turns shares only the task text, a small part"""
+"""minimum cached share of a prompt for its prefix to be reused. Growing contexts reuse nearly the whole prompt; contexts with
+the last few turns share only the task text, which is not worth it"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ class EngineRequest:
 
 
 Occupants = tuple[np.ndarray, np.ndarray]
-"""(slots, request ids): who occupied which slot when a decode was launched"""
+"""(slots, request ids) of the active sequences when a decode was launched"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,7 @@ class FinishedSequence:
 
 
 class CachedPrefix(NamedTuple):
-    """The first `tokens` tokens of a prompt are in the KV cache of this slot, left there by the episode's previous turn."""
+    """The first `tokens` tokens of a prompt are in the KV cache of this slot, from the episode's previous turn."""
 
     slot: int
     tokens: int
@@ -168,26 +168,26 @@ class NonFiniteLogits(TacitError):
 
 
 class Slots:
-    """Host-side state of every slot of a decode batch. A finished sequence keeps its slot until another request takes it or
-    the batch is compacted: its KV cache may hold the prefix of the episode's next turn. Arrays are indexed by slot (_S),
+    """Host-side state of every slot of a decode batch. A finished sequence keeps its slot until another request takes it or the
+    batch is compacted, because its KV cache may hold the prefix of the episode's next turn. Arrays are indexed by slot (_S) and
     token (_M)."""
 
     def __init__(self, steps_per_sync: int) -> None:
-        """`steps_per_sync`: tokens recorded at once. A sequence may run that far past its limit, and as far again when the
-        next steps are launched before these are read."""
+        """`steps_per_sync`: tokens recorded at once. A sequence may exceed its limit by twice this number, since steps are
+        launched before the previous ones are read."""
         self._overshoot = 2 * steps_per_sync
         self.requests: list[EngineRequest] = []
         self.hidden: list[np.ndarray | None] = []
-        """of the prompts: what the completions will carry"""
+        """hidden states of the prompts, for the completions"""
         self.active_S = np.zeros(0, dtype=bool)
         self._request_ids_S = np.zeros(0, dtype=np.int64)
         self._lengths_S = np.zeros(0, dtype=np.int64)
         """tokens recorded"""
         self._launched_S = np.zeros(0, dtype=np.int64)
-        """tokens launched on the device, recorded or not"""
+        """tokens launched on the device, including those not recorded yet"""
         self._limits_S = np.zeros(0, dtype=np.int64)
         self.episodes_S = np.zeros(0, dtype=np.int64)
-        """-1: no episode, or its cached prefix is of older weights"""
+        """-1: no episode, or cached with older weights"""
         self._prompt_lengths_S = np.zeros(0, dtype=np.int64)
         self._noise_SM = np.zeros((0, 0), dtype=np.float32)
         self._tokens_SM = np.zeros((0, 0), dtype=np.int64)
@@ -207,12 +207,12 @@ class Slots:
 
     @property
     def remaining_N(self) -> np.ndarray:
-        """tokens that each active sequence may still launch"""
+        """tokens of each active sequence that are not launched yet, up to its limit"""
         return (self._limits_S - self._launched_S)[self.active_S]
 
     @property
     def max_length(self) -> int:
-        """tokens of the longest active sequence, counting those launched"""
+        """length of the longest active sequence, including launched tokens"""
         return int((self._prompt_lengths_S + self._launched_S)[self.active_S].max())
 
     @property
@@ -226,8 +226,8 @@ class Slots:
         return np.flatnonzero(~self.active_S & (self.episodes_S == request.episode)).tolist()
 
     def find_cached_prefix(self, request: EngineRequest) -> CachedPrefix | None:
-        """The prompt's prefix in the KV cache, if the previous turn is still there and covers at least half of the prompt. The
-        last token of a completion is never in the cache: no step has read it."""
+        """The prompt's prefix in the KV cache, if the previous turn is cached and covers at least MIN_PREFIX_SHARE of the
+        prompt. The last token of a completion is not cached, because it was never an input."""
         for slot in self.find_previous_turns(request):
             sampled = self._tokens_SM[slot, : max(0, int(self._lengths_S[slot]) - 1)]
             cached = np.concatenate([self.requests[slot].prompt, sampled])[: len(request.prompt) - 1]
@@ -266,25 +266,25 @@ class Slots:
         return slots_N, self._noise_SM[slots_N, 0]
 
     def launch(self, steps: int) -> tuple[np.ndarray, Occupants]:
-        """Count `steps` more tokens as launched. Returns their noise [slots, steps] and who will receive them."""
+        """Count `steps` more tokens as launched. Returns their noise [slots, steps] and the slots' current occupants."""
         noise_SK = np.take_along_axis(self._noise_SM, self._launched_S[:, None] + np.arange(steps), axis=1)
         slots_N = np.flatnonzero(self.active_S)
         self._launched_S[slots_N] += steps
         return noise_SK, (slots_N, self._request_ids_S[slots_N])
 
     def find_still_active(self, occupants: Occupants) -> np.ndarray:
-        """The slots whose request is the same as at launch and has not finished since."""
+        """The slots whose request has not finished since the launch."""
         slots_N, request_ids_N = occupants
         return slots_N[self.active_S[slots_N] & (self._request_ids_S[slots_N] == request_ids_N)]
 
     def record(
         self, slots_N: np.ndarray, tokens_NK: np.ndarray, logprobs_NK: np.ndarray, stops: StopConditions
     ) -> list[FinishedSequence]:
-        """Append the next K tokens of these slots. Returns the sequences that finish with them."""
+        """Append the next K tokens of these slots. Returns the sequences that finish."""
         if not np.isfinite(logprobs_NK).all():
             raise NonFiniteLogits(
                 "the model's logits are not finite: its weights have diverged or overflow its precision. "
-                "Go back to an earlier checkpoint, and lower the learning rate."
+                "Resume from an earlier checkpoint with a lower learning rate."
             )
         starts_N = self._lengths_S[slots_N]
         columns_NK = starts_N[:, None] + np.arange(tokens_NK.shape[1])
@@ -314,8 +314,8 @@ class Slots:
         return finished
 
     def compact(self, kept: Sequence[int] = ()) -> np.ndarray:
-        """Drop finished slots except `kept`, moving as few others as possible: the last ones fill the gaps. Returns `order`:
-        slot i now holds what slot order[i] held."""
+        """Drop finished slots except `kept`; the last remaining slots fill the gaps. Returns `order`: slot i now holds the
+        contents of slot order[i]."""
         keep_S = self.active_S.copy()
         keep_S[list(kept)] = True
         alive = np.flatnonzero(keep_S)

@@ -28,8 +28,7 @@ PROBE = Chat(
 
 @dataclass(frozen=True, eq=False)
 class ChatTemplate:
-    """Renders conversations with a model's own chat template. Tools and a system message that it does not support become
-    text."""
+    """Renders conversations with a model's chat template. Tools and system messages that it does not support become text."""
 
     tokenizer: Any
 
@@ -38,11 +37,11 @@ class ChatTemplate:
         return self._render(self._adapt_to_template(chat), chat.thinking, open_answer=True)
 
     def answer(self, chat: Chat, message: Message) -> str:
-        """The assistant's next message as rendered, with its end token and what follows."""
+        """The assistant's next message as rendered, with its end token and any text the template adds after it."""
         whole = self._render_with(chat, message)
         if whole.startswith(opened := self.prompt(chat)):
             return whole[len(opened) :]
-        # The generation prompt opens a thinking block that this message lacks: find where any assistant message starts.
+        # The generation prompt opens a thinking block that this message lacks, so locate the start of an assistant message.
         mark = "⁂answer⁂"
         opening, found, _ = self._render_with(chat, Message("assistant", mark)).partition(mark)
         if not found or not whole.startswith(opening):
@@ -91,8 +90,8 @@ class ChatTemplate:
     def _render(self, chat: Chat, thinking: bool, open_answer: bool) -> str:
         if not self.tokenizer.chat_template:
             raise TacitError(
-                "this model's tokenizer has no chat template, so it cannot be given a conversation; leave --chat out, or "
-                "choose an instruct model."
+                "this model's tokenizer has no chat template, so conversations cannot be encoded; remove --chat, or use an "
+                "instruction-tuned model."
             )
         tools = {"tools": [tool.schema() for tool in chat.tools]} if chat.tools else {}
         try:
@@ -105,8 +104,7 @@ class ChatTemplate:
 
 @dataclass(eq=False, repr=False)
 class TextCodec:
-    """Text to tokens and back. A prompt is one user message under the chat template if the tokenizer has one, else plain text;
-    or a whole conversation.
+    """Text to tokens and back. A text prompt is one user message if the tokenizer has a chat template, else plain text.
 
     Control tokens spelled out in a text (in a note, on a web page) are escaped, so that data cannot act as markup."""
 
@@ -127,12 +125,12 @@ class TextCodec:
         return self.encode_prompts([text])[0]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Like `encode_prompt` of each; the tokenizer uses all CPUs."""
+        """`encode_prompt` of each text, in parallel."""
         if not texts:
             return []
         texts = [self.escape_control_tokens(text) for text in texts]
         if self.tokenizer.chat_template:
-            # Some templates open a thinking block unless told not to; agents use their own tags.
+            # Some templates open a thinking block by default; agents use their own tags.
             rendered = self.tokenizer.apply_chat_template(
                 [[{"role": "user", "content": text}] for text in texts],
                 add_generation_prompt=True,
@@ -157,7 +155,7 @@ class TextCodec:
         return self._encode_all([self.template.prompt(self._escape_chat(chat))], add_special_tokens=False)[0]
 
     def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
-        """The answer up to the template's end token; one is appended if the template uses none."""
+        """The answer up to the template's end token; if the template has none, the tokenizer's is appended."""
         (answer,) = self._escape_chat(Chat((answer,))).messages
         written = self.template.answer(self._escape_chat(chat), answer)
         tokens = self._encode_all([written], add_special_tokens=False)[0]
@@ -165,7 +163,7 @@ class TextCodec:
         return tokens[: ends[0] + 1] if len(ends) else self.encode_completion(written.rstrip())
 
     def escape_control_tokens(self, text: str) -> str:
-        """Break every control token in the text with a space: `<|end|>` becomes `< |end|>`."""
+        """Escape every control token in the text with a space: `<|end|>` becomes `< |end|>`."""
         prefixes, pattern = self._control_tokens
         if not any(prefix in text for prefix in prefixes):  # much faster than the pattern
             return text
@@ -182,7 +180,7 @@ class TextCodec:
 
     @cached_property
     def _control_tokens(self) -> tuple[frozenset[str], re.Pattern[str]]:
-        """Their first two characters, and a pattern that matches any of them."""
+        """(first two characters of the control tokens, pattern that matches any of them)"""
         reserved = (token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
         tokens = frozenset((*self.tokenizer.all_special_tokens, *reserved))
         pattern = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
@@ -196,13 +194,13 @@ class TextCodec:
         if self._rust_tokenizer is not None:
             found = self._rust_tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
             return [np.asarray(one.ids, dtype=np.int64) for one in found]
-        # Not verbose: texts that are too long are refused elsewhere.
+        # verbose=False: no warning about long texts, which are refused elsewhere.
         encoded = self.tokenizer(list(texts), add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
         return [np.asarray(ids, dtype=np.int64) for ids in encoded]
 
     @cached_property
     def _rust_tokenizer(self) -> Any:
-        """The Rust tokenizer, unless it truncates or pads: the Python wrapper takes half as long again."""
+        """The Rust tokenizer, which is faster than the Python wrapper; None if it truncates or pads."""
         own = getattr(self.tokenizer, "backend_tokenizer", None)
         return own if own is not None and own.truncation is None and own.padding is None else None
 
@@ -211,5 +209,5 @@ def make_codec(tokenizer: Any, config: Any) -> TextCodec:
     if tokenizer.eos_token_id is None:
         raise TacitError("this model's tokenizer has no end token (eos_token), so completions would never end; set one.")
     limits = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length]
-    known = [int(limit) for limit in limits if limit and limit < 10**9]
-    return TextCodec(tokenizer, min(known) if known else 2048)
+    finite = [int(limit) for limit in limits if limit and limit < 10**9]
+    return TextCodec(tokenizer, min(finite) if finite else 2048)

@@ -69,7 +69,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def allocate_moments(self) -> None:
-        """Allocate missing AdamW moments and load the optimizer kernels: the real step must not run out of memory halfway."""
+        """Allocate missing AdamW moments and load the optimizer kernels, so that the step itself does not run out of memory."""
         for p in self.master.values():
             if p.grad is not None and not self.optimizer.state.get(p):
                 if not self.optimizer.state:  # load what `step` launches with one element
@@ -83,7 +83,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def dither_masters(self) -> None:
-        """Before the first step. Depends on names and weights only, so a retry gives the same result."""
+        """Dither the masters before the first step. Depends on names and weights only, so a retry gives the same result."""
         if self.steps:
             return
         for name, weight in self.live.items():
@@ -93,9 +93,9 @@ class MasterWeights:
                 master.copy_(dither(weight.float(), noise, weight.dtype))
 
     def accumulate_gradients(self) -> None:
-        """Add the gradients of one micro-batch to the masters'."""
+        """Add the gradients of one micro-batch to the masters' gradients."""
         if not self.split:
-            return  # the masters are the parameters: autograd already accumulates
+            return  # the masters are the parameters, so autograd accumulates
         for name, p in self.live.items():
             master = self.master[name]
             if p.grad is None or master is p:
@@ -108,8 +108,8 @@ class MasterWeights:
         return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
 
     def step(self, lr: float, norm: float) -> None:
-        """Clip by the global norm, take an AdamW step, copy into the model. `allocate_moments` has reserved the memory; an out
-        of memory error here is fatal, since some weights may have moved."""
+        """Clip by the global norm, take an AdamW step, copy into the model. `allocate_moments` must have reserved the memory: out
+        of memory here is fatal, since some weights may have changed."""
         try:
             with torch.no_grad():
                 if self.clip_norm and norm > self.clip_norm:
@@ -124,8 +124,8 @@ class MasterWeights:
             if not is_out_of_memory(error):
                 raise
             raise OutOfGPUMemory(
-                "out of GPU memory in the middle of an optimizer step: some weights have moved and others have not. Resume "
-                "from the last checkpoint, and run fewer processes on this GPU."
+                "out of GPU memory during an optimizer step: some weights have changed and others have not. Resume from the "
+                "last checkpoint, and run fewer processes on this GPU."
             ) from error
 
     @torch.no_grad()
@@ -140,7 +140,7 @@ class MasterWeights:
 
 
 def make_adamw(parameters: Iterable[nn.Parameter], betas: tuple[float, float], weight_decay: float) -> torch.optim.AdamW:
-    """Vectors (norms, biases) have no weight decay."""
+    """AdamW without weight decay on vectors (norms, biases)."""
     parameters = list(parameters)
     matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim <= 1]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
@@ -149,13 +149,13 @@ def make_adamw(parameters: Iterable[nn.Parameter], betas: tuple[float, float], w
 
 
 def dither_noise(name: str, shape: torch.Size, device: torch.device) -> Tensor:
-    """u of each weight of a parameter, uniform in (−1, 1); a function of the name."""
+    """u for each weight of a parameter, uniform in (−1, 1), seeded by its name."""
     generator = torch.Generator(device).manual_seed(derive(0, "place within its rounding", name))
     return torch.rand(shape, generator=generator, device=device).mul_(2).sub_(1)
 
 
 def dither(weights: Tensor, noise: Tensor, dtype: torch.dtype) -> Tensor:
-    """w + u · spacing(w) / 2 where that rounds to w in `dtype`, else w."""
+    """w + u · spacing(w) / 2 if that rounds to w in `dtype`, else w."""
     # w = mantissa · 2^exponent with a mantissa of at least ½, so half a spacing is 2^exponent · eps / 4
     moved = torch.ldexp(noise * (torch.finfo(dtype).eps / 4), torch.frexp(weights).exponent).add_(weights)
     return torch.where(moved.to(dtype) == weights, moved, weights)
@@ -178,9 +178,8 @@ class Updater:
         self.budget, self.seed, self.value_head = budget, seed, value_head
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float | None) -> dict[str, float]:
-        """One optimizer step on the whole batch; returns metrics. Rows without completion tokens are skipped. Without an
-        `lr`, only the gradient is computed. On out of memory it is computed again with half the token budget, which stays
-        there."""
+        """One optimizer step on the whole batch; returns metrics. Rows without completion tokens are skipped. Without `lr`, only
+        the gradient is computed. After an out of memory error, it is recomputed with half the token budget, which is kept."""
         sizes = [len(completion) for completion in batch.completions]
         token_columns = {"behavior": batch.behavior, "advantages": batch.advantages, **batch.tokens}
         for name, column in token_columns.items():
@@ -252,7 +251,7 @@ class Updater:
         return loss_metrics.metrics(loss_metrics.read(self.weights.gradient_norm())), computed
 
     def _forward(self, batch: Batch, packed: PackedBatch | PaddedBatch, needs: frozenset[str], total_rows: int) -> TokenView:
-        """One micro-batch through the model: what the loss terms see."""
+        """Forward pass of one micro-batch; returns the inputs of the loss terms."""
         device = self.model.device
         targets_T = to_device(packed.targets_T, device)
         hidden_TD = self.model.forward_hidden(packed)
@@ -276,7 +275,7 @@ class Updater:
 def make_view(
     batch: Batch, rows: Sequence[int] | np.ndarray, lengths_R: np.ndarray, total_rows: int, logprobs_T: Tensor, **computed: Any
 ) -> TokenView:
-    """What the loss terms see of these rows. `lengths_R`: their completion tokens."""
+    """The inputs of the loss terms for these rows. `lengths_R`: completion tokens of each."""
     device = logprobs_T.device
 
     def to_tensor(values: np.ndarray) -> Tensor:
@@ -303,7 +302,7 @@ class LossMetrics:
     def __init__(self, losses: Sequence[LossTerm], total_tokens: int):
         self.losses, self.total_tokens = losses, total_tokens
         self.names: list[str] = []
-        """a term's own `name`, or `clipped_surrogate` for `ClippedSurrogate`"""
+        """of each term: its `name`, else its class in snake case, such as `clipped_surrogate`"""
         for loss in losses:
             given = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
             name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", given).lower()
@@ -320,7 +319,7 @@ class LossMetrics:
             total = total + value
             self._count(f"part:{name}", value)
             for key, number in statistics.items():
-                # Where two terms report the same key, the second prefixes its own name.
+                # If two terms report the same key, the second's is prefixed with its name.
                 mine = self.owner.setdefault(key, name) == name
                 self._count(key if mine else f"{name}/{key}", number)
         with torch.no_grad():
@@ -365,8 +364,8 @@ class LossMetrics:
 
 @contextmanager
 def training_mode(model: LanguageModel, settings: EngineSettings, dropout: bool, seed: int) -> Iterator[None]:
-    """Turns on gradient checkpointing and, if `dropout`, LoRA dropout seeded with `seed`; not in RL, where importance ratios
-    compare with log-probabilities of the sampler. The base model's own dropout stays off."""
+    """Turns on gradient checkpointing and, if `dropout`, LoRA dropout seeded with `seed`. RL uses no dropout, because importance
+    ratios compare with the sampler's log-probabilities. The base model's own dropout stays off."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     switched = [
@@ -389,28 +388,28 @@ def training_mode(model: LanguageModel, settings: EngineSettings, dropout: bool,
             module.training = False
 
 
-# Planning the token budget before the first update, instead of finding it by failing.
+# Planning the token budget before the first update, instead of by running out of memory.
 #
-# Two forward passes, one with twice the tokens, measure what autograd saves:
+# Two forward passes, one with twice the tokens, measure the bytes that autograd saves:
 #
 #     saved(tokens) = fixed + per_token · tokens
 #     tokens per pass ≤ (free − gradients and moments − logits of one chunk − fixed) / (per_token · SLACK)
 #     tokens per pass ≤ SHARE · free / per_token                if the user set no token_budget
 
 PROBE_TOKENS = MIN_TOKENS_TO_COMPILE
-"""tokens of the first probe: enough that it runs the same code as a full micro-batch"""
+"""tokens of the first probe: enough to run the same code as a full micro-batch"""
 SLACK = 1.2
-"""the backward pass also holds one layer's gradients, and memory comes in blocks"""
+"""margin for one layer's gradients in the backward pass and for memory block sizes"""
 LOGIT_COPIES = 4
 """logits, their softmax, and the gradients of both"""
 SHARE = 0.4
-"""of the free memory that one pass may save, which leaves memory for other processes. On an empty H200 that is 65,536 tokens of
-SmolLM2-135M (0.78 MB each, 48 GiB). A third of that halves the throughput: launches on the host become the bottleneck"""
+"""maximum share of free memory that one pass may save, which leaves memory for other processes. On an empty H200 that is 65,536
+tokens of SmolLM2-135M (0.78 MB each, 48 GiB). A third of it halves the throughput, because kernel launches dominate"""
 
 
 def plan_token_budget(updater: Updater, batch: Batch, losses: Sequence[LossTerm]) -> int:
-    """The token budget's limit, or less if that does not fit; never below PROBE_TOKENS. Caches are freed before it is
-    lowered."""
+    """The token budget's limit, or less if it does not fit; at least PROBE_TOKENS, or the limit if that is smaller. Caches are
+    freed before the budget is lowered."""
     model, budget = updater.model, updater.budget.limit
     rows = np.flatnonzero([len(completion) for completion in batch.completions])
     if not len(rows):
@@ -421,7 +420,7 @@ def plan_token_budget(updater: Updater, batch: Batch, losses: Sequence[LossTerm]
         if not is_out_of_memory(error):
             raise
         fixed = per_token = 0.0
-    if not per_token:  # not even the probe fits while others hold the GPU: start with as little
+    if not per_token:  # not even the probe fits, while others hold the GPU: start with its size
         free_memory(model.device)
         return min(budget, PROBE_TOKENS)
     if not updater.settings.token_budget:
@@ -459,12 +458,12 @@ def measure_activation_bytes(
     in_chunks = TEACHER not in needs
 
     def counts(tensor: Tensor) -> bool:
-        """Logits of a single chunk are planned for separately."""
+        """False for the logits of a single chunk, which are planned for separately."""
         shape = tuple(tensor.shape)
         return not (in_chunks and len(shape) == 2 and shape[0] <= model.chunk_tokens and shape[1] == model.vocabulary)
 
     def forward(packed: PackedBatch | PaddedBatch) -> None:
-        """Returns nothing: a loss would keep these activations alive during the larger probe."""
+        """Returns nothing, because a loss would keep these activations alive during the larger probe."""
         view = updater._forward(batch, packed, needs, len(rows))
         LossMetrics(losses, batch.total_tokens).add(view, batch.sampled)
 
@@ -485,9 +484,9 @@ def measure_activation_bytes(
 def count_saved_bytes(
     work: Callable[[], Any], exclude: Sequence[Tensor], counts: Callable[[Tensor], bool] = lambda _: True
 ) -> tuple[int, Any]:
-    """(bytes of distinct storage that autograd saves in `work()`, its result). Leaves out `exclude` and tensors for which
-    `counts` is false."""
-    local: list[Any] = [t.to_local() if hasattr(t, "to_local") else t for t in exclude]  # this rank's part of a sharded weight
+    """(bytes of distinct storage that autograd saves in `work()`, its result), without `exclude` and tensors for which `counts`
+    is false."""
+    local: list[Any] = [t.to_local() if hasattr(t, "to_local") else t for t in exclude]  # this rank's shard of a weight
     excluded = {t.untyped_storage().data_ptr() for t in local}
     saved: dict[int, int] = {}
 
@@ -503,16 +502,16 @@ def count_saved_bytes(
     return sum(saved.values()), result
 
 
-# Next-token pretraining on documents of similar length. `Updater` is made for long prompts and short completions. Here every
-# token is predicted, so a padded transformers forward pass is faster; under bfloat16 autocast on a GPU.
+# Next-token pretraining on documents of similar length. `Updater` is for long prompts and short completions; here every token is
+# predicted, so a padded transformers forward pass is faster. Uses bfloat16 autocast on a GPU.
 
 PARTS = {"cpu": 4, "cuda": 2}
-"""padded micro-batches per step, sorted by length; on a GPU launches cost more than padding"""
+"""padded micro-batches per step, sorted by length; fewer on a GPU, where launches cost more than padding"""
 
 
 class PretrainingTrainer:
-    """AdamW on all parameters of a transformers model in float32. A policy that samples from this model must be told that its
-    weights changed (`LocalEngine.weights_changed`)."""
+    """AdamW on all parameters of a transformers model in float32. If a policy samples from this model, call
+    `LocalEngine.weights_changed` afterwards."""
 
     def __init__(self, model: Any, pad: int, weight_decay: float = 0.05):
         self.model, self.pad = model, pad
@@ -520,7 +519,7 @@ class PretrainingTrainer:
         self.optimizer = make_adamw(self.model.parameters(), (0.9, 0.98), weight_decay)
 
     def step(self, rows: Sequence[np.ndarray], lr: float) -> torch.Tensor:
-        """One step on the documents; returns the mean loss per token, still on the device."""
+        """One step on the documents; returns the mean loss per token, on the device."""
         rows = sorted(rows, key=len)
         total = sum(len(row) - 1 for row in rows)
         loss = torch.zeros((), device=self.device)

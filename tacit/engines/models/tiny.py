@@ -1,7 +1,7 @@
-"""Tiny policies: Llama-style models from scratch, with a byte-level BPE tokenizer trained on a world's own text.
+"""Tiny policies: randomly initialized Llama-style models, with a byte-level BPE tokenizer trained on a world's own text.
 
-What lets every method learn on a laptop. Built deterministically from texts, sizes and a seed, and cached on disk.
-Importing this file imports neither torch nor transformers.
+With these, every method runs on a laptop. They are built deterministically from texts, sizes and a seed, and cached on disk.
+Importing this module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacit.core.errors import TacitError
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Keep transformers' progress bars out of our own output."""
+    """Within this context, transformers shows no progress bars."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -36,14 +36,14 @@ def no_progress_bars() -> Iterator[None]:
 
 END, PAD = "<|end|>", "<|pad|>"
 FORMAT = 2
-"""raise when the recipe below changes, so that old cache entries are not mistaken for new ones"""
+"""increase it when this module builds other models, so that old cache entries are not used"""
 
 STD = 0.05
-"""spread of the first weights; at these widths the usual 0.02 learns to copy numbers visibly later"""
+"""standard deviation of initial weights; at these widths, with the usual 0.02 models learn to copy numbers later"""
 
 WORDS = (
-    r"\p{N}"  # every digit alone: numbers are read and copied digit by digit, and spelled the same everywhere
-    r"| ?\p{L}+ (?=\p{N})| ?[^\s\p{L}\p{N}]+ (?=\p{N})"  # a space before a digit belongs to what comes before it
+    r"\p{N}"  # single digits, so that a number always has the same tokens
+    r"| ?\p{L}+ (?=\p{N})| ?[^\s\p{L}\p{N}]+ (?=\p{N})"  # a space before a digit belongs to the word before it
     r"| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
 
@@ -56,7 +56,7 @@ class TinySettings:
     """Sizes of a tiny policy. The defaults are about a million parameters."""
 
     vocab: int = 1024
-    """most tokens of the tokenizer, from 512 to 65,536; little text makes fewer"""
+    """maximum vocabulary of the tokenizer, from 512 to 65,536; with little text it is smaller"""
     hidden: int = 128
     """width of the residual stream"""
     layers: int = 4
@@ -68,7 +68,7 @@ class TinySettings:
     intermediate: int = 384
     """width of the gated MLP"""
     context: int = 512
-    """longest prompt plus completion, in tokens"""
+    """maximum prompt plus completion, in tokens"""
 
     def __post_init__(self) -> None:
         if not 512 <= self.vocab <= 65_536:
@@ -101,10 +101,10 @@ def cache_root() -> Path:
 
 
 def tiny_checkpoint(texts: Sequence[str], sizes: TinySettings, seed: int) -> Path:
-    """The directory of the tiny policy for these texts, sizes and seed: a transformers checkpoint, built on first use. Of
-    two processes that race, the first to finish renames its own into place. A damaged entry is rebuilt."""
+    """The directory of the tiny policy for these texts, sizes and seed: a transformers checkpoint, built on first use and
+    cached. Safe if several processes build it at once. A damaged entry is rebuilt."""
     if not any(text.strip() for text in texts):
-        raise TacitError("a tiny policy needs the world's text to train its tokenizer on, and none was given.")
+        raise TacitError("a tiny policy needs the world's texts to train its tokenizer, but there are none.")
     place = cache_root() / "tiny" / _key(texts, sizes, seed)
     if _intact(place):
         return place
@@ -124,14 +124,14 @@ def tiny_checkpoint(texts: Sequence[str], sizes: TinySettings, seed: int) -> Pat
             shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise TacitError(
-            f"cannot write the tiny policy to the cache {place.parent}: {error}. Free the disk, or set TACIT_CACHE to a "
-            "directory that can be written."
+            f"cannot write the tiny policy to the cache {place.parent}: {error}. Free space, or set TACIT_CACHE to a writable "
+            "directory."
         ) from error
     return place
 
 
 def train_tokenizer(texts: Sequence[str], vocab: int) -> Any:
-    """Byte-level BPE (`WORDS` cuts the text first): any text can be written, and comes back exactly."""
+    """Byte-level BPE on the pieces that `WORDS` matches. It encodes any text without loss."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -186,8 +186,8 @@ def _build(directory: Path, texts: Sequence[str], sizes: TinySettings, seed: int
 
 
 def _initialise(model: Any, sizes: TinySettings, seed: int) -> None:
-    """Normal weights from our own generator, in name order: the same whatever the version of transformers. Matrices that
-    write into the residual stream are scaled down by √(2·layers), so that depth does not inflate it."""
+    """Set normal weights from our own generator, in name order, so that they do not depend on the version of transformers.
+    Matrices that write into the residual stream are divided by √(2·layers), so that its norm does not grow with depth."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -202,7 +202,7 @@ def _initialise(model: Any, sizes: TinySettings, seed: int) -> None:
 
 
 def _key(texts: Sequence[str], sizes: TinySettings, seed: int) -> str:
-    """Names the inputs alone, no library version: the same on every machine."""
+    """Cache key of the inputs. Contains no library version, so it is the same on every machine."""
     digest = hashlib.sha256(json.dumps([FORMAT, asdict(sizes), seed], sort_keys=True).encode())
     for text in texts:
         raw = text.encode()

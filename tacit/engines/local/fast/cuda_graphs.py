@@ -1,4 +1,4 @@
-"""CUDA graphs of decode steps and prefills: a small model's step is hundreds of kernels of a few microseconds each, and
+"""CUDA graphs of decode steps and prefills. A step of a small model is hundreds of kernels of a few microseconds each, and
 launching them one by one takes several times as long as running them."""
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tacit.engines.local.memory import empty_cache, is_out_of_memory
 from tacit.engines.local.packing import next_power_of_two, ragged_arange
 
 _CAPTURE_LOCK = Lock()
-"""a capture would also record what other threads do on the same stream"""
+"""a capture would also record the work of other threads on the same stream"""
 
 
 @cache
 def _capture_stream(device: int) -> torch.cuda.Stream:
-    """One stream for all warm-ups and captures: what libraries set up for a stream is never freed."""
+    """One stream for all warm-ups and captures, because libraries never free what they allocate per stream."""
     return torch.cuda.Stream(device)
 
 
@@ -43,10 +43,10 @@ class CudaGraphs:
         return len(self._graphs)
 
     def clear(self) -> None:
-        """Drop all graphs: something they read has moved."""
+        """Drop all graphs. Call it when a tensor they read has moved."""
         if self._graphs:
             self._graphs.clear()
-            torch.cuda.empty_cache()  # nothing else in this process can use their working memory
+            torch.cuda.empty_cache()  # nothing else in this process can use the graphs' memory pool
 
     def run(self, key: Hashable, step: Callable[[], None], save_state: Callable[[], Callable[[], None]]) -> None:
         """Run `step` once. `key` identifies its shapes; `save_state()` returns a function that undoes the warm-up step."""
@@ -66,16 +66,17 @@ class CudaGraphs:
         self._graphs[key].replay()
 
     def _capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        """Libraries initialize themselves on a first run, which cannot be captured: warm up on another stream before."""
+        """Capture a step after a warm-up on another stream, since library initialization cannot be captured. None if capturing
+        fails."""
         ours, capture_stream = torch.cuda.current_stream(), _capture_stream(torch.cuda.current_device())
         capture_stream.wait_stream(ours)
         try:
             with torch.cuda.stream(capture_stream):
                 step()
-        finally:  # what a failed step has launched must be over, too, before anything else
+        finally:  # kernels of a failed step must finish, too
             ours.wait_stream(capture_stream)
         graph = torch.cuda.CUDAGraph()
-        # steps only leave in-place results and never overlap, so they can share their working memory
+        # Steps only have in-place results and never overlap, so their graphs can share a memory pool.
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
         try:
             with torch.cuda.graph(graph, pool=pool, stream=capture_stream, capture_error_mode="thread_local"):
@@ -90,21 +91,21 @@ class CudaGraphs:
         return graph
 
 
-# Prefill graphs. Prompts are padded to few shapes:
+# Prefill graphs. Batches of prompts are padded to a few shapes:
 #
-#     [ prompt | prompt | … | padding | padding ]      fixed numbers of tokens and of prompts, and a longest length
+#     [ prompt | prompt | … | padding | padding ]      fixed numbers of tokens and prompts, and a maximum length
 #
-# The padding consists of prompts, too: zeros at position 0, whose results are not read. Their keys and values all go to one
-# spare place in the cache, behind a new prompt, where that slot's first decode step writes before anything reads.
+# Padding consists of dummy prompts: zeros at position 0, whose results are not read. Their keys and values all go to one spare
+# position in the cache, after a new prompt, which that slot's first decode step overwrites before anything reads it.
 
 LAUNCH_BOUND_WORK = 1e11
 """tokens · weights of a layer that an H200 computes in the time of a layer's launches (1 ms)"""
 MAX_GRAPH_WORK = 8 * LAUNCH_BOUND_WORK
-"""largest prefill that is captured: up to here the host has other work to do in the time saved"""
+"""largest prefill that is captured; for larger ones the host gains nothing from the saved launches"""
 RECORD_AFTER = 2
-"""times a shape must come before it is captured, since that takes a warm-up, a capture and a replay instead of one pass"""
+"""times a shape runs uncaptured before it is captured, which costs a warm-up, a capture and a replay"""
 MAX_GRAPHS = 96
-"""captured prefills; beyond this number all are dropped"""
+"""maximum captured prefills; when it is reached, all are dropped"""
 
 PromptStates = tuple[torch.Tensor, torch.Tensor | None]
 """logits and, if requested, the hidden state of each prompt"""
@@ -146,8 +147,8 @@ class PrefillBuffers:
     def fill(
         self, prompts: Sequence[np.ndarray], kv_index_N: np.ndarray, spare: int, prefixes: CachedPrefixes | None = None
     ) -> None:
-        """Upload these prompts, whose keys and values go to `kv_index_N` of the flat cache; those of the padding to `spare`.
-        `prefixes`: what the cache holds before each prompt."""
+        """Upload these prompts. Their keys and values go to `kv_index_N` of the flat cache, those of the padding to `spare`.
+        `prefixes`: cached tokens before each prompt."""
         if self._copied is not None:
             self._copied.synchronize()
         lengths_U, real = np.array([len(prompt) for prompt in prompts]), len(kv_index_N)
@@ -163,7 +164,7 @@ class PrefillBuffers:
             count = len(prompts)
             positions_N[:real] += np.repeat(prefixes.cached_U, lengths_U[:count])
             starts_k[:count], keys[:count] = prefixes.kv_start_U, prefixes.cached_U + lengths_U[:count]
-            starts_k[count:], keys[count:] = spare, 1  # padding attends to nothing
+            starts_k[count:], keys[count:] = spare, 1  # padding has no queries
             queries_U = np.append(lengths_U[:count], np.zeros_like(lengths_U[count:]))
             for work_list, counts_U in ((blocks, queries_U), (last_blocks, np.minimum(queries_U, 1))):
                 shares = split_into_blocks(counts_U, keys, starts_k).ravel()
@@ -186,20 +187,20 @@ class PrefillBuffers:
 
 
 class PrefillGraphs:
-    """CUDA graphs of one decode batch's prefills. A shape is captured once it has come `RECORD_AFTER` times."""
+    """CUDA graphs of one decode batch's prefills. A shape is captured after it ran `RECORD_AFTER` times."""
 
     def __init__(self, enabled: bool) -> None:
         self._graphs = CudaGraphs(enabled)
         self._seen: Counter[Hashable] = Counter()
         self._buffers: dict[Hashable, PrefillBuffers] = {}
         self._outputs: dict[Hashable, PromptStates] = {}
-        """by number of prompts: one prefill's outputs are read before the next one"""
+        """by number of prompts and hidden state; shared, since one prefill's outputs are read before the next prefill"""
 
     def __len__(self) -> int:
         return len(self._graphs)
 
     def clear(self) -> None:
-        """Something they read has moved, or there are too many."""
+        """Drop all graphs. Call it when a tensor they read has moved, or when there are too many."""
         self._graphs.clear()
         self._buffers.clear()
         self._outputs.clear()
@@ -215,11 +216,11 @@ class PrefillGraphs:
         hidden: HiddenState | None,
         prefixes: CachedPrefixes | None = None,
     ) -> PromptStates | None:
-        """Prefill with a graph; None if a plain prefill is better. The result is valid until the next call. `prefixes`: what
-        the cache holds before each prompt.
+        """Prefill with a graph; None if a plain prefill should be used. The result is valid until the next call. `prefixes`:
+        cached tokens before each prompt.
 
-        Off in deterministic mode: padding changes log-probabilities in the last bits, and which shapes have come before depends
-        on more than the requests (for example on memory pressure)."""
+        Off in deterministic mode: padding changes log-probabilities in the last bits, and which shapes are captured depends on
+        more than the requests (for example on memory pressure)."""
         if not self._graphs.enabled or torch.are_deterministic_algorithms_enabled():
             return None
         if len(kv_index_N) * forward.weights_per_layer > MAX_GRAPH_WORK:
@@ -254,7 +255,7 @@ class PrefillGraphs:
         except RuntimeError as error:
             if not (out_of_memory := is_out_of_memory(error)):
                 raise
-        if out_of_memory:  # a plain prefill needs less; outside of the handler, whose error keeps tensors alive
+        if out_of_memory:  # a plain prefill needs less. Outside the handler, since the error keeps tensors alive
             self._graphs.enabled = False
             self.clear()
             empty_cache(forward.device)
@@ -274,6 +275,6 @@ def _allocate_outputs(prompts: int, forward: LlamaForward, hidden: HiddenState |
 
 
 def _padding_lengths(tokens: int, prompts: int, lengths_U: np.ndarray) -> np.ndarray:
-    """Lengths of the padding prompts that fill a shape up."""
+    """Lengths of the dummy prompts that fill a shape."""
     count, left = prompts - len(lengths_U), tokens - int(lengths_U.sum())
     return left // count + (np.arange(count) < left % count)

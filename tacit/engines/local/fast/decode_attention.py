@@ -2,9 +2,9 @@
 
     out = softmax(R q · [k₀ … R kₜ] · scale) [v₀ … vₜ]      t: position, R: RoPE, kₜ and vₜ: new
 
-One program per slot and key head reads exactly that slot's positions with an online softmax; torch's fused kernel reads a
-masked window common to all slots. Where slots and key heads are too few to fill the device, the positions are split over
-several programs (flash decoding), and a second launch merges the splits:
+One program per slot and key head reads exactly that slot's positions, with an online softmax; torch's fused kernel reads a
+masked window common to all slots. If slots and key heads are too few to fill the GPU, the positions are split over several
+programs (flash decoding), and a second launch merges the splits:
 
     out = Σₚ exp(mₚ − m) aₚ / Σₚ exp(mₚ − m) sₚ      m: highest score, s: sum of weights, a: sum of weighted values
 """
@@ -90,7 +90,7 @@ def _sm_count(device: torch.device) -> int:
 
 @cache
 def _choose_splits(programs: int, device: torch.device) -> int:
-    """The number of splits that gives every SM something to read."""
+    """Number of splits, a power of two, that keeps all SMs busy."""
     wanted = PROGRAMS_PER_SM * _sm_count(device)
     splits = 1
     while splits < MAX_SPLITS and 2 * splits * programs <= wanted:
@@ -117,7 +117,7 @@ def _check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int
     )
     keys, values = random(rows, capacity, kv_heads, head_dim), random(rows, capacity, kv_heads, head_dim)
     for cached in (keys, values):
-        cached[torch.arange(capacity, device=device) > positions[:, None]] = float("inf")  # which no slot may read
+        cached[torch.arange(capacity, device=device) > positions[:, None]] = float("inf")  # must not be read
     scale = head_dim**-0.5
     rope = torch.polar(torch.ones(rows, head_dim // 2, device=device), random(rows, head_dim // 2).float())
     rope_cos_sin, old_keys, old_values = torch.view_as_real(rope), keys.clone(), values.clone()

@@ -1,7 +1,7 @@
-"""The switch for fast paths, and what all Triton kernels share: capability probes, launch helpers, probe data.
+"""The switch for fast paths, and shared parts of the Triton kernels: capability probes, launch helpers, test data.
 
 Every capability probe (`has_*_kernel`, `has_flash_attention`, `can_compile`) is decorated with `capability_probe`, which is
-False inside `fast_paths(False)`; models and samplers created there use plain torch for good. See contract.md.
+False inside `fast_paths(False)`; models and samplers created there always use plain torch. See contract.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer")
 
 disabled: set[str] = set()
-"""names of probes that answer False, or `cuda_graphs`; filled by benchmarks/ablation.py"""
+"""names of probes that return False, or `cuda_graphs`; set by benchmarks/ablation.py"""
 _fast: ContextVar[bool] = ContextVar("fast", default=True)
 
 
@@ -74,7 +74,7 @@ def is_kernel_usable(what: str, device: torch.device, matches_torch: Callable[[]
 
 
 def on_tensor_device(launch: Callable[Concatenate[Tensor, Rest], Answer]) -> Callable[Concatenate[Tensor, Rest], Answer]:
-    """Decorator: launch on the device of the first argument. Triton launches on the thread's current device otherwise."""
+    """Decorator: launch on the device of the first argument, instead of the thread's current device."""
 
     @wraps(launch)
     def launch_there(tensor: Tensor, /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:

@@ -44,7 +44,7 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class AttentionMetadata:
-    """One decode step: where its slots write, and what they may read."""
+    """Inputs of attention in one decode step: where its slots write, and what they may read."""
 
     slots: int
     window: int
@@ -69,10 +69,10 @@ class KeyValueCache:
         self._visible, self._masked = (torch.tensor(x, dtype=shape.dtype, device=shape.device) for x in (0.0, -torch.inf))
 
     def resize(self, slots: int, capacity: int, kept_slots: int = 0, kept_tokens: int = 0) -> None:
-        """Become `slots` × `capacity`; the first `kept_slots` keep their first `kept_tokens` tokens. Results do not depend on
-        earlier contents.
+        """Resize to `slots` × `capacity`; the first `kept_slots` keep their first `kept_tokens` tokens. Results do not depend
+        on earlier contents.
 
-        Memory starts as zeros: positions not yet written are masked, and a mask cannot hide a NaN.
+        Memory is initialized with zeros, because masking unwritten positions would not hide a NaN.
         """
         if not kept_slots and (slots, capacity) == (self.slots, self.capacity):
             return
@@ -81,7 +81,7 @@ class KeyValueCache:
         kept = []
         if kept_slots:
             kept = [[part.clone() for part in self._part(layer, kept_slots, kept_tokens)] for layer in range(s.layers)]
-        self.slots = self.capacity = 0  # until all is done: after an interrupt the next call starts over
+        self.slots = self.capacity = 0  # so that after an interrupt the next call starts over
         if not self._memory or self._memory[0].shape[1] < size:
             self._memory = []  # before allocating: both may not fit
             self._keys = self._values = self._heads = []
@@ -91,7 +91,7 @@ class KeyValueCache:
         if len(self._positions) < capacity:
             self._positions = torch.arange(capacity, device=s.device)
         self._head_starts = torch.zeros(0)
-        if self._head_major:  # where each slot begins in a layer's memory: [B, heads] of the keys, then of the values
+        if self._head_major:  # start of each slot in a layer's memory: [B, heads] for keys, then for values
             keys_BH = torch.arange(slots * s.kv_heads).view(-1, s.kv_heads) * capacity
             self._head_starts = torch.cat((keys_BH, keys_BH + len(self._heads[0]) // 2), 1)
         self._keys = [self._view(memory[0, :size], slots) for memory in self._memory]
@@ -102,7 +102,7 @@ class KeyValueCache:
                 here.copy_(part)
 
     def addresses(self) -> tuple[Any, ...]:
-        """Addresses and sizes of all that a CUDA graph reads; values follow the keys, so the size matters."""
+        """Addresses and sizes of all tensors that a CUDA graph reads. Values follow the keys, so the size matters."""
         return (self._positions.data_ptr(), *((memory.data_ptr(), memory.shape[1]) for memory in self._memory))
 
     def _view(self, memory: Tensor, slots: int) -> Tensor:
@@ -122,8 +122,8 @@ class KeyValueCache:
         self._values[layer][slots, :tokens] = values_NTHD
 
     def store(self, kv_index_M: Tensor, source_M: Tensor | None, layer: int, keys_NHD: Tensor, values_NHD: Tensor) -> None:
-        """Store packed keys and values at these indices of the flat cache; `source_M` says which token goes where, if some go
-        to several slots. A CUDA graph of it holds for any slots × capacity of the same memory."""
+        """Store packed keys and values at these indices of the flat cache. `source_M`: the token stored at each index, if some
+        go to several slots. A CUDA graph of it is valid for any slots × capacity of the same memory."""
         for i, new in enumerate((keys_NHD, values_NHD)):
             new = new if source_M is None else new.index_select(0, source_M)
             if self._head_major:
@@ -163,8 +163,8 @@ class KeyValueCache:
         return not self._head_major and has_decode_kernel(s.device, s.dtype, s.kv_heads, s.queries_per_kv, s.head_dim)
 
     def make_metadata(self, positions_B: Tensor, window: int, rope_B: Tensor) -> AttentionMetadata:
-        """A step in which slot i writes at its position and reads up to it, within `window`. `rope_B` [B, 1, head_dim / 2]:
-        rotations of the slots."""
+        """Metadata of a step in which slot i writes at its position and reads up to it, within `window`. `rope_B`
+        [B, 1, head_dim / 2]: rotations of the slots."""
         slots = len(positions_B)
         if self.uses_decode_kernel:
             rope = torch.view_as_real(rope_B.squeeze(1))
@@ -192,7 +192,7 @@ class KeyValueCache:
         return attend_last_token(q_BHD, keys.as_strided(shape, strides), values.as_strided(shape, strides), step.mask, s.scale)
 
     def attend_head_major(self, layer: int, q_BHGD: Tensor, kv_BHD: Tensor, step: AttentionMetadata) -> Tensor:
-        """`attend` on a CPU in few calls: queries grouped by key head, keys and values side by side."""
+        """`attend` on a CPU, in few torch calls: queries grouped by key head, keys and values concatenated."""
         s, keys, values = self.shape, self._keys[layer], self._values[layer]
         self._heads[layer].index_put_(step.kv_index, kv_BHD)
         shape, (slot, token, head, feature) = (step.slots, s.kv_heads, step.window, s.head_dim), keys.stride()

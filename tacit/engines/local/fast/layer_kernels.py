@@ -89,7 +89,7 @@ def rope_heads(
     FIRST: tl.constexpr, COUNT: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
     ROTATE: tl.constexpr,
 ):  # fmt: skip
-    """COUNT heads of a few tokens, stored behind the first FIRST heads of the output, with RoPE if ROTATE."""
+    """Store COUNT heads of a few tokens after the first FIRST heads of the output, with RoPE if ROTATE."""
     head = tl.arange(0, PADDED)[None, :, None]
     within = head * (2 * HALF) + tl.arange(0, HALF)[None, None, :]
     real = there & (head < COUNT)
@@ -139,7 +139,7 @@ def lora_add_rms_norm_kernel(
     ranks = tl.arange(0, PADDED)
     real = columns < WIDTH
     here = product + row * (WIDTH + RANK)
-    # All of B in one load: row by row, each load would wait for the one before.
+    # Load all of B at once: row by row, each load would wait for the previous one.
     in_range = (ranks[:, None] < RANK) & real[None, :]
     adapter = tl.load(lora_B + ranks[:, None] * WIDTH + columns[None, :], mask=in_range, other=0.0).to(tl.float32)
     gain = tl.load(weight + columns, mask=real, other=0.0).to(tl.float32)
@@ -168,7 +168,7 @@ def lora_swiglu_kernel(
     here = product + rows[:, None].to(tl.int64) * (2 * INNER + RANK)
     there = lora_B + ranks[:, None] * (2 * INNER) + columns[None, :]
     in_range = (ranks[:, None] < RANK) & (columns[None, :] < INNER)
-    # Issue all loads before any product: a product that waits would hold up later loads.
+    # Issue all loads before any product: a waiting product would delay later loads.
     gate_B = tl.load(there, mask=in_range, other=0.0)
     up_B = tl.load(there + INNER, mask=in_range, other=0.0)
     wait_for_previous_kernel(EARLY)

@@ -19,7 +19,7 @@ from tacit.engines.local.fast.kernels import capability_probe, early_launch_opti
 from tacit.engines.local.packing import next_power_of_two
 
 SWIGLU_BLOCK, SWIGLU_WARPS = 1024, 4
-"""per program: each thread loads eight 16-bit numbers at once"""
+"""numbers and warps per program; each thread loads eight 16-bit numbers at once"""
 
 
 class SwiGLU(torch.autograd.Function):
@@ -70,12 +70,12 @@ def has_swiglu_kernels(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _swiglu_matches_torch(device: torch.device, dtype: torch.dtype) -> bool:
-    """Widths that are no multiple of the block; for multiples of 16 Triton compiles another variant."""
+    """Compare at widths that are not multiples of the block; for multiples of 16 Triton compiles another variant."""
     return all(_swiglu_matches_at(SWIGLU_BLOCK + more, device, dtype) for more in (24, 32))
 
 
 def _swiglu_matches_at(inner: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """Compares with float64, gates from open to shut."""
+    """Compare with float64, for gates from −200 to 200."""
     generator, rows = torch.Generator(device).manual_seed(0), 5
     gate_up_NF = 4 * torch.randn(rows, 2 * inner, generator=generator, device=device)
     gate_up_NF[:, :8] = torch.tensor([-200.0, -90, -20, -1, 0, 1, 20, 200], device=device)
@@ -123,7 +123,7 @@ def has_rms_norm_kernel(device: torch.device, dtype: torch.dtype, width: int) ->
 
 
 def _rms_norm_matches_torch(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Rows from small to large."""
+    """Compare with torch, for rows of different magnitudes."""
     generator = torch.Generator(device).manual_seed(0)
     h_ND = torch.randn(7, width, generator=generator, device=device) * torch.logspace(-3, 3, 7, device=device)[:, None]
     h_ND, weight = h_ND.to(dtype), torch.randn(width, generator=generator, device=device).to(dtype)
@@ -144,8 +144,8 @@ ROPE_BLOCK, ROPE_WARPS = 4096, 4
 def rope_into_cache(
     qkv_NF: Tensor, heads: int, positions_N: Tensor, rotations: Tensor, slots_N: Tensor, keys_SGD: Tensor, values_SGD: Tensor
 ) -> None:
-    """Rotates queries and keys of `qkv_NF` in place and writes keys and values to `slots_N` of the cache. `qkv_NF` may be a
-    slice of a wider matrix. `rotations` is [positions, head_dim / 2, 2] float32: cos, sin."""
+    """Rotate queries and keys of `qkv_NF` in place, and write keys and values to `slots_N` of the cache. `qkv_NF` may be a
+    slice of a wider matrix. `rotations`: [positions, head_dim / 2, 2] float32, cos and sin."""
     from tacit.engines.local.fast.layer_kernels import rope_into_cache_kernel  # Triton comes with CUDA only
 
     key_heads, dim = keys_SGD.shape[1:]
@@ -205,7 +205,7 @@ def has_rope_qkv_kernel(device: torch.device, dtype: torch.dtype, heads: int, ke
 
 
 def _rope_qkv_matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
-    """Forward from one fused tensor, backward from three separate ones."""
+    """Compare with torch: forward from one fused tensor, backward from three separate ones."""
     generator, tokens, sizes = torch.Generator(device).manual_seed(0), 37, (heads, key_heads, key_heads)
     given = torch.randn(tokens, sum(sizes), head_dim, generator=generator, device=device).to(dtype)
     angles = torch.randn(tokens, 1, head_dim // 2, generator=generator, device=device)
@@ -223,12 +223,12 @@ def _rope_qkv_matches_torch(device: torch.device, dtype: torch.dtype, heads: int
 @capability_probe
 def has_rope_cache_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
-    trials = (partial(_rope_cache_matches_torch, device, dtype, asked, key_heads, head_dim) for asked in (heads, 0))
+    trials = (partial(_rope_cache_matches_torch, device, dtype, queries, key_heads, head_dim) for queries in (heads, 0))
     return fits and is_kernel_usable("RoPE of a prefill", device, lambda: all(trial() for trial in trials))
 
 
 def _rope_cache_matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
-    """A slice of a wider tensor, and a cache in which every second slot must stay untouched."""
+    """Compare with torch, for a slice of a wider tensor and a cache in which every second slot must not change."""
     generator, tokens = torch.Generator(device).manual_seed(0), 37
     width = (heads + 2 * key_heads) * head_dim
     wide = torch.randn(tokens, width + 16, generator=generator, device=device).to(dtype)

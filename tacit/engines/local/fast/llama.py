@@ -112,8 +112,8 @@ class LlamaLayer:
 
 class CpuDecodeStep:
     """A float32 decode step on a CPU with a fixed number of slots. With few slots most torch calls take longer than their
-    arithmetic, so there are as few calls as operations: every intermediate is preallocated, and its views (RoPE pairs, heads,
-    gate half) are made once."""
+    arithmetic, so calls are minimized: every intermediate is preallocated, and its views (RoPE pairs, heads, gate half) are
+    made once."""
 
     def __init__(self, slots: int, width: int, inner: int, epsilon: float, shape: AttentionShape) -> None:
         """`width` of the residual stream, `inner` of the MLP, `epsilon` of the norms."""
@@ -167,14 +167,14 @@ class CachedPrefixes:
     """Prefixes of prompts in the KV cache."""
 
     cached_U: np.ndarray
-    """tokens of each"""
+    """tokens of each prefix"""
     kv_start_U: np.ndarray
-    """where each begins in the flat cache"""
+    """start of each prefix in the flat cache"""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedPrompts:
-    """Prompts end to end, without padding, on the device."""
+    """Concatenated prompts without padding, on the device."""
 
     tokens_N: Tensor
     positions_N: Tensor
@@ -186,7 +186,7 @@ class PackedPrompts:
 
     @staticmethod
     def pack(prompts: Sequence[np.ndarray], device: torch.device, prefixes: CachedPrefixes | None = None) -> PackedPrompts:
-        """`prefixes`: what the KV cache holds of each prompt; `prompts` are then the suffixes."""
+        """With `prefixes`, the cached beginnings of the prompts, `prompts` are the rest of each."""
         lengths_U = np.array([len(prompt) for prompt in prompts])
         positions_N = ragged_arange(lengths_U) + (0 if prefixes is None else np.repeat(prefixes.cached_U, lengths_U))
 
@@ -205,8 +205,7 @@ class PackedPrompts:
 
 
 class LlamaForward:
-    """Weights and forward passes; knows nothing of requests. Raises UnsupportedModule for a model that only resembles a
-    Llama."""
+    """Weights and forward passes. Raises UnsupportedModule for a model whose computation differs from Llama's."""
 
     def __init__(self, model: Any) -> None:
         """`model`: a transformers causal LM of the family, whose linear layers may carry LoRA."""
@@ -275,7 +274,7 @@ class LlamaForward:
         return self.head.weight.shape[0]
 
     def refresh(self) -> None:
-        """Copy changed weights, with the active adapter."""
+        """Copy the current weights, with the active adapter."""
         self._cpu_step_allowed = self._lora_step_allowed = self._first_qkv_VF = None
         for projection in self._projections:
             projection.refresh()
@@ -283,7 +282,7 @@ class LlamaForward:
             layer.refresh()
 
     def source_parameters(self) -> list[Tensor]:
-        """Every parameter that is read or copied: as long as these are unchanged, so is everything here."""
+        """Every parameter that is read or copied; `refresh` is only needed if one has changed."""
         modules = self._unfused + [m for projection in self._projections for m in projection.source_modules()]
         return [t for module in modules for t in module._parameters.values() if t is not None]
 
@@ -317,8 +316,8 @@ class LlamaForward:
         cached: Callable[[int], tuple[Tensor, Tensor]] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """`prefill_padded` for packed prompts. Keys and values [N, heads, head_dim] go to `store`, or through the fused
-        `rope_and_store` where possible. `cached(layer)`: the whole cached keys and values, if the prompts are suffixes of what
-        is cached. Reads no value on the host."""
+        `rope_and_store` if possible. `cached(layer)`: all cached keys and values, if the prompts continue cached prefixes. Does
+        not synchronize with the host."""
         ops = self._step_ops if len(prompts.tokens_N) >= MIN_TOKENS_TO_COMPILE else SamplerOps
         positions_N, scale, starts = prompts.positions_N, self.shape.scale, prompts.layout.cu_seqlens_q
         fused = rope_and_store is not None and not self._layers[0].has_qk_norm
@@ -384,8 +383,8 @@ class LlamaForward:
         pool: Callable[..., Tensor],
         ops: type[SamplerOps],
     ) -> tuple[Tensor, Tensor | None]:
-        """All layers. `last` indexes the last tokens of the prompts, for which alone the top layer's queries and MLP are
-        computed: nothing else reads them, unless the pooled state of that layer is requested."""
+        """All layers. `last` indexes the last tokens of the prompts. The top layer's queries and MLP are computed for these
+        tokens only, unless the pooled state of that layer is requested."""
         layer = None if hidden is None else hidden.layer
         pooled = pool(h, h, h) if layer == 0 else None
         for depth, block in enumerate(self._layers[:-1]):
@@ -441,13 +440,13 @@ class LlamaForward:
         return self._lora_step_allowed
 
     def _get_first_qkv(self) -> Tensor | None:
-        """[V, features] the first layer's q, k and v of every token before RoPE: they do not depend on context. None for a
-        large vocabulary, most of which would never be read."""
+        """[V, features] the first layer's q, k and v of every token before RoPE, which do not depend on context. None for a
+        vocabulary above QKV_TABLE_LIMIT."""
         if len(self._embed.weight) > QKV_TABLE_LIMIT:
             return None
         if self._first_qkv_VF is None:
             first, norm = self._layers[0], self._layers[0].input_norm
-            # by the same operations as in a step
+            # With the same operations as a decode step.
             h_VD, epsilon = self._embed.weight, torch.tensor(norm.variance_epsilon)
             normed_VD = _rms_norm(h_VD, norm.weight, epsilon, h_VD.new_empty(len(h_VD), 1), torch.empty_like(h_VD))
             self._first_qkv_VF = first.qkv(normed_VD)
@@ -460,7 +459,7 @@ class LlamaForward:
         """[N, T, heads, head_dim] each -> [N, T, query heads · head_dim]"""
         s = self.shape
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        # only the half-precision GPU kernel takes fewer key than query heads without falling back to a slow path
+        # Only the half-precision GPU kernel supports fewer key heads than query heads without a slow path.
         grouped = s.queries_per_kv > 1 and s.device.type == "cuda" and s.dtype != torch.float32
         if s.queries_per_kv > 1 and not grouped:
             k, v = k.repeat_interleave(s.queries_per_kv, 1), v.repeat_interleave(s.queries_per_kv, 1)

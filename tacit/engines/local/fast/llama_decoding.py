@@ -30,14 +30,14 @@ from tacit.engines.local.packing import next_power_of_two, ragged_arange, to_dev
 STEPS_PER_SYNC = 4
 """decode steps on a GPU between reads of the sampled tokens"""
 CAPACITY_GROWTH = 1.25
-"""a KV cache that must grow while sequences are in it grows by at least this factor: copying it takes time"""
+"""minimum growth of a KV cache that holds sequences, because copying them takes time"""
 TRIAL_TOKENS, TOLERANCE = 192, 0.1
-"""length of the prompt that `can_extend_prefix` tries, and the relative difference of logits it allows: bfloat16 causes some"""
+"""prompt length in `can_extend_prefix`, and the relative difference of logits it allows, due to bfloat16 rounding"""
 
 
 class Prefiller:
-    """Prefills prompts into the KV cache of one decode batch: padded, packed without padding, or behind a cached prefix.
-    Replays a CUDA graph where one is recorded."""
+    """Prefills prompts into the KV cache of one decode batch: padded, packed without padding, or after a cached prefix.
+    Replays a CUDA graph if one is recorded for the shape."""
 
     def __init__(self, forward: LlamaForward, cache: KeyValueCache, varlen: bool, graphs: PrefillGraphs) -> None:
         self._forward, self._cache, self._varlen, self._graphs = forward, cache, varlen, graphs
@@ -50,9 +50,9 @@ class Prefiller:
         cached_N: np.ndarray | None,
         hidden: HiddenState | None,
     ) -> PromptStates:
-        """Logits and hidden states of each prompt. Its keys and values go to the slots of all requests that share it;
-        `source_N` is the prompt of each slot. `cached_N`: tokens of each prompt that are in its slot already, so that only the
-        suffix is computed; no two requests share a prompt then."""
+        """Logits and hidden states of each prompt. Its keys and values go to the slots of all requests that share it.
+        `source_N`: the prompt of each slot. `cached_N`: tokens of each prompt that its slot already holds, so that only the
+        rest is computed; requires that no two requests share a prompt."""
         if not self._varlen:
             return self._prefill_padded(prompts, slots_N, source_N, hidden)
         forward, cache, device = self._forward, self._cache, self._forward.device
@@ -97,7 +97,7 @@ class Prefiller:
 
 
 def can_extend_prefix(forward: LlamaForward) -> bool:
-    """Whether a prompt can continue from a cached prefix: checked by prefilling one prompt at once and in two parts."""
+    """Whether a prefill can continue from a cached prefix. Compares prefilling a prompt at once and in two parts."""
     cache = KeyValueCache(forward.shape)
     if not cache.can_extend_prefix:
         return False
@@ -117,7 +117,7 @@ def can_extend_prefix(forward: LlamaForward) -> bool:
 
 
 def split_prefill(lengths_N: np.ndarray, budget: int, padded: bool) -> list[tuple[int, int]]:
-    """Cut prompts, sorted by length, into runs (start, end) of at most `budget` tokens; a single prompt may exceed it."""
+    """Split prompts, sorted by length, into ranges (start, end) of at most `budget` tokens; a single prompt may exceed it."""
     runs, start = [], 0
     for end in range(1, len(lengths_N) + 1):
         size = (end + 1 - start) * lengths_N[end] if padded and end < len(lengths_N) else lengths_N[start : end + 1].sum()
@@ -128,10 +128,10 @@ def split_prefill(lengths_N: np.ndarray, budget: int, padded: bool) -> list[tupl
 
 
 class LlamaDecoder:
-    """The forward pass with its copies of weights, and one spare decode batch for the next scheduler.
+    """The forward pass with its copies of weights, and a spare decode batch for the next scheduler.
 
-    `fixed_shapes`: slots and windows are padded to few sizes and buffers stay in place, as CUDA graphs need, and tokens are
-    read every few steps; otherwise shapes are exact.
+    `fixed_shapes`: slots and windows are padded to a few sizes and buffers stay in place, as CUDA graphs require, and tokens
+    are read every few steps; otherwise shapes are exact.
     """
 
     def __init__(
@@ -142,19 +142,19 @@ class LlamaDecoder:
         fixed_shapes: bool | None = None,
         varlen: bool | None = None,
     ) -> None:
-        """`prefill_tokens`: prompt tokens computed at once. `varlen`: prefill without padding; None: if there are kernels."""
+        """`prefill_tokens`: prompt tokens computed at once. `varlen`: prefill without padding; None: if kernels support it."""
         self.forward = LlamaForward(model)
         self.device = self.forward.device
         on_gpu = self.device.type == "cuda"
         self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
         self.varlen = self.forward.supports_varlen if varlen is None else varlen
         self.uses_graphs = on_gpu
-        # a CPU wants its working set in cache, a GPU wants enough to do
+        # Few on a CPU, so that the working set stays in its cache; many on a GPU, to use it fully.
         self.prefill_tokens = prefill_tokens or (65536 if on_gpu else 1024)
         self.graph_epoch = 0
         """incremented whenever a tensor that CUDA graphs read has moved"""
         self.weights_version = 0
-        """how often weights were copied"""
+        """number of weight copies so far"""
         self.spare: LlamaDecodeBatch | None = None
         self._versions: tuple[list[int], list[int]] | None = None
         """address and version counter of each source tensor"""
@@ -167,7 +167,7 @@ class LlamaDecoder:
 
     @property
     def has_prefix_cache(self) -> bool:
-        """Off in deterministic mode: continuing from a prefix differs from a whole prefill in the last bits, and whether a
+        """False in deterministic mode: continuing from a prefix differs from a whole prefill in the last bits, and whether a
         prefix is cached depends on more than the request."""
         return self.varlen and not torch.are_deterministic_algorithms_enabled() and self._can_extend_prefix
 
@@ -177,8 +177,8 @@ class LlamaDecoder:
         return can_extend_prefix(self.forward)
 
     def refresh(self, force: bool = False) -> None:
-        """Copy what changed. In-place updates are noticed by the version counters of parameters as well, so a learner that
-        does not announce them cannot make the sampler use old weights."""
+        """Copy weights if they changed, or always with `force`. Version counters of the parameters detect in-place updates, so
+        the sampler does not use old weights even if a learner does not announce its updates."""
         sources = self.forward.source_parameters()
         try:
             changed = [t._version for t in sources]
@@ -186,7 +186,7 @@ class LlamaDecoder:
             changed = [0 if t.is_inference() else t._version for t in sources]
         versions = [t.data_ptr() for t in sources], changed
         if force or versions != self._versions:
-            self._versions = None  # set again when all is copied: an interrupt may come in between
+            self._versions = None  # set again after copying, so that an interrupted copy is repeated
             self.weights_version += 1
             self.forward.refresh()
             self._check_addresses()
@@ -194,7 +194,7 @@ class LlamaDecoder:
 
     def extend_rope(self, length: int) -> None:
         if length > self.forward.rope_length:
-            self.graph_epoch += 1  # first: an interrupt in the next line must not leave stale graphs valid
+            self.graph_epoch += 1  # first, so that an interrupt in the next line leaves no stale graphs valid
             self.forward.extend_rope(length)
             self._check_addresses()
 
@@ -207,18 +207,19 @@ class LlamaDecoder:
         self.spare = batch
 
     def pad_slots(self, slots: int) -> int:
-        """Slots of a step: exact, or rounded up to one of few sizes."""
+        """Slots of a step: exact, or rounded up to one of a few sizes."""
         if not self.fixed_shapes:
             return slots
         power = next_power_of_two(slots)
         return power * 3 // 4 if power >= 16 and slots <= power * 3 // 4 else power
 
     def pad_window(self, tokens: int) -> int:
-        """Cache positions a step reads: exact, or rounded up to one of few sizes."""
+        """Cache positions a step reads: exact, or rounded up to one of a few sizes."""
         return _round_up(tokens, 128 if tokens <= 1024 else 512) if self.fixed_shapes else tokens
 
     def pad_capacity(self, tokens: int) -> int:
-        """Cache positions a slot has in memory. They cost space but no time, and CUDA graphs depend on them: fewer sizes."""
+        """Cache positions a slot has in memory: exact, or rounded up. They cost memory but no time, and CUDA graphs depend on
+        them, so there are fewer sizes."""
         if not self.fixed_shapes:
             return tokens
         return max(256, next_power_of_two(tokens)) if tokens <= 1024 else _round_up(tokens, 1024)
@@ -236,7 +237,7 @@ class LlamaDecodeBatch(DecodeBatch):
         self.decoder = decoder
         self.steps_per_sync = STEPS_PER_SYNC if decoder.fixed_shapes else 1
         self.is_async = decoder.fixed_shapes
-        # padded to few sizes, a batch is no narrower before a quarter of its slots is free
+        # With padded sizes, a batch gets narrower only once a quarter of its slots is free.
         self.compact_below = 0.75 if decoder.fixed_shapes else 0.9
         self.graphs = CudaGraphs(enabled=decoder.uses_graphs)
         self.prefill_graphs = PrefillGraphs(enabled=decoder.uses_graphs and decoder.varlen)
@@ -247,7 +248,7 @@ class LlamaDecodeBatch(DecodeBatch):
         """the cache's addresses when graphs were recorded"""
         self._graph_epoch = decoder.graph_epoch
         self._used = 0
-        """no slot has anything in the cache beyond this position"""
+        """cache positions from here on are unused in all slots"""
 
     def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         decoder, slots_N, source_N = self.decoder, batch.slots_N, batch.source_N
@@ -297,7 +298,7 @@ class LlamaDecodeBatch(DecodeBatch):
         self._state.compact(order)
 
     def _drop_stale_graphs(self) -> None:
-        """Drop CUDA graphs that read weights which have moved since."""
+        """Drop CUDA graphs if the weights they read have moved."""
         if self.decoder.graph_epoch != self._graph_epoch:
             self._clear_graphs()
             self._graph_epoch = self.decoder.graph_epoch
@@ -313,7 +314,7 @@ class LlamaDecodeBatch(DecodeBatch):
         if not occupied:
             self._used = 0
             cache.resize(width, capacity)
-            self._state.positions_B.zero_()  # of unused slots: the capacity may be smaller now
+            self._state.positions_B.zero_()  # positions of unused slots may exceed a smaller capacity
         elif width > cache.slots or capacity > cache.capacity:
             if capacity > cache.capacity:
                 capacity = decoder.pad_capacity(max(max_length, int(CAPACITY_GROWTH * cache.capacity)))

@@ -6,8 +6,8 @@ the operation that follows:
     h, x  = h + y + a Bᵀ, RMSNorm(h)                        after attention and after the MLP: one launch
     s     = silu(g + a Bgᵀ) · (u + a Buᵀ)                   SwiGLU: one launch
 
-Only q, k and v need a launch of their own for a Bᵀ. Sums are float32 and rounded once, so that a small adapter is not lost in a
-large h.
+Only q, k and v need a separate launch for a Bᵀ. Sums are float32 and rounded once, so that rounding does not lose a small
+adapter's contribution to a large h.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tacit.engines.local.fast.kv_cache import AttentionMetadata, KeyValueCache
 from tacit.engines.local.packing import next_power_of_two
 
 MAX_RANK = 64
-"""above it every program would read too much of B, and separate products are faster"""
+"""for larger ranks separate products are faster, because every program reads all of B"""
 MAX_WIDTH = 8192
 """widest residual stream that fits into a program's registers"""
 BLOCK_FEATURES, FEW_ROWS, MANY_ROWS = 64, 16, 32
 """features and rows per program of the SwiGLU kernel: within 5% of the fastest of ten shapes, 64 to 2,048 rows on an H200"""
 MANY = 128
-"""rows above which a program takes MANY_ROWS"""
+"""above this many rows, a program computes MANY_ROWS"""
 
 
 def lora_decode(
@@ -136,7 +136,7 @@ def _check_norm_kernel(device: torch.device, dtype: torch.dtype, width: int, ran
 
 
 def _check_swiglu_kernel(device: torch.device, dtype: torch.dtype, inner: int, rank: int) -> bool:
-    """Compare with torch, for row counts that are no multiple of a program's."""
+    """Compare with torch, for row counts that are not multiples of a program's."""
 
     def close(rows: int) -> bool:
         product_BP, lora_B = map(make_random(device, dtype), ((rows, 2 * inner + rank), (rank, 2 * inner)))

@@ -1,8 +1,8 @@
 """Packed (varlen) forward passes of the Llama family for updates and scoring: `PackedDecoder` (CPU), `VarlenDecoder` (GPU).
 
-They skip what a padded forward pass computes for nothing:
+They avoid wasted work of a padded forward pass:
   * padding: tokens are rows of one matrix [N, D];
-  * prompts that several rows share, as the rows of a group do: computed once;
+  * prompts shared by several rows, such as those of a group: computed once;
   * the top layer's queries and MLP at positions that predict no completion token;
   * (CPU) the first layer's projections of repeated tokens, which do not depend on the position before RoPE.
 
@@ -105,7 +105,7 @@ class _PaddedAttention:
     def __init__(self, attention: AttentionPlan, like: Tensor):
         device = like.device
         self._query_shape, self._key_shape = attention.queries.shape, attention.keys.shape
-        # Where a rectangle is the tokens in order, nothing is gathered.
+        # No gather if the rectangle holds the tokens in order.
         self._queries = None if is_arange(attention.queries) else to_device(attention.queries.ravel(), device)
         self._keys = None if is_arange(attention.keys) else to_device(attention.keys.ravel(), device)
         outputs = attention.outputs
@@ -143,8 +143,8 @@ def _gather(x: Tensor, index: Tensor | None, shape: tuple[int, ...]) -> Tensor:
 
 
 def _apply_rope(x: Tensor, rotation: Tensor) -> Tensor:
-    """(a + ib)(cos + i sin) for the pairs (a, b) of the two halves. The pairs stay interleaved in queries and keys alike, which
-    leaves every dot product unchanged."""
+    """(a + ib)(cos + i sin) for the pairs (a, b) of the two halves. The pairs stay interleaved in both queries and keys, so
+    dot products do not change."""
     pairs = torch.view_as_complex(x.float().unflatten(-1, (2, -1)).transpose(-1, -2).contiguous())
     return torch.view_as_real(pairs * rotation).flatten(-2).to(x.dtype)
 
@@ -152,7 +152,7 @@ def _apply_rope(x: Tensor, rotation: Tensor) -> Tensor:
 def _swiglu(gate_up: Tensor) -> Tensor:
     if gate_up.dtype == torch.float32:
         return _SwiGLU.apply(gate_up)
-    gate, up = gate_up.chunk(2, dim=-1)  # as transformers does: silu is rounded to half precision
+    gate, up = gate_up.chunk(2, dim=-1)  # silu is rounded to half precision, as in transformers
     return silu(gate) * up
 
 
@@ -210,7 +210,7 @@ class _RMSNorm(torch.autograd.Function):
 
 
 class VarlenDecoder(PackedDecoder):
-    """The same on a GPU: varlen attention without padding, and one launch for everything between two matrix products."""
+    """`PackedDecoder` for a GPU: varlen attention without padding, and one launch between two matrix products."""
 
     @staticmethod
     def can_run(hf: Any) -> bool:

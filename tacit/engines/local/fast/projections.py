@@ -2,10 +2,10 @@
 
     y = x [W₁; W₂; …]ᵀ + [b₁; b₂; …] + (x [A₁; A₂; …]ᵀ) diag(s₁B₁, s₂B₂, …)ᵀ
 
-`FusedLinear` is the sampler's version, over copies of the weights; `fused_linear` is differentiable, for training. LoRA is not
-merged into the weights: in bfloat16 a merge would round most of an adapter away. The exception are small float32 matrices on a
-CPU (`_wants_input_major`). On a GPU A is stacked below the weights, x is multiplied once, [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ,
-which needs a copy of single matrices; above `STACK_LORA_LIMIT` y and a stay two products.
+`FusedLinear` is the sampler's version, with copies of the weights; `fused_linear` is differentiable, for training. LoRA is not
+merged into the weights, because bfloat16 rounding would lose most of an adapter, except for small float32 matrices on a CPU
+(`_wants_input_major`). On a GPU, A is stacked below the weights for a single product [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ, which
+needs a copy of the matrix; for single matrices above `STACK_LORA_LIMIT`, y and a are two products.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Adapter = tuple[Tensor, Tensor, float]
 Parts = tuple[Tensor, Tensor | None, list[Adapter]]
 """weight, bias and adapters of a linear module"""
 INPUT_MAJOR_LIMIT = 1 << 22
-"""largest matrix, in elements, that is worth a copy in input-major order"""
+"""largest matrix, in elements, that is copied in input-major order"""
 STACK_LORA_LIMIT = 1 << 24
-"""smallest matrix, in elements, that is not worth a copy with A below it: reading it takes longer than a launch"""
+"""single matrices with fewer elements are copied with A below; reading larger ones takes longer than the saved launch"""
 RANK_STEP = 16
 """on a GPU A is zero-padded to a multiple of this many rows, so that rows of [y, a] are aligned to 16 bytes and triton
 vectorizes its loads"""
@@ -54,7 +54,7 @@ class FusedLinear:
         self._lora_A: Tensor | None = None
         self._lora_B: Tensor | None = None
         self._sources: tuple[Any, list[nn.Module]] = None, []
-        """(LoRA state it was found for, modules with the parameters)"""
+        """cache of `source_modules`: (LoRA state, modules with the parameters)"""
         self.refresh()
 
     @property
@@ -83,7 +83,7 @@ class FusedLinear:
     def add_to(self, h: Tensor, x: Tensor) -> Tensor:
         """h += y in place; one operation without bias and adapter. Returns h."""
         if self.bias is not None or self._lora_A is not None:
-            h += self(x)  # adding in parts would round a small adapter away: h is larger than y
+            h += self(x)  # not in parts: h is larger than y, so rounding would lose a small adapter
         else:
             h.view(-1, h.shape[-1]).addmm_(x.flatten(0, -2), self.weight.t())
         return h
@@ -112,7 +112,7 @@ class FusedLinear:
         return 0 if self._lora_A is None else len(self._lora_A)
 
     def project_with_lora_input(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[y, a] for x [rows, features] with a = x Aᵀ, and B, which the caller has yet to apply. Needs `lora_rank` > 0."""
+        """([y, a], B) for x [rows, features], with a = x Aᵀ; the caller must still add a Bᵀ. Needs `lora_rank` > 0."""
         assert self._lora_A is not None and self._lora_B is not None
         if self._is_stacked:
             return linear(x, self._stacked, self._stacked_bias), self._lora_B
@@ -126,8 +126,8 @@ class FusedLinear:
         return [t for t in (self.weight, self.bias, self._lora_A, self._lora_B) if t is not None]
 
     def source_modules(self) -> list[nn.Module]:
-        """The layers whose parameters were copied. Called before every round of sampling, so the answer is kept as long as
-        what `parts_of` depends on is unchanged."""
+        """The layers whose parameters were copied. Called before every round of sampling, so the result is cached until the
+        LoRA state changes."""
         lora: list[Any] = [module for module in self._modules if type(module) is not nn.Linear]
         key = [(m.disable_adapters, tuple(m.merged_adapters), tuple(m.active_adapters)) for m in lora]
         if self._sources[0] != key:
@@ -201,23 +201,23 @@ def _fuse_adapters(parts: Sequence[Parts], order: Tensor | None) -> tuple[Tensor
 
 
 def _is_launch_bound(device: torch.device) -> bool:
-    """On a CPU the time of an adapter is in the products, not between them."""
+    """Whether launches cost more than an adapter's products: on GPUs only."""
     return device.type == "cuda"
 
 
 def _wants_input_major(weights: Sequence[Tensor]) -> bool:
-    """On a CPU the product of a few rows with a float32 matrix takes a third to a half less time if the matrix is stored
-    input-major: all weights of an input are contiguous. The shape stays [out, in]."""
+    """Whether to store the matrix input-major (all weights of an input contiguous; the shape stays [out, in]). On a CPU the
+    product of a few rows with a float32 matrix then takes a third to a half less time."""
     elements = sum(weight.numel() for weight in weights)
     return weights[0].device.type == "cpu" and weights[0].dtype == torch.float32 and elements <= INPUT_MAJOR_LIMIT
 
 
 def _copy_into(old: Tensor | None, new: Tensor, input_major: bool = False) -> Tensor:
-    """`new`, in the memory of `old` if it fits: CUDA graphs remember addresses."""
+    """`new`, in the memory of `old` if it fits, because CUDA graphs read fixed addresses."""
     if old is None or old.shape != new.shape or old.dtype != new.dtype or old.device != new.device:
         return new.t().clone(memory_format=torch.contiguous_format).t() if input_major else new.clone()
     if input_major:
-        old.t().copy_(new.t())  # into contiguous memory torch transposes by blocks: a third of the time
+        old.t().copy_(new.t())  # into contiguous memory, torch transposes by blocks, in a third of the time
         return old
     return old.copy_(new)
 
@@ -261,8 +261,8 @@ def _source_modules(module: Any) -> list[nn.Module]:
 
 @cache
 def _lora_linear() -> type[Any]:
-    """Cached: every pass asks for every module."""
-    from peft.tuners.lora import Linear  # takes a second, which models without adapters do not need
+    """peft's LoRA layer class; cached, since it is needed for every module in every pass."""
+    from peft.tuners.lora import Linear  # takes a second, so models without adapters do not import it
 
     return Linear
 
@@ -370,8 +370,8 @@ def _choose_backward(gradient: Tensor, weight: Tensor) -> Callable[..., Tensor]:
 
 
 def _is_one_product_faster(rows: int, written: int, read: int) -> bool:
-    """One product writes the output once instead of twice, but copies the input and the weights. Only used where it saves far
-    more than that, which is where it was measured: not for q, k and v, where y is hardly larger than x, nor for few rows."""
+    """One product writes the output once instead of twice, but copies the input and the weights. True only if it clearly saves
+    more than that, as measured: not for q, k and v, where y is hardly larger than x, nor for few rows."""
     return rows * written > 2 * (rows * read + written * read)
 
 

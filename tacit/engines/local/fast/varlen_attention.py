@@ -2,7 +2,7 @@
 
     query i of a sequence sees its keys 0 … (number of keys − number of queries) + i
 
-so the queries are the last tokens of a sequence whose keys may start earlier, e.g. in a shared prompt. Runs torch's flash
+so the queries are the last tokens of a sequence whose keys may start earlier, e.g. in a shared prompt. Uses torch's flash
 attention (GPUs, half precision), a Triton kernel for keys in the KV cache (Hopper), or a loop over sequences in plain torch.
 """
 
@@ -28,7 +28,7 @@ from tacit.engines.local.packing import to_device
 
 @dataclass(frozen=True, eq=False)
 class SequenceLayout:
-    """Where the sequences are. The queries of sequence b are `cu_seqlens_q[b]` to `cu_seqlens_q[b + 1]`. Its keys are
+    """Positions of the sequences. The queries of sequence b are `cu_seqlens_q[b]` to `cu_seqlens_q[b + 1]`. Its keys are
     `starts_k[b]` to `starts_k[b + 1]` or, in a KV cache, the `keys_B[b]` keys from `starts_k[b]`."""
 
     cu_seqlens_q: Tensor
@@ -37,7 +37,7 @@ class SequenceLayout:
     max_seqlen_k: int
     keys_B: Tensor | None = None
     blocks_N5: Tensor | None = None
-    """in a KV cache: the work of the prefix kernel (see `split_into_blocks`)"""
+    """in a KV cache: the blocks of the prefix kernel (see `split_into_blocks`)"""
 
     @staticmethod
     def of(queries_B: np.ndarray, keys_B: np.ndarray, device: torch.device) -> SequenceLayout:
@@ -66,8 +66,7 @@ def max_blocks(tokens: int, rows: int) -> int:
 
 def split_into_blocks(queries_B: np.ndarray, keys_B: np.ndarray, starts_k: np.ndarray) -> np.ndarray:
     """[blocks, 5] int32: first query of the block within its sequence, start and number of the sequence's queries, start and
-    number of its keys. No block is empty. Blocks that see the most keys come first, so the last programs to finish are short
-    ones."""
+    number of its keys. No block is empty. Blocks that see the most keys come first, so that short programs finish last."""
     size = LAUNCH["BLOCK_Q"]
     counts_B = -(-queries_B // size)
     rows_N = np.repeat(np.arange(len(queries_B)), counts_B)
@@ -116,7 +115,7 @@ def has_flash_attention(device: torch.device, dtype: torch.dtype, head_dim: int)
         lengths = np.array([1, 3])
         _FlashVarlenAttention.apply(probe, probe[:, :1], probe[:, :1], SequenceLayout.of(lengths, lengths, device), 1.0)
     except (RuntimeError, AttributeError, TypeError) as error:
-        if is_out_of_memory(error):  # says nothing about the kernel, and must not be cached
+        if is_out_of_memory(error):  # must not be cached: it says nothing about the kernel
             raise
         return False
     return True
@@ -144,8 +143,8 @@ def attend_varlen(q_QHD: Tensor, k_KGD: Tensor, v_KGD: Tensor, layout: SequenceL
 
 
 def _matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
-    """Sequences of one token and of several blocks, one with more keys than queries and one without queries, strided heads,
-    scores from flat to sharp. What no query may read is infinite."""
+    """Compare with torch: sequences of one token and of several blocks, one with more keys than queries and one without
+    queries, strided heads, scores from flat to sharp. Keys that no query may read are infinite."""
     generator, capacity = torch.Generator(device).manual_seed(0), 320
     queries_B, keys_B, starts_B = np.array([1, 150, 0, 131]), np.array([1, 150, 4, 300]), np.array([2, 0, 3, 1]) * capacity
     layout = SequenceLayout.in_cache(queries_B, keys_B, starts_B, device)
@@ -188,7 +187,7 @@ class _FlashVarlenAttention(torch.autograd.Function):
 
 @contextmanager
 def _strict_determinism() -> Iterator[None]:
-    """Torch's flash backward is only deterministic with `warn_only` off; with it on, it warns and is not."""
+    """Turn `warn_only` off in deterministic mode: with it on, torch's flash backward warns and is not deterministic."""
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     if warns:
         torch.use_deterministic_algorithms(True)
