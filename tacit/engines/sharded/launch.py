@@ -134,8 +134,9 @@ class RayLauncher:
         if available < needed:
             servers = f" and servers = {settings.servers}" if settings.servers else ""
             raise TacitError(
-                f"engine setting ranks = {settings.ranks}{servers}, but the Ray cluster at {address!r} has {available} {kind}(s), "
-                f"and each process needs one; use --engine.ranks {max(1, available - settings.servers)}, or a larger cluster."
+                f"engine setting ranks = {settings.ranks}{servers}, but the Ray cluster at {address!r} has {available} "
+                f"{kind}(s), and each process needs one; use --engine.ranks {max(1, available - settings.servers)}, or a "
+                "larger cluster."
             )
         self.host: str = ray.util.get_node_ip_address()
 

@@ -180,7 +180,7 @@ class Rank:
         return frozen
 
     def digest(self, name: str | None, masters: bool) -> str | None:
-        """The local engine's digest of the same weights; does not depend on the number of ranks. None except on the first rank."""
+        """The local engine's digest of the same weights, whatever the number of ranks. None except on the first rank."""
         total = hashlib.sha256()
         for own, member in sorted(self.members.items()):
             if name in (None, own):

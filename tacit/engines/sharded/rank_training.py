@@ -127,7 +127,7 @@ class ShardedModel:
 
     @contextmanager
     def reserve_gradients(self) -> Iterator[None]:
-        """Within this context, reserve the memory that gradients of whole weights will need, so that it is not measured as free."""
+        """Within this context, reserve the memory of whole weights' gradients, so that it is not measured as free."""
         size = 0 if self.by_layer or self.model.device.type == "cpu" else self.whole_gradients
         held = torch.empty(size, dtype=torch.uint8, device=self.model.device)
         yield
@@ -283,9 +283,9 @@ def tokens_per_micro_batch(ranks: int, lengths: np.ndarray, token_budget: int) -
 
 
 def assign_micro_batches(parts: Sequence[np.ndarray], rank: int, ranks: int) -> Iterator[tuple[np.ndarray, bool, bool]]:
-    """(rows, whether they count, whether this is the last round) for this rank. Every rank makes equally many passes: in round t,
-    rank r of N takes micro-batch t·N + r. If there is none left, it repeats the last one with weight zero, because the others
-    cannot gather weights without it."""
+    """(rows, whether they count, whether this is the last round) for this rank. Every rank makes equally many passes: in round
+    t, rank r of N takes micro-batch t·N + r. If there is none left, it repeats the last one with weight zero, because the
+    others cannot gather weights without it."""
     rounds = -(-len(parts) // ranks)
     for turn in range(rounds):
         at = turn * ranks + rank

@@ -1,7 +1,7 @@
 """Seeded sampling in vLLM: the n-th token of a request is a function of its logits, its seed and n, as in the local engine.
 
-A logits processor samples the token, sets its logit to its log-probability and all others to −∞. vLLM then samples greedily, and
-returns this token and its processed logit.
+A logits processor samples the token, sets its logit to its log-probability and all others to −∞. vLLM then samples greedily,
+and returns this token and its processed logit.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ def gradient(
     if missing := sorted(frozenset().union(*(loss.needs for loss in losses)) & DURING_UPDATES):
         names = " and ".join(WORDS[need] for need in missing)
         raise TacitError(
-            f"this method's loss needs {names} ({', '.join(missing)}), which the Tinker API does not provide; use --engine local "
-            "or sharded, or another method."
+            f"this method's loss needs {names} ({', '.join(missing)}), which the Tinker API does not provide; use --engine "
+            "local or sharded, or another method."
         )
     check_temperature(batch.temperature, "an update")
     rows = [i for i, completion in enumerate(batch.completions) if len(completion)]

@@ -53,8 +53,8 @@ class TinkerSettings:
 
 
 def make_datum(prompt: np.ndarray, completion: np.ndarray, **numbers: np.ndarray) -> Any:
-    """A row for the API: its tokens without the last. Position i predicts token i + 1. Loss inputs have one number per position:
-    zeros for the prompt's own tokens, then `numbers`, one per completion token.
+    """A row for the API: its tokens without the last. Position i predicts token i + 1. Loss inputs have one number per
+    position: zeros for the prompt's own tokens, then `numbers`, one per completion token.
 
     Cross entropy with `weights` of 1 returns log-probabilities. `importance_sampling` is −Σ exp(log π − logprobs) · advantages,
     whose gradient at logprobs = log π is −Σ advantages · ∇log π. So a gradient is sent as advantages with the opposite sign,
@@ -106,8 +106,8 @@ def answer(future: Any, settings: TinkerSettings, what: str) -> Any:
         return future.result(timeout=settings.timeout_s)
     except (TimeoutError, concurrent.futures.TimeoutError) as error:
         raise TacitError(
-            f"the service did not answer within {settings.timeout_s:g} s: {what}. Raise --engine.timeout-s, or check its queue; "
-            "resume the run from its last checkpoint with `tacit train --resume RUN`."
+            f"the service did not answer within {settings.timeout_s:g} s: {what}. Raise --engine.timeout-s, or check its "
+            "queue; resume the run from its last checkpoint with `tacit train --resume RUN`."
         ) from error
     except TacitError:
         raise
