@@ -62,7 +62,7 @@ class PlanSettings:
     per_machine: AtLeastOne = 8
     """devices per machine"""
     transport: Literal["file", "broadcast"] = "file"
-    """how weights reach the servers: as files on shared storage, as the sharded engine does, or broadcast, as other systems do"""
+    """how weights reach the servers: file, on shared storage, as the sharded engine does; or broadcast, as other systems do"""
     storage: Positive = 5.0
     """total read bandwidth of the shared storage, in GB/s (--transport file)"""
     episodes: Count = 0

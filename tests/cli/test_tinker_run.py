@@ -49,7 +49,7 @@ def test_tinker_run_trains_and_resumes(tmp_path, monkeypatch, capsys):
 def test_missing_tinker_key_is_reported(monkeypatch, capsys):
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     assert main(["train", "--engine", "tinker", "--model", "some/model", "--world", "countdown"]) == 2
-    assert "there is no key in $TINKER_API_KEY" in capsys.readouterr().err
+    assert "$TINKER_API_KEY is not set" in capsys.readouterr().err
 
 
 def test_method_the_tinker_engine_cannot_run_is_refused(capsys):

@@ -158,6 +158,8 @@ def test_every_relative_credit_is_wrapped_in_within_conditions(beside):
 
 def test_batch_relative_credit_is_refused_with_split_advantage():
     for baseline in ("none", "group"):
-        with pytest.raises(TacitError, match=r"BatchRelative compares episodes across the whole batch.*--advantage joint"):
+        with pytest.raises(
+            TacitError, match=r"BatchRelative, which compares episodes across the whole batch.*--advantage joint"
+        ):
             replace(get_method("complementary+reinforce_pp")(), baseline=baseline).build(WORLD)
     assert replace(get_method("complementary+reinforce_pp")(), advantage="joint").build(WORLD)

@@ -75,20 +75,20 @@ def test_damaged_base_is_refused_and_the_file_named(copied, file):
     data = bytearray((copied / file).read_bytes())
     data[len(data) // 2] ^= 1
     (copied / file).write_bytes(data)
-    with pytest.raises(TacitError, match=rf"'tiny-base' is damaged: .*{file} is not what base.json says"):
+    with pytest.raises(TacitError, match=rf"'tiny-base' is damaged: .*{file} does not match base.json"):
         load_policy("tiny-base", QUIET)
     (copied / file).unlink()
-    with pytest.raises(TacitError, match=rf"{file} is not what"):
+    with pytest.raises(TacitError, match=rf"{file} does not match"):
         load_policy("tiny-base", QUIET)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "cannot be read"), ("[]", "does not say which files it has"), ('{"files": 3}', "does not say which files")],
+    [("{", "cannot be read"), ("[]", "has no table `files`"), ('{"files": 3}', "has no table `files`")],
 )
 def test_broken_manifest_is_refused(copied, text, message):
     (copied / "base.json").write_text(text)
-    with pytest.raises(TacitError, match=f"tiny-base is no base: its base.json {message}"):
+    with pytest.raises(TacitError, match=f"tiny-base is not a base: its base.json {message}"):
         base_path("tiny-base")
 
 

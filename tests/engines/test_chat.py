@@ -220,7 +220,7 @@ def test_refused_prompts_do_not_stop_an_endpoint_that_has_answered():
     ("status", "message"),
     [
         (401, r"refuses the key \(none was sent: \$OPENAI_API_KEY is not set\): 401 who"),
-        (404, r"does not know.*\(model 'some-model'\): 404 who"),
+        (404, r"has no such.*\(model 'some-model'\): 404 who"),
     ],
 )
 def test_permanent_errors_stop_without_a_retry(status, message, monkeypatch):

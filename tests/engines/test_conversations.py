@@ -231,7 +231,7 @@ def test_several_kinds_of_action_become_several_tools():
 
 def test_model_without_a_usable_chat_template_is_refused():
     world = get_environment("countdown")
-    with pytest.raises(TacitError, match="no chat template, so it cannot be given a conversation; leave --chat out"):
+    with pytest.raises(TacitError, match="no chat template, so conversations cannot be encoded; remove --chat"):
         check_chat_support(History(world.wording("full"), 2, False, "tags", True), codec(""))
 
     class Plain:

@@ -114,7 +114,7 @@ def test_out_of_memory_in_the_middle_of_an_optimizer_step_is_an_error(make_polic
     policy.update(a_batch(), [Imitation()], 1e-2)
     optimizer = policy.engine.member("default").weights.optimizer
     monkeypatch.setattr(optimizer, "step", short_once(optimizer.step, error=RuntimeError(LOADING), late=True))
-    with pytest.raises(OutOfGPUMemory, match="in the middle of an optimizer step: some weights have moved and others have not"):
+    with pytest.raises(OutOfGPUMemory, match="during an optimizer step: some weights have changed and others have not"):
         policy.update(a_batch(), [Imitation()], 1e-2)
 
 

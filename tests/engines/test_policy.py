@@ -244,7 +244,7 @@ def test_missing_models_are_refused_with_the_remedy(tmp_path: Path, monkeypatch)
         load_policy(str(tmp_path / "nowhere"))
     with pytest.raises(TacitError, match=r"has no config\.json"):
         load_policy(str(tmp_path))
-    with pytest.raises(TacitError, match="none was given"):
+    with pytest.raises(TacitError, match="but there are none"):
         load_policy("tiny")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(TacitError, match="cannot load model"):

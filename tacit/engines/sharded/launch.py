@@ -1,4 +1,4 @@
-"""Ranks and servers as the driver sees them: processes of this machine or Ray actors, which call the driver and serve it."""
+"""Starting ranks and servers: processes of this machine or Ray actors, which connect to the driver and serve its calls."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from tacit.core.platform import import_path, join_cluster
 from tacit.engines.sharded.messages import Channel, ConnectionLost, accept_channel
 from tacit.engines.sharded.settings import ShardedSettings
 
-POLL_S = 1.0  # between checks that awaited processes are alive
-EXIT_S = 2.0  # for a process to exit: its connection closes a moment before
-QUOTED_CHARACTERS = 600  # characters of a process's own output that are quoted when it is lost
+POLL_S = 1.0  # seconds between checks that awaited processes are alive
+EXIT_S = 2.0  # seconds to wait for a process to exit after its connection closed
+QUOTED_CHARACTERS = 600  # characters of a lost process's output in the error message
 
 
 @dataclass(frozen=True)
 class Role:
-    name: str  # how to speak of one: `rank`, `server`
-    module: str  # whose `serve(number, address, key)` it runs
+    name: str  # for messages: `rank`, `server`
+    module: str  # module whose `serve(number, address, key)` it runs
     threads: int
-    on_gpu: bool = False  # whether each needs a GPU of its own, where somebody hands them out
-    python: str = ""  # the interpreter it runs in; empty is this one, with all that can be imported here
+    on_gpu: bool = False  # whether Ray reserves a GPU for each process
+    python: str = ""  # the interpreter; empty is this one, with the same import path
     environment: Mapping[str, str] = field(default_factory=dict)
-    visible_gpus: tuple[str, ...] = ()  # what process n sees of this machine's GPUs, where it does not pick one itself
+    visible_gpus: tuple[str, ...] = ()  # CUDA_VISIBLE_DEVICES of process n; empty: the process chooses its GPU
 
     def variables(self) -> dict[str, str]:
-        # The user's losses must be importable there; another interpreter has its own packages.
+        # The user's losses must be importable; another interpreter has its own packages.
         path = str(Path(tacit.__file__).parents[1]) if self.python else import_path()
         threads = {"OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false"}
         return {**threads, "PYTHONPATH": path, **self.environment}
 
 
 class LaunchedProcess(Protocol):
-    """`name`: for messages (`process 4711`). `exit_reason`: None while it runs."""
+    """A running rank or server. `name`: for messages (`process 4711`). `exit_reason`: None while it runs."""
 
     @property
     def name(self) -> str: ...
@@ -58,7 +58,7 @@ class LaunchedProcess(Protocol):
 
 
 class Launcher(Protocol):
-    """Runs the role's `serve(number, address, key)` in processes; `host` is this machine's address, as they reach it."""
+    """Runs the role's `serve(number, address, key)` in processes. `host`: address at which they reach this machine."""
 
     @property
     def role(self) -> Role: ...
@@ -83,7 +83,7 @@ class ProcessLauncher:
             environment["CUDA_VISIBLE_DEVICES"] = self.role.visible_gpus[number]
         command = [self.role.python or sys.executable, "-m", self.role.module]
         try:
-            with log.open("wb") as output:  # a session of its own: Ctrl-C is the driver's to hear
+            with log.open("wb") as output:  # start_new_session: Ctrl-C should reach the driver only
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
@@ -96,8 +96,8 @@ class ProcessLauncher:
             raise TacitError(f"cannot start a {self.role.name} with {command[0]}: {error}.") from error
         # By stdin: other users can read arguments and environments.
         assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin as told:  # it may have ended already
-            told.write(json.dumps({"number": number, "address": address, "key": key.hex()}).encode())
+        with suppress(BrokenPipeError), process.stdin as stdin:  # it may have exited already
+            stdin.write(json.dumps({"number": number, "address": address, "key": key.hex()}).encode())
         return _Process(process, log)
 
 
@@ -110,7 +110,7 @@ class _Process:
         code = self._process.poll()
         if code is None:
             return None
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"it left with exit code {code}"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"it exited with code {code}"
 
     def last_output(self) -> str:
         try:
@@ -130,13 +130,13 @@ class RayLauncher:
         address, needed = settings.address, settings.ranks + settings.servers
         self.role, self._ray = role, (ray := join_cluster(address, "--engine.address", needed))
         kind = "GPU" if role.on_gpu else "CPU"
-        there = int(ray.cluster_resources().get(kind, 0))
-        if there < needed:
+        available = int(ray.cluster_resources().get(kind, 0))
+        if available < needed:
             servers = f" and servers = {settings.servers}" if settings.servers else ""
             raise TacitError(
-                f"engine setting ranks = {settings.ranks}{servers}, but the Ray cluster at {address!r} has {there} {kind}(s), "
-                f"and each process needs one of its own; use --engine.ranks {max(1, there - settings.servers)}, or a larger "
-                "cluster."
+                f"engine setting ranks = {settings.ranks}{servers}, but the Ray cluster at {address!r} has {available} "
+                f"{kind}(s), and each process needs one; use --engine.ranks {max(1, available - settings.servers)}, or a "
+                "larger cluster."
             )
         self.host: str = ray.util.get_node_ip_address()
 
@@ -165,7 +165,7 @@ class _Actor:
             self._ray.get(self._served)
         except Exception as error:
             return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-        return "it left"
+        return "it exited"
 
     def last_output(self) -> str:
         return ""
@@ -205,7 +205,7 @@ class Worker:
         return self._channel
 
     def launch(self) -> None:
-        """Start its process. `await_connections` waits for it, so that several can start at once."""
+        """Start its process without waiting for it, so that several can start at once; see `await_connections`."""
         host, self._key, self._channel = self._launcher.host, secrets.token_bytes(32), None
         self._listener = socket.create_server((host, 0), backlog=1)
         self._started = self._launcher.start(self.number, (host, self._listener.getsockname()[1]), self._key)
@@ -218,7 +218,7 @@ class Worker:
             raise self._broken(error) from error
 
     def receive(self) -> Any:
-        """Its next message. Call only if one has arrived."""
+        """The next message, which must have arrived."""
         try:
             return self.channel.receive()
         except ConnectionLost as error:
@@ -230,7 +230,7 @@ class Worker:
 
     def last_output(self) -> str:
         words = self._started.last_output() if self._started else ""
-        return f" Its last words: {words}" if words else ""
+        return f" Its last output: {words}" if words else ""
 
     def stop(self) -> None:
         if self._channel is not None:
@@ -246,7 +246,7 @@ class Worker:
 
 
 def await_connections(workers: Sequence[Worker], deadline: float) -> list[Worker]:
-    """Wait until all of these have connected. Returns those that have not in time."""
+    """Wait until all workers have connected, or until the deadline. Returns those that have not."""
     while missing := [worker for worker in workers if worker._channel is None]:
         for worker in missing:
             worker.check_alive()

@@ -23,30 +23,30 @@ try:
 except ImportError:
     from pickle import dumps as _dumps
 
-CONNECT_TIMEOUT_S = 60.0  # for a started process to reach the driver
-ConnectionLost = (EOFError, OSError)  # raised by a channel whose other end is gone or does not read
+CONNECT_TIMEOUT_S = 60.0  # seconds for a started process to connect to the driver
+ConnectionLost = (EOFError, OSError)  # raised by a channel if the other end has closed or does not read
 
 
 def serialize(message: Any) -> bytes:
-    """A message as bytes, which can go to every rank."""
+    """A message as bytes; the same bytes can be sent to every rank."""
     try:
         return _dumps(message)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TacitError(
-            f"this cannot be sent to the ranks: {error}. Define losses at the top level of a module, or install cloudpickle: "
+            f"cannot send the call to the ranks: {error}. Define losses at the top level of a module, or install cloudpickle: "
             f"{install_command('cluster')}."
         ) from error
 
 
 class Channel:
-    """One end of a connection. Messages arrive completely or not at all."""
+    """One end of an authenticated connection."""
 
     def __init__(self, connection: Connection):
         self.connection = connection
 
     @classmethod
     def to(cls, address: tuple[str, int], key: bytes, limit_s: float) -> Channel:
-        """The end of a rank or server."""
+        """Connect to the driver, from a rank or server."""
         channel = cls(Connection(socket.create_connection(address, timeout=limit_s).detach()))
         channel.limit(limit_s)
         answer_challenge(channel.connection, key)
@@ -55,7 +55,7 @@ class Channel:
         return channel
 
     def limit(self, seconds: float) -> None:
-        """Set the timeout of a message in transit; 0 is none."""
+        """Set the timeout for sending or receiving a message; 0 is no timeout."""
         whole = int(seconds)
         value = struct.pack("ll", whole, int((seconds - whole) * 1e6))
         os.set_blocking(self.connection.fileno(), True)
@@ -68,9 +68,9 @@ class Channel:
 
     @property
     def own_host(self) -> str:
-        """This machine's address, as the other end sees it."""
-        with socket.socket(fileno=os.dup(self.connection.fileno())) as same:
-            return same.getsockname()[0]
+        """This machine's address on this connection."""
+        with socket.socket(fileno=os.dup(self.connection.fileno())) as duplicate:
+            return duplicate.getsockname()[0]
 
     def send(self, message: bytes) -> None:
         self.connection.send_bytes(message)
@@ -106,7 +106,7 @@ def read_arguments() -> tuple[int, tuple[str, int], bytes]:
 
 
 def run_call(call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-    """(True, result), or (False, (an error the driver may raise or None, its description))."""
+    """(True, result), or (False, (error for the driver to raise, or None, its description))."""
     try:
         return True, call(*arguments)
     except (TacitError, ValueError) as error:
@@ -125,7 +125,7 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
 
 
-# Messages to and from servers: plain data without heavy imports, since a server may run in another interpreter.
+# Messages to and from servers. No heavy imports, since a server may run in another interpreter.
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ class ServerConfig:
     checkpoint: str
     device: str
     dtype: str
-    context: int  # longest prompt plus completion, in tokens
+    context: int  # maximum prompt plus completion, in tokens
     max_batch: int
     end_tokens: tuple[int, ...]
-    lora_rank: int  # of adapters; 0: full training, whole weights are transferred
-    memory: float  # share of the GPU's memory it may use
+    lora_rank: int  # rank of adapters; 0: all weights are trained and transferred
+    memory: float  # share of the GPU's memory that the server may use
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class SampleRequest:
 
 @dataclass(frozen=True)
 class SampleResult:
-    """A completion; all its tokens are from one version of the weights."""
+    """A completion, sampled from one version of the weights."""
 
     request_id: int
     tokens: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The sharded policy: what the protocols ask for, of ranks that hold the model in shards."""
+"""`ShardedPolicy`: implements the protocols with ranks that hold the model in shards, and servers that sample."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SHARDS = "shards"
 
 
 def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device, dtype: torch.dtype) -> None:
-    """Whether a model fits the GPUs of the ranks, before anything of it is loaded; the plan says what would."""
+    """Raise, before loading, if the model does not fit the GPUs of the ranks; the error suggests settings that would fit."""
     found = find_pretrained(checkpoint)
     if device.type != "cuda" or read_shape(found) is None:
         return
@@ -63,15 +63,15 @@ def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device,
 
 
 def load_policy(model: ModelSource, settings: ShardedSettings, ranks: RankGroup | None = None) -> ShardedPolicy:
-    """A policy from whatever `model.name` stands for; with `ranks`, in these processes, in place of what they held."""
+    """A policy from `model.name`, as in the local engine. With `ranks`, these processes are reused for the new model."""
     checkpoint = find_checkpoint(model.name, model.seed, model.texts, model.sizes)
     device, dtype = resolve_device(settings)
     set_threads(settings.threads)
-    if not settings.address:  # the GPUs are those of this machine, and this process is the first to read all of the model
+    if not settings.address:  # the ranks use this machine's GPUs
         check_room(checkpoint, settings, device, dtype)
     if settings.servers:
-        device = torch.device("cpu")  # what is kept here is only saved
-    hf, tokenizer = load_pretrained(checkpoint, device, dtype)  # first: what cannot be loaded is said before ranks start
+        device = torch.device("cpu")  # the driver's copy is only saved, not sampled from
+    hf, tokenizer = load_pretrained(checkpoint, device, dtype)  # first, so that load errors come before ranks start
     group = ranks or start_ranks(settings)
     try:
         return ShardedPolicy(ShardedEngine(hf, tokenizer, checkpoint, settings, model.seed, group))
@@ -82,22 +82,22 @@ def load_policy(model: ModelSource, settings: ShardedSettings, ranks: RankGroup 
 
 
 def start_ranks(settings: ShardedSettings) -> RankGroup:
-    """The processes, without a model yet."""
+    """Start the rank processes, without a model."""
     device = resolve_device(settings)[0].type
     on_gpu = device == "cuda"
     if on_gpu and not settings.address and settings.ranks > (here := torch.cuda.device_count()):
         raise TacitError(
-            f"engine setting ranks = {settings.ranks}, but this machine has {here} GPU(s), and each rank needs one of its "
-            f"own; use --engine.ranks {here}, a Ray cluster (--engine.address), or --engine.device cpu."
+            f"engine setting ranks = {settings.ranks}, but this machine has {here} GPU(s), and each rank needs one; use "
+            f"--engine.ranks {here}, a Ray cluster (--engine.address), or --engine.device cpu."
         )
     role = Role("rank", "tacit.engines.sharded.rank", _threads(settings), on_gpu)
     return RankGroup(_launcher(role, settings), settings.ranks, device, settings.start_timeout_s, settings.timeout_s)
 
 
-def gpu_names(there: int) -> list[str]:
-    """What the GPUs that this process sees are called outside of it: it may have been shown only some."""
+def gpu_names(count: int) -> list[str]:
+    """Names of this process's `count` GPUs for CUDA_VISIBLE_DEVICES of another process."""
     shown = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return shown[:there] if len(shown) >= there else [str(n) for n in range(there)]
+    return shown[:count] if len(shown) >= count else [str(n) for n in range(count)]
 
 
 def _launcher(role: Role, settings: ShardedSettings) -> Launcher:
@@ -109,7 +109,7 @@ def _threads(settings: ShardedSettings) -> int:
 
 
 class ShardedEngine:
-    """What every view of a policy shares: the ranks, who samples for them, and how often each member's weights have moved."""
+    """Shared by all views of a policy: the ranks, the sampler (servers or the driver's copy), and the members' versions."""
 
     def __init__(self, hf: Any, tokenizer: Any, checkpoint: str, settings: ShardedSettings, seed: int, ranks: RankGroup):
         self.ranks, self.settings = ranks, settings
@@ -119,10 +119,10 @@ class ShardedEngine:
         plays = replace(alone, value_head=False, gradient_checkpointing=False)
         newest, fetch = self.versions.__getitem__, lambda name: ranks.ask("weights", name)[0]
         self.replica = Replica(hf, tokenizer, plays, seed, newest, fetch, plays=not settings.servers)
-        self.device = resolve_device(settings)[0].type  # of the ranks and the servers
+        self.device = resolve_device(settings)[0].type  # device of the ranks and servers
         self.servers = self._start_servers(checkpoint) if settings.servers else None
         self.samplers: ServerPool | Replica = self.servers or self.replica
-        self.references: set[str] = set()  # members that a frozen copy was made of
+        self.references: set[str] = set()  # members with a frozen copy
         self._digests: dict[tuple[str | None, bool], tuple[dict[str, int], str]] = {}
 
     def _start_servers(self, checkpoint: str) -> ServerPool:
@@ -130,9 +130,9 @@ class ShardedEngine:
         on_gpu = device.type == "cuda"
         gpus: tuple[str, ...] = ()
         if on_gpu and not settings.address:
-            there = torch.cuda.device_count()  # after the ranks' own, and beside them where there are no more
-            places = [(settings.ranks + n) % there for n in range(settings.servers)]
-            gpus = tuple(gpu_names(there)[place] for place in places)
+            count = torch.cuda.device_count()  # servers take the GPUs after the ranks', then share the ranks'
+            places = [(settings.ranks + n) % count for n in range(settings.servers)]
+            gpus = tuple(gpu_names(count)[place] for place in places)
         module, environment = "tacit.engines.sharded.server_process", {} if settings.address else {"VLLM_HOST_IP": "127.0.0.1"}
         role = Role("server", module, _threads(settings), on_gpu, settings.server_python, ENVIRONMENT | environment, gpus)
         found = find_pretrained(checkpoint)
@@ -153,19 +153,19 @@ class ShardedEngine:
 
     def member(self, name: str) -> None:
         if name not in self.versions:
-            self.replica.member(name)  # refuses what cannot be
+            self.replica.member(name)  # raises if the member is invalid
             self.ranks.ask("member", name)
             self.versions[name] = 0
 
     def digest(self, name: str | None = None, masters: bool = True) -> str:
-        known = self._digests.get((name, masters))
-        if known is None or known[0] != self.versions:
-            known = dict(self.versions), self.ranks.ask("digest", name, masters)[0]
-            self._digests[name, masters] = known
-        return known[1]
+        cached = self._digests.get((name, masters))
+        if cached is None or cached[0] != self.versions:
+            cached = dict(self.versions), self.ranks.ask("digest", name, masters)[0]
+            self._digests[name, masters] = cached
+        return cached[1]
 
     def ask_rows(self, what: str, *arguments: Any) -> dict[int, Any]:
-        """The answers of all ranks, each of which has those of some rows."""
+        """row -> result, from all ranks, each of which computes some of the rows"""
         return dict(chain.from_iterable(self.ranks.ask(what, *arguments)))
 
     def hidden_scan(
@@ -182,7 +182,7 @@ class ShardedEngine:
 
 
 class ShardedScorer:
-    """Scores text under one member, or under its reference."""
+    """Scores tokens under one member, or under its reference."""
 
     def __init__(self, engine: ShardedEngine, name: str, reference: bool = False):
         self._engine, self._who = engine, (name, reference)
@@ -206,7 +206,7 @@ class ShardedScorer:
 
 
 class ShardedPolicy(PolicyBase):
-    """One adapter of a sharded model, or the whole model where all parameters are trained; views as of `LocalPolicy`."""
+    """One adapter of a sharded model, or the whole model if all parameters are trained. Views as in `LocalPolicy`."""
 
     def __init__(self, engine: ShardedEngine, name: str = MAIN):
         super().__init__(engine.replica.tokenizer, engine.replica.codec.context_limit)
@@ -235,7 +235,7 @@ class ShardedPolicy(PolicyBase):
         return np.array([found[i] for i in range(len(prompts))], np.float32)
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One AdamW step on the whole batch, of which each rank takes its share."""
+        """One AdamW step on the whole batch, divided among the ranks."""
         try:
             metrics = self.engine.ranks.ask("update", self.name, batch, list(losses), lr)[0]
         except NonFiniteLoss as failure:
@@ -267,7 +267,7 @@ class ShardedPolicy(PolicyBase):
 
     @property
     def numbers(self) -> str:
-        """What it computes with: `float32 on cpu, 2 ranks`."""
+        """Dtype, device and ranks: `float32 on cpu, 2 ranks`."""
         dtype = str(self.engine.replica.model.hf.dtype).removeprefix("torch.")
         return f"{dtype} on {self.engine.device}, {self.engine.ranks.size} ranks"
 
@@ -283,8 +283,8 @@ class ShardedPolicy(PolicyBase):
         return self.engine.digest(None if self.name == MAIN else self.name)
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
-        """Into an empty directory: `model/` or `adapters/NAME/` for transformers and peft, and `shards/`, with which any
-        number of ranks goes on exactly. The manifest is written last: without it a checkpoint does not count."""
+        """Save into an empty directory: `model/` or `adapters/NAME/` for transformers and peft, and `shards/`, from which any
+        number of ranks resumes exactly. The manifest is written last and marks the checkpoint as complete."""
         engine, directory = self.engine, Path(directory).absolute()
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -305,13 +305,13 @@ class ShardedPolicy(PolicyBase):
             raise cannot_write(directory, error) from error
 
     def load(self, directory: Path) -> None:
-        """Put a saved policy into this one, bit for bit."""
+        """Load a saved policy into this one, bit for bit."""
         engine, directory = self.engine, Path(directory).absolute()
         manifest = read_manifest(directory, bool(engine.settings.lora_rank), engine.versions)
         if not (directory / SHARDS).is_dir():
             raise TacitError(
-                f"checkpoint {directory} has no {SHARDS}/: another engine wrote it, or it is incomplete. Go on with that "
-                f"engine, or start from its weights with --model {directory}."
+                f"checkpoint {directory} has no {SHARDS}/: another engine wrote it, or it is incomplete. Use that engine, or "
+                f"start from its weights with --model {directory}."
             )
         if (directory / SHARDS / PICKLED).exists() and not (directory / SHARDS / LAYOUT).exists():
             raise TacitError(
@@ -321,16 +321,16 @@ class ShardedPolicy(PolicyBase):
         for name in manifest["members"]:
             engine.member(name)
         engine.ranks.ask("load", directory / SHARDS, manifest["members"], manifest["optimizer"])
-        for name, told in manifest["members"].items():
+        for name, entry in manifest["members"].items():
             engine.versions[name] += 1
-            (engine.references.add if told["reference"] else engine.references.discard)(name)
+            (engine.references.add if entry["reference"] else engine.references.discard)(name)
         if engine.digest() != manifest["digest"]:
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")
 
     def pin_weights(self) -> AbstractContextManager[None]:
-        """Until the end of the block samples are drawn from the weights as they are now, whatever is learned meanwhile."""
+        """Within this context, sample from the current weights, whatever updates follow."""
         if self.engine.servers is None:
-            raise TacitError("only servers can go on with weights that are learned from meanwhile: --engine.servers 1.")
+            raise TacitError("sampling during updates needs servers; set --engine.servers 1.")
         return self.engine.servers.pin_weights(list(self.engine.versions))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A rank process: it runs the driver's calls until the connection closes. Every rank is asked the same, and does its part."""
+"""A rank process: it runs the driver's calls until the connection closes. All ranks get the same calls."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ from tacit.engines.sharded.rank_training import (
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import State, read_layout, read_shards, write_shards
 
-RowResults = list[tuple[int, Any]]  # (row, what was asked of it), of the rows that this rank computed
+RowResults = list[tuple[int, Any]]  # (row, result) of the rows that this rank computed
 
 
 class Rank:
     def __init__(self, number: int, host: str):
-        """`host`: the address of the machine it is on"""
+        """`host`: address of this machine"""
         self.number, self.host = number, host
         self.sharded: Any = None
         self.adapters: LoraAdapters | None = None
         self.members: dict[str, ShardMember] = {}
 
     def open_store(self) -> tuple[str, int] | None:
-        """Where the ranks meet: at the first of them."""
+        """Open the rendezvous store on the first rank. Returns its address; None on other ranks."""
         if self.number:
             return None
         self._store = dist.TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
@@ -80,8 +80,8 @@ class Rank:
         self.mesh = init_device_mesh(self.device.type, (ranks,))
 
     def open(self, checkpoint: str, settings: ShardedSettings, seed: int) -> tuple[str, ...]:
-        """Load a model, in the place of what was here. Returns its poolings."""
-        self.members = {}  # what was here goes before something else comes
+        """Load a model, in place of the previous one. Returns its poolings."""
+        self.members = {}  # free the previous model first
         self.sharded = self.adapters = None
         self.checkpoint, self.settings, self.seed = checkpoint, settings, seed
         self.dtype = resolve_device(settings)[1]
@@ -95,7 +95,7 @@ class Rank:
         self.scoring_budget = (RigidBudget if self.sharded.by_layer else AdaptiveBudget)(self.token_budget, self.device)
         self.adapters = LoraAdapters(self.sharded.hf, settings, seed, lambda: None) if settings.lora_rank else None
         self.member(MAIN)
-        # Attention of one layer is read off its modules, outside of its own pass.
+        # Attention pooling uses a layer's modules outside its forward pass, so it needs whole weights.
         poolings = [p for p in self._scorer(self.sharded).poolings if p != "attention" or not self.sharded.by_layer]
         return tuple(poolings)
 
@@ -112,7 +112,7 @@ class Rank:
         self.members[name] = ShardMember(sharded, replicated, head, self.settings, self.dtype)
 
     def score(self, what: str, who: tuple[str, bool], prompts: Any, completions: Any, *rest: Any) -> RowResults:
-        """`what` of `ModelScorer`, of a member or its reference. Rows without completion tokens are left out."""
+        """Method `what` of `ModelScorer` for a member or, if `who[1]`, its reference. Skips rows without completion tokens."""
         frozen = self.members[who[0]].reference if who[1] else who[0]
         sharded = frozen if isinstance(frozen, ShardedModel) else self.sharded
         if not isinstance(frozen, ShardedModel):
@@ -133,7 +133,7 @@ class Rank:
     def hidden_scan(
         self, name: str, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> list[tuple[np.ndarray, dict[tuple[int, str], np.ndarray]]]:
-        """(rows, their states), of the rows that this rank computed"""
+        """(rows, states) of the micro-batches that this rank computed"""
         nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, nothing, self.codec.context_limit)
         parts = plan_padded_batches(lengths, tokens_per_micro_batch(dist.get_world_size(), lengths, self.token_budget))
@@ -151,9 +151,9 @@ class Rank:
         member = self.members[name]
         self._activate(name)
         budget = self.update_budget
-        learning = ShardedUpdater(self.sharded, self.codec, member.weights, self.settings, budget, self.seed, member.value_head)
-        learning.plan(batch, losses)
-        metrics = learning.update(batch, losses, lr)
+        updater = ShardedUpdater(self.sharded, self.codec, member.weights, self.settings, budget, self.seed, member.value_head)
+        updater.plan(batch, losses)
+        metrics = updater.update(batch, losses, lr)
         return metrics | ({"token_budget": float(budget.current)} if budget.current < budget.limit else {})
 
     def begin_stage(self, name: str) -> None:
@@ -168,19 +168,19 @@ class Rank:
             return
         frozen = member.reference if isinstance(member.reference, ShardedModel) else self.copy_frozen()
         with torch.no_grad():
-            for own, there in self.sharded.parameters.items():
-                frozen.parameters[own].copy_(there)
+            for own, parameter in self.sharded.parameters.items():
+                frozen.parameters[own].copy_(parameter)
         member.reference = frozen
 
     def copy_frozen(self) -> ShardedModel:
-        """The model as it began, in shards of its own, to take the weights of a reference."""
+        """The initial model in separate shards, into which reference weights can be copied."""
         frozen = self._load()
         for p in frozen.parameters.values():
             p.requires_grad_(False)
         return frozen
 
     def digest(self, name: str | None, masters: bool) -> str | None:
-        """As the local engine's, of equal weights: however many ranks they are spread over. From the first rank."""
+        """The local engine's digest of the same weights, whatever the number of ranks. None except on the first rank."""
         total = hashlib.sha256()
         for own, member in sorted(self.members.items()):
             if name in (None, own):
@@ -199,7 +199,7 @@ class Rank:
             if optimizer and member.steps:
                 weights = member.weights
                 for own, master in weights.master.items():
-                    # A parameter that no loss has used yet (a value head, say) has no moments.
+                    # A parameter that no loss has used yet (e.g. the value head) has no moments.
                     for moment, value in weights.optimizer.state.get(master, {}).items():
                         state[f"{name}/{moment}/{own}"] = value if moment == "step" else weights.distributed(own, value)
             state |= {f"{name}/reference/{own}": t for own, t in self._reference(member).items()}
@@ -209,19 +209,19 @@ class Rank:
     def load(self, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool) -> None:
         saved = read_layout(directory)
         state: State = {}
-        for name, told in members.items():
+        for name, entry in members.items():
             self.member(name)
             member = self.members[name]
             member.reset()
-            if told["reference"] and self.adapters is None:
+            if entry["reference"] and self.adapters is None:
                 member.reference = self.copy_frozen()
-            elif told["reference"] and self.adapters is not None:
+            elif entry["reference"] and self.adapters is not None:
                 member.reference = name + FROZEN_SUFFIX
                 self.adapters.add(member.reference)
             state |= {f"{name}/reference/{own}": t for own, t in self._reference(member).items()}
-            if optimizer and told["steps"]:
+            if optimizer and entry["steps"]:
                 weights = member.weights
-                weights.steps = told["steps"]
+                weights.steps = entry["steps"]
                 for own, master in weights.master.items():
                     if f"{name}/exp_avg/{own}" in saved:
                         moments = {moment: torch.zeros_like(master) for moment in MOMENTS[:2]}
@@ -270,15 +270,15 @@ class Rank:
     # Weights for the driver and the servers.
 
     def weights(self, name: str) -> bytes | None:
-        """What a member trains, value head apart, whole and as passes use it; from the first rank."""
+        """A member's trained weights except the value head, gathered, in the compute dtype. None except on the first rank."""
         found = {}
         for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):
             if not self.number and not own.startswith("value_head."):
-                found[own] = whole.detach().to("cpu", copy=True).contiguous()  # learning goes on in the original
+                found[own] = whole.detach().to("cpu", copy=True).contiguous()  # a copy, since training continues
         return None if self.number else as_bytes(found)
 
     def write_weights(self, name: str, path: Path) -> str:
-        """`weights` into a file, for servers; under another name until it is whole. Returns what went wrong."""
+        """Write `weights` to a file for servers, atomically. Returns the error message, or empty."""
         written, unfinished = self.weights(name), path.with_suffix(".unfinished")
         try:
             if written is not None:
@@ -290,7 +290,7 @@ class Rank:
             return str(error)
 
     def leave_room(self) -> None:
-        """What torch only keeps is for others now: a server on this GPU writes next, and takes more than its share at times."""
+        """Empty torch's cache on a nearly full GPU, for a server that shares it."""
         if is_nearly_full(self.device):
             empty_cache(self.device)
 
@@ -302,9 +302,9 @@ def serve(number: int, address: tuple[str, int], key: bytes) -> None:
         try:
             what, arguments = channel.receive()
         except ConnectionLost:
-            break  # the driver has closed, or is gone
-        except Exception as error:  # a loss of a module that cannot be imported here
-            answer: Any = (False, (None, f"it cannot read what it was sent: {describe_error(error)}"))
+            break  # the driver has closed the connection, or exited
+        except Exception as error:  # for example, a loss from a module that cannot be imported here
+            answer: Any = (False, (None, f"it cannot unpickle the call: {describe_error(error)}"))
         else:
             answer = run_call(getattr(own, what), arguments)
         try:
@@ -312,7 +312,7 @@ def serve(number: int, address: tuple[str, int], key: bytes) -> None:
         except ConnectionLost:
             break
     sys.stdout.flush()
-    os._exit(0)  # without a farewell to other ranks, who may be gone
+    os._exit(0)  # without a collective shutdown, since other ranks may have exited
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Training on a rank: the FSDP2 model, its trained weights, how micro-batches are assigned to ranks, and the update.
 
-Each weight is sharded along its first dimension. Whatever reads weights runs inside `ShardedModel.run`, where they are whole;
-passes, heads and losses are those of the local engine.
+Each weight is sharded along its first dimension. Code that reads weights runs inside `ShardedModel.run`, where they are
+gathered; passes, heads and losses are those of the local engine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tacit.engines.sharded.settings import ShardedSettings
 
 MAX_WHOLE_WEIGHTS = 1_000_000_000  # largest model that `gather = auto` gathers whole on CPUs
 MAX_WHOLE_SHARE = 0.125
-"""of the smallest GPU's memory, for whole weights and their gradients, up to which `gather = auto` gathers whole"""
+"""`gather = auto` gathers whole if weights and gradients take at most this share of the smallest GPU's memory"""
 
 Answer = TypeVar("Answer")
 
@@ -88,7 +88,7 @@ class ShardedModel:
             module.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
         self.parameters: dict[str, nn.Parameter] = dict(self.hf.named_parameters())  # shards, while no pass has gathered them
         lean = not (self.by_layer or settings.gradient_checkpointing)
-        # On the compute device and dtype: LanguageModel runs a trial pass and chooses kernels.
+        # With gathered weights, since LanguageModel runs a trial pass and chooses kernels by device and dtype.
         with torch.no_grad(), fast_paths(settings.fast != "off"):
             self.model = self._root(lambda: LanguageModel(self.hf, packed=lean))
         self.reshard()
@@ -96,8 +96,8 @@ class ShardedModel:
     def run(self, work: Callable[[], Answer]) -> Answer:
         """Run `work` with gathered weights. All ranks must call it and, if gathering layer by layer, make equally many passes.
 
-        Whole weights are gathered first and stay until `reshard`, so inside `work` no rank waits for another, and one that runs
-        out of memory can go on."""
+        Whole weights are gathered first and stay until `reshard`, so inside `work` no rank waits for another, and a rank that
+        runs out of memory can continue."""
         if self.by_layer:
             return self._root(work)
         try:
@@ -127,15 +127,15 @@ class ShardedModel:
 
     @contextmanager
     def reserve_gradients(self) -> Iterator[None]:
-        """Hold as much memory as the gradients of whole weights will take, while free memory is measured."""
+        """Within this context, reserve the memory of whole weights' gradients, so that it is not measured as free."""
         size = 0 if self.by_layer or self.model.device.type == "cpu" else self.whole_gradients
         held = torch.empty(size, dtype=torch.uint8, device=self.model.device)
         yield
         del held
 
     def _reduce(self, between_ranks: bool) -> None:
-        """FSDP reduces gradients at the end of a backward pass through its root, so run one over a zero loss. Between ranks,
-        that loss touches every trained weight, so that all ranks have gradients for the same ones."""
+        """Make FSDP reduce gradients, which it does at the end of a backward pass through its root, with a zero loss. Between
+        ranks, the loss uses every trained weight, so that all ranks have gradients for the same weights."""
         self._root.set_requires_gradient_sync(between_ranks)
         self._root.set_reshard_after_backward(between_ranks)
         nothing = self._root(partial(self._zero_loss, between_ranks))
@@ -184,7 +184,7 @@ class ShardedWeights(MasterWeights):
         if self.steps or self._rounded == torch.float32:
             return
         for name, p in self.sharded.items():
-            places = dither_noise(name, p.shape, p.device)  # of the whole, so that it does not matter who has which part
+            places = dither_noise(name, p.shape, p.device)  # of the whole weight, so that it does not depend on the sharding
             own = distribute_tensor(places, p.device_mesh, p.placements, src_data_rank=None).to_local()
             self.master[name].copy_(dither(self.master[name], own, self._rounded))
 
@@ -201,7 +201,7 @@ class ShardedWeights(MasterWeights):
             dist.all_reduce(master.grad)
 
     def gradient_norm(self) -> torch.Tensor:
-        """Of the whole gradient: √(Σ over ranks of the shards' squares + the squares of replicated weights)."""
+        """Norm of the whole gradient: √(Σ over ranks of the shards' squares + the squares of replicated weights)."""
         device = next(iter(self.master.values())).device
         shards, shared = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
         for name, master in self.master.items():
@@ -240,7 +240,7 @@ class ShardMember:
 
     @property
     def weights(self) -> ShardedWeights:
-        """Created on first use: a policy that only samples needs no optimizer."""
+        """Master weights and optimizer, created on first use, since a policy that only samples needs none."""
         if self._weights is None:
             self._weights = ShardedWeights(self.sharded, self.replicated, self.settings, self.dtype)
         return self._weights
@@ -283,9 +283,9 @@ def tokens_per_micro_batch(ranks: int, lengths: np.ndarray, token_budget: int) -
 
 
 def assign_micro_batches(parts: Sequence[np.ndarray], rank: int, ranks: int) -> Iterator[tuple[np.ndarray, bool, bool]]:
-    """(rows, whether they count, whether this is the last round) of this rank. Every rank makes equally many passes: in round
-    t, rank r takes micro-batch t·N + r. If there is none left it repeats the last one with weight zero, since the others cannot
-    gather a weight without it."""
+    """(rows, whether they count, whether this is the last round) for this rank. Every rank makes equally many passes: in round
+    t, rank r of N takes micro-batch t·N + r. If there is none left, it repeats the last one with weight zero, because the
+    others cannot gather weights without it."""
     rounds = -(-len(parts) // ranks)
     for turn in range(rounds):
         at = turn * ranks + rank
@@ -297,17 +297,17 @@ Found = tuple[dict[str, float], int]
 
 
 def out_of_memory_error(what: str, token_budget: int) -> EngineLost:
-    """In the middle of a collective operation."""
+    """The error if a rank runs out of memory during collective operations; suggests half the token budget."""
     why = f"out of GPU memory in {what.format(token_budget)} (--engine.token-budget)"
     return EngineLost(why, {"token_budget": max(1, token_budget // 2)})
 
 
 class OutOfMemoryOnRanks(torch.OutOfMemoryError):
-    """Some rank ran out of memory, and all ranks know it."""
+    """A rank ran out of memory; raised on all ranks."""
 
 
 class RigidBudget(AdaptiveBudget):
-    """For layer-by-layer gathering: a rank must not split a pass in two, since all must make equally many."""
+    """For layer-by-layer gathering: no retries, because all ranks must make equally many passes."""
 
     def run(self, work: Callable[[int], Any], least: int, what: str, *rest: Any, **more: Any) -> Any:
         try:
@@ -319,11 +319,11 @@ class RigidBudget(AdaptiveBudget):
 
 
 class ShardedUpdater(Updater):
-    """Updates on many ranks. Loss terms divide by totals of the whole batch, so gradients of ranks and micro-batches add up to
-    that of the batch. A non-finite loss anywhere is known everywhere before any weight moves.
+    """Updates on several ranks. Loss terms divide by totals of the whole batch, so gradients of ranks and micro-batches add up
+    to that of the batch. All ranks learn of a non-finite loss before any weight changes.
 
-    Out of memory: with whole weights all ranks learn of it after their passes, drop their gradients and retry with half the
-    token budget; with a single row they wait together, in case other processes hold the memory. With layer-by-layer gathering a
+    Out of memory: with whole weights, all ranks learn of it after their passes, drop their gradients and retry with half the
+    token budget; with a single row they wait together, if other processes hold the memory. With layer-by-layer gathering a
     rank cannot retry alone: the ranks are lost, and the run resumes from its last checkpoint with half the budget."""
 
     weights: ShardedWeights
@@ -335,11 +335,11 @@ class ShardedUpdater(Updater):
         self._is_short = False  # this rank ran out of memory in it
 
     def plan(self, batch: Batch, losses: Sequence[LossTerm]) -> None:
-        """Set a token budget that fits on every rank, if none has been planned yet or all have clearly more room."""
+        """Set a token budget that fits on every rank, if none is planned yet or all ranks have clearly more memory."""
         if not all(gather_objects(self.budget.can_grow)):
             return
         rows = np.flatnonzero([len(completion) for completion in batch.completions])
-        if self.sharded.by_layer and len(rows):  # if even this does not fit on a rank, the ranks are lost
+        if self.sharded.by_layer and len(rows):  # if this does not fit on a rank, the ranks are lost
             try:
                 self.sharded.run(lambda: measure_activation_bytes(self, batch, losses, rows))
             except RuntimeError as error:
@@ -377,15 +377,15 @@ class ShardedUpdater(Updater):
         lengths = input_lengths(reads, batch.completions, self.codec.context_limit)[rows]
         self._cut = tokens_per_micro_batch(ranks, lengths, token_budget)
         parts = self.model.plan_micro_batches(reads, batch.completions, rows, self._cut)
-        counted, for_nothing = LossMetrics(losses, batch.total_tokens), LossMetrics(losses, batch.total_tokens)
+        counted, ignored = LossMetrics(losses, batch.total_tokens), LossMetrics(losses, batch.total_tokens)
         computed = 0
         dropout = bool(self.settings.lora_dropout) and not batch.sampled
 
-        def go_through() -> None:
+        def run_passes() -> None:
             nonlocal computed
             for part, counts, last in assign_micro_batches(parts, rank, ranks):
                 packed = self.model.make_micro_batch(batch.prompts, batch.completions, part, self.codec.pad)
-                tally = counted if counts else for_nothing
+                tally = counted if counts else ignored
                 computed += packed.num_tokens if counts else 0
 
                 def loss(packed: Any = packed, tally: LossMetrics = tally) -> torch.Tensor:
@@ -400,23 +400,23 @@ class ShardedUpdater(Updater):
                 self.weights.accumulate_gradients()
 
         with training_mode(self.model, self.settings, dropout, derive(self.seed, "dropout", rank, self.weights.steps)):
-            self._run_on_all_ranks(go_through, token_budget)
+            self._run_on_all_ranks(run_passes, token_budget)
         self.weights.reduce_gradients()
         read = counted.read(self.weights.gradient_norm())
-        told = gather_objects((read, computed))
+        gathered = gather_objects((read, computed))
         # Sums are added, maxima (`max:`) maximized; every rank has the norm of the whole gradient.
         all_read: dict[str, list[float]] = {}
-        for own, _ in told:
+        for own, _ in gathered:
             for name, value in own.items():
                 all_read.setdefault(name, []).append(value)
         found = {name: max(values) if name.startswith("max:") else sum(values) for name, values in all_read.items()}
-        return counted.metrics({**found, "norm": read["norm"]}), sum(own for _, own in told)
+        return counted.metrics({**found, "norm": read["norm"]}), sum(own for _, own in gathered)
 
-    def _run_on_all_ranks(self, go_through: Callable[[], None], token_budget: int) -> None:
+    def _run_on_all_ranks(self, run_passes: Callable[[], None], token_budget: int) -> None:
         """Run this rank's passes, then reduce gradients; raises on all ranks if any ran out of memory."""
         short = ""
         try:
-            go_through()
+            run_passes()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -1,4 +1,4 @@
-"""The driver's side of one sampling server, and how weights get there from the ranks. No wait is without a limit."""
+"""The driver's side of a sampling server, and the transfer of weights from the ranks. Every wait has a timeout."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ DIRECTORY_PREFIX = "tacit-weights-"  # followed by the id of the driver process
 PROBES = (1, 3, 40, 160)
 """lengths of the prompts that check a server's weights; the longest fills blocks of the prefix cache, which must be empty"""
 TOLERANCE = {"float32": 5e-3, "bfloat16": 1.0}
-"""largest allowed difference in the log-probability of the likeliest token, by dtype. SmolLM2-135M rounded to bfloat16 after
-every layer differs by up to 0.11 from itself unrounded. Smaller errors show in `behaviour_gap`"""
-SPARE_COPIES = 2.5  # copies of the weights that must fit in memory: the old, the new, and some spare
+"""largest allowed difference in the log-probability of the most likely token, by dtype. SmolLM2-135M differs by up to 0.11 if
+rounded to bfloat16 after every layer. Smaller errors show in the metric `behaviour_gap`"""
+SPARE_COPIES = 2.5  # copies of the weights that must fit: the old, the new, and a margin
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class TransferredWeights:
 class WeightTransfer:
     """Moves weights from the ranks to the servers, as files on shared storage.
 
-    A file is complete before servers hear of it, and stays until the member's next version is there, so that a restarted server
-    finds the newest. The ranks' log-probabilities on a few probes come with it; a server that disagrees is rejected.
+    A file is complete before servers load it, and is kept until all have the member's next version, so that a restarted server
+    can load it. The ranks' log-probabilities on a few probes come with it; a server that disagrees is rejected.
     """
 
     def __init__(self, ranks: RankGroup, replica: Replica, place: str):
-        """`place`: a directory shared by ranks and servers; empty is this machine's memory"""
+        """`place`: a directory shared by ranks and servers; empty is this machine's memory or temporary directory"""
         try:
             if place:
                 Path(place).mkdir(parents=True, exist_ok=True)
@@ -121,11 +121,11 @@ class WeightTransfer:
                 raise OSError(wrong)
         except OSError as error:
             raise TacitError(
-                f"cannot write weights to {path.parent}: {error}. Name other storage: --engine.exchange."
+                f"cannot write weights to {path.parent}: {error}. Choose another directory with --engine.exchange."
             ) from error
         any_token = [np.zeros(1, np.int64)] * len(self.probes)
-        said = self._ranks.ask("score", "distributions", (member, False), self.probes, any_token, None)
-        found = dict(pair for own in said for pair in own)
+        scores = self._ranks.ask("score", "distributions", (member, False), self.probes, any_token, None)
+        found = dict(pair for own in scores for pair in own)
         expected = []
         for i in range(len(self.probes)):
             ids_1V, logps_1V = found[i]
@@ -152,7 +152,7 @@ class WeightTransfer:
 
 
 def choose_directory(replica: Replica) -> Path:
-    """This machine's memory, or its disk if that has no room, as in many containers. Deletes what killed drivers left there."""
+    """/dev/shm, or the temporary directory if it is too small, as in many containers. Deletes leftovers of killed drivers."""
     for place in (*MEMORY.glob(f"{DIRECTORY_PREFIX}*-*"), *Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*-*")):
         number = place.name.removeprefix(DIRECTORY_PREFIX).partition("-")[0]
         if number.isdigit() and not Path("/proc", number).exists():
@@ -165,11 +165,11 @@ def choose_directory(replica: Replica) -> Path:
 
 
 GREEDY = Sampling(temperature=0.0, max_tokens=1)
-MEMORY_HINT = "that it has memory for what it is given: --engine.server-memory"
+MEMORY_HINT = "that it has enough memory (--engine.server-memory)"
 
 
 class Server(Worker):
-    """One sampling server. A server that is gone or late counts as lost."""
+    """One sampling server. Raises WorkerLost if it exited or does not answer in time."""
 
     def __init__(self, number: int, launcher: Launcher, opening: ServerConfig, start_timeout_s: float, timeout_s: float):
         super().__init__(number, launcher)
@@ -186,20 +186,20 @@ class Server(Worker):
     def open(self) -> None:
         """Wait until it has connected and loaded the model."""
         if await_connections([self], self.deadline):
-            raise WorkerLost(self, "it was waited for until the limit of --engine.start_timeout_s")
+            raise WorkerLost(self, "it did not connect within --engine.start_timeout_s")
         try:
             self.ask("open", self._opening, limit_s=self.deadline - time.monotonic(), setting="start_timeout_s")
         except TacitError as error:  # no vLLM there, no memory for the model
             raise WorkerLost(self, str(error)) from error
 
     def load_weights(self, handed: TransferredWeights, probes: Sequence[np.ndarray]) -> None:
-        """Load weights on the server, then compare its answers to the probes with the ranks'."""
+        """Load weights on the server, then compare its log-probabilities on the probes with the ranks'."""
         if handed.path:
             try:
                 self.ask("load", handed.member, handed.version, handed.path)
             except TacitError as error:
                 raise TacitError(
-                    f"{error}. See that it reaches --engine.exchange, as the ranks do, and {MEMORY_HINT}."
+                    f"{error}. Check that it can read the directory of --engine.exchange, and {MEMORY_HINT}."
                 ) from error
         orders = [SampleRequest(-1 - i, handed.member, tuple(probe.tolist()), 0, 1, GREEDY) for i, probe in enumerate(probes)]
         self.add(orders)
@@ -208,7 +208,7 @@ class Server(Worker):
             self._hear(deadline, "probes of its weights", "timeout_s")
             found |= {delivery.request_id: delivery for delivery in self.finished if delivery.request_id < 0}
         self.finished = [delivery for delivery in self.finished if delivery.request_id >= 0]
-        gaps = []  # between its answers to the probes (likeliest token, log-probability) and the ranks'
+        gaps = []  # differences in log-probability between the server's most likely tokens and the ranks'
         for order, expected_V in zip(orders, handed.expected, strict=True):
             token, logprob = found[order.request_id].tokens[0], found[order.request_id].logprobs[0]
             gaps.append(max(abs(expected_V[token] - logprob), float(expected_V.max() - expected_V[token])))
@@ -240,13 +240,13 @@ class Server(Worker):
             raise TacitError(f"{self} failed in {what!r}: {answer[1]}") from answer[0]
 
     def check_under_way(self) -> None:
-        """Raise if it is dead or late."""
+        """Raise WorkerLost if it exited or is late."""
         self.check_alive()
         if self.under_way and time.monotonic() > self._heard + self.timeout_s:
-            raise WorkerLost(self, f"{len(self.under_way)} completions were waited for, until the limit of --engine.timeout_s")
+            raise WorkerLost(self, f"{len(self.under_way)} completions were not finished within --engine.timeout_s")
 
     def stop(self) -> None:
-        """Kill it. Running requests are kept, to be sent again."""
+        """Kill it. Unfinished requests are kept, to be sent again."""
         self.under_way = {request_id: order for request_id, order in self.under_way.items() if request_id >= 0}
         super().stop()
 
@@ -271,5 +271,5 @@ class Server(Worker):
         while not wait([self.channel.connection], timeout=POLL_S):
             self.check_alive()
             if time.monotonic() > deadline:
-                raise WorkerLost(self, f"it was waited for in {what}, until the limit of --engine.{setting}")
+                raise WorkerLost(self, f"no answer to {what} within --engine.{setting}")
         return self.handle_next()

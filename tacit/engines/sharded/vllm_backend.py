@@ -1,7 +1,7 @@
-"""Our sampling inside vLLM: the n-th token of a request is a function of its logits, its seed and n, as in the local engine.
+"""Seeded sampling in vLLM: the n-th token of a request is a function of its logits, its seed and n, as in the local engine.
 
-A logits processor samples the token, sets its logit to its log-probability and all others to −∞. vLLM then returns the greedy
-token and its processed logit.
+A logits processor samples the token, sets its logit to its log-probability and all others to −∞. vLLM then samples greedily,
+and returns this token and its processed logit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tacit.engines.sharded.messages import SampleRequest, SampleResult, ServerCo
 class _DrawRow:
     sampling: Sampling
     uniform_T: np.ndarray
-    written: list[int]  # grows as the request does
+    written: list[int]  # the tokens so far; vLLM appends to it
 
 
 class SeededLogitsProcessor(LogitsProcessor):
@@ -45,24 +45,24 @@ class SeededLogitsProcessor(LogitsProcessor):
             return
         for place in batch_update.removed:
             self._rows.pop(place, None)
-        for place, asked, _, written in batch_update.added:
+        for place, params, _, written in batch_update.added:
             self._rows.pop(place, None)
-            if told := asked.extra_args:
-                sampling = Sampling(told["temperature"], told["top_p"], told["top_k"])
-                self._rows[place] = _DrawRow(sampling, draw_uniforms([told["seed"]], asked.max_tokens)[0], written)
+            if extra := params.extra_args:
+                sampling = Sampling(extra["temperature"], extra["top_p"], extra["top_k"])
+                self._rows[place] = _DrawRow(sampling, draw_uniforms([extra["seed"]], params.max_tokens)[0], written)
         for source, target, how in batch_update.moved:
-            moved, there = self._rows.pop(source, None), self._rows.pop(target, None)
+            moved, replaced = self._rows.pop(source, None), self._rows.pop(target, None)
             if moved is not None:
                 self._rows[target] = moved
-            if there is not None and how is MoveDirectionality.SWAP:
-                self._rows[source] = there
+            if replaced is not None and how is MoveDirectionality.SWAP:
+                self._rows[source] = replaced
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         together: dict[Sampling, list[int]] = {}
         for place, row in self._rows.items():
             together.setdefault(row.sampling, []).append(place)
         for sampling, places in together.items():
-            # A prompt in chunks gives logits before its end; tokens sampled from them are discarded.
+            # Chunked prefill gives logits before the prompt's end; vLLM discards tokens sampled from them.
             noise = [self._rows[p].uniform_T[min(len(self._rows[p].written), len(self._rows[p].uniform_T) - 1)] for p in places]
             rows_B = torch.tensor(places, device=logits.device)
             tokens_B, logprobs_B = sample_tokens(logits[rows_B], torch.tensor(np.array(noise), device=logits.device), sampling)
@@ -77,10 +77,10 @@ class WeightReceiver:
     model_runner: Any
 
     def take_over(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Named as transformers names them; a tied head is not among them."""
+        """Load weights with transformers' names, without a tied head."""
         self.model_runner.reload_weights(weights_iterator=iter(weights))
-        # On a CPU linear layers use packed copies of their weights. Loading packs them again, except for a tied head, which
-        # loads nothing and would keep the old weights.
+        # On a CPU linear layers use packed copies of their weights. Loading repacks them, except for a tied head, which is not
+        # loaded and would keep the old weights.
         model = self.model_runner.model
         head = getattr(getattr(model, "runnable", model), "lm_head", None)
         if head is not None and hasattr(head, "cpu_linear"):
@@ -89,11 +89,9 @@ class WeightReceiver:
             dispatch_cpu_unquantized_gemm(head, remove_weight=False)
 
 
-# A server's vLLM engine: requests can be added at any time; each step samples one more token of each.
-
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM keeps room for
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's max_lora_rank
 MAIN = "default"
-MAX_PREFILL_TOKENS = 16_384  # prompt tokens that a GPU reads at once; vLLM's own 2,048 leave it waiting
+MAX_PREFILL_TOKENS = 16_384  # prompt tokens per prefill on a GPU; vLLM's default of 2,048 leaves it idle
 
 
 @dataclass
@@ -104,16 +102,18 @@ class _Row:
 
 
 class VllmServer:
-    def __init__(self, told: ServerConfig):
-        self._config = told
+    """A vLLM engine. Requests can be added at any time; each step samples one token per request."""
+
+    def __init__(self, config: ServerConfig):
+        self._config = config
         self._rows: dict[str, _Row] = {}
         self._adapters: dict[str, LoRARequest] = {}
-        self._made = 0
-        self._versions: dict[str, int] = {} if told.lora_rank else {MAIN: 0}
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(told)))
-        tokenizer = AutoTokenizer.from_pretrained(told.checkpoint, trust_remote_code=False)
+        self._loaded_adapters = 0
+        self._versions: dict[str, int] = {} if config.lora_rank else {MAIN: 0}
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(config)))
+        tokenizer = AutoTokenizer.from_pretrained(config.checkpoint, trust_remote_code=False)
         vocabulary = self._engine.model_config.get_vocab_size()
-        self._stops = cache_stop_conditions(tokenizer, told.end_tokens, vocabulary)
+        self._stops = cache_stop_conditions(tokenizer, config.end_tokens, vocabulary)
 
     @property
     def busy(self) -> bool:
@@ -123,18 +123,18 @@ class VllmServer:
         for order in orders:
             name = f"{order.request_id}-{self._versions[order.member]}"
             drawn = order.sampling
-            asked = SamplingParams(
+            params = SamplingParams(
                 temperature=0.0,
                 max_tokens=order.max_tokens,
                 stop_token_ids=list(self._config.end_tokens),
-                ignore_eos=True,  # the ends are ours
+                ignore_eos=True,  # `_stops` decides
                 logprobs=0,
                 detokenize=False,
                 output_kind=RequestOutputKind.DELTA,
                 extra_args={"seed": order.seed, "temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": drawn.top_k},
             )
             prompt, adapter = TokensPrompt(prompt_token_ids=list(order.prompt)), self._adapters.get(order.member)
-            self._engine.add_request(name, prompt, asked, lora_request=adapter)
+            self._engine.add_request(name, prompt, params, lora_request=adapter)
             self._rows[name] = _Row(order)
 
     def forget(self, request_ids: list[int]) -> None:
@@ -147,9 +147,9 @@ class VllmServer:
             return
         with self._restart_requests(member, version):
             old = self._adapters.get(member)
-            # A name and a number of its own for every version: vLLM takes a number it knows for the adapter it knows.
-            self._made += 1
-            self._adapters[member] = LoRARequest(f"{member}-{version}-{self._made}", self._made, path)
+            # A new name and number for every version, since vLLM identifies adapters by number.
+            self._loaded_adapters += 1
+            self._adapters[member] = LoRARequest(f"{member}-{version}-{self._loaded_adapters}", self._loaded_adapters, path)
             # Load now: an unreadable file must not end the process at its first token.
             self._engine.add_lora(self._adapters[member])
             if old is not None:
@@ -157,26 +157,26 @@ class VllmServer:
 
     @contextmanager
     def _restart_requests(self, member: str, version: int) -> Iterator[None]:
-        """A completion is written by one version: what is under way begins again once the new weights are there."""
+        """Restart this member's requests after loading, since a completion is sampled from one version of the weights."""
         again = [row.order for row in self._rows.values() if row.order.member == member]
         self._abort([name for name, row in self._rows.items() if row.order.member == member])
         yield
-        self._engine.reset_prefix_cache()  # what was computed with the old weights
+        self._engine.reset_prefix_cache()  # it was computed with the old weights
         self._versions[member] = version
         self.add(again)
 
     def step(self) -> list[SampleResult]:
-        """One more token of everything under way; what is finished by it."""
-        finished, over = [], []
+        """Sample one token of every request; returns finished requests."""
+        finished, stopped_early = [], []
         for output in self._engine.step() if self._rows else ():
             row = self._rows.get(output.request_id)
             if row is None:
                 continue
-            said = output.outputs[0]
+            delta = output.outputs[0]
             stopped = False
-            for token, known in zip(said.token_ids, said.logprobs, strict=True):
+            for token, logprobs in zip(delta.token_ids, delta.logprobs, strict=True):
                 row.tokens.append(int(token))
-                row.logprobs.append(float(known[token].logprob))
+                row.logprobs.append(float(logprobs[token].logprob))
                 if stopped := self._stops(row.order.sampling.stop).is_finished(np.array(row.tokens)):
                     break
             if stopped or output.finished:
@@ -184,9 +184,9 @@ class VllmServer:
                 finished.append(SampleResult(order.request_id, *drawn, stopped, self._versions[order.member]))
                 del self._rows[output.request_id]
                 if not output.finished:
-                    over.append(output.request_id)
-        if over:
-            self._engine.abort_request(over)
+                    stopped_early.append(output.request_id)
+        if stopped_early:
+            self._engine.abort_request(stopped_early)
         return finished
 
     def _abort(self, names: list[str]) -> None:
@@ -196,24 +196,24 @@ class VllmServer:
             del self._rows[name]
 
 
-def _arguments(told: ServerConfig) -> dict[str, Any]:
-    on_cpu = told.device == "cpu"
-    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": next(r for r in LORA_RANKS if r >= told.lora_rank)}
+def _arguments(config: ServerConfig) -> dict[str, Any]:
+    on_cpu = config.device == "cpu"
+    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": next(r for r in LORA_RANKS if r >= config.lora_rank)}
     return {
-        "model": told.checkpoint,
+        "model": config.checkpoint,
         "skip_tokenizer_init": True,
-        "dtype": told.dtype,
-        "max_model_len": told.context,
-        "max_num_seqs": told.max_batch,
+        "dtype": config.dtype,
+        "max_model_len": config.context,
+        "max_num_seqs": config.max_batch,
         "enforce_eager": on_cpu,
         **({} if on_cpu else {"max_num_batched_tokens": MAX_PREFILL_TOKENS}),
-        "gpu_memory_utilization": told.memory,
+        "gpu_memory_utilization": config.memory,
         "enable_prefix_caching": True,
         "logits_processors": [SeededLogitsProcessor],
         "logprobs_mode": "processed_logits",
         "worker_extension_cls": "tacit.engines.sharded.vllm_backend.WeightReceiver",
-        "async_scheduling": False,  # a token is drawn once the one before it is known
+        "async_scheduling": False,  # the noise of a token depends on the number of tokens so far
         "disable_log_stats": True,
         "seed": 0,
-        **(adapters if told.lora_rank else {}),
+        **(adapters if config.lora_rank else {}),
     }

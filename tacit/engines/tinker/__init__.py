@@ -1,1 +1,1 @@
-"""A model behind the Tinker API: LoRA adapters that are trained and sampled on other machines, from here."""
+"""A model behind the Tinker API: LoRA adapters that are trained and sampled on remote machines."""

@@ -1,4 +1,4 @@
-"""A policy whose adapters live at a service that speaks the Tinker API."""
+"""A policy whose adapters are at a service with the Tinker API."""
 
 from __future__ import annotations
 
@@ -37,16 +37,14 @@ from tacit.engines.tinker.service import (
     whole_input,
 )
 
-# Sampling at the service: every request is under way at once, and each is fetched when it is finished.
-
 
 class TinkerScheduler:
-    """Requests with one sampling setting; each is sampled from the weights at its submission."""
+    """Sends all requests to the service at once. Each is sampled from the weights at its submission."""
 
     def __init__(
         self, client: Callable[[], tuple[Any, int]], codec: TextCodec, sampling: Sampling, settings: TinkerSettings
     ) -> None:
-        """`client` gives who samples from the newest weights, and their version."""
+        """`client()` returns (sampling client of the newest weights, their version)."""
         if sampling.temperature < 0:
             raise TacitError(f"temperature = {sampling.temperature} must not be negative; 0 is greedy.")
         self._client, self._codec, self._sampling, self._settings = client, codec, sampling, settings
@@ -59,8 +57,8 @@ class TinkerScheduler:
         most = request.max_tokens or self._sampling.max_tokens
         if len(request.prompt) + 1 > self._codec.context_limit:
             raise TacitError(
-                f"a prompt of {len(request.prompt)} tokens leaves no room in this model's {self._codec.context_limit}; "
-                "shorten it."
+                f"a prompt of {len(request.prompt)} tokens leaves no room for a completion in this model's context of "
+                f"{self._codec.context_limit}; shorten it."
             )
         client, version = self._client()
         params = tinker.SamplingParams(
@@ -83,7 +81,7 @@ class TinkerScheduler:
         if not done:
             raise TacitError(
                 f"none of {len(self._under_way)} requests was answered within {self._settings.timeout_s:g} s; raise "
-                "--engine.timeout-s, or look at the service's queue."
+                "--engine.timeout-s, or check the service's queue."
             )
         found = []
         for future in done:
@@ -101,22 +99,21 @@ class TinkerScheduler:
         tokens = np.asarray(sequence.tokens, np.int64)
         if sequence.logprobs is None:
             raise TacitError(
-                "the service gave a sample without its log-probabilities; nothing can be learned from such samples."
+                "the service returned a sample without log-probabilities, which training needs; use another service or engine."
             )
         finish: Finish = "stop" if str(getattr(sequence.stop_reason, "value", sequence.stop_reason)) == "stop" else "length"
         logprobs = np.asarray(sequence.logprobs, np.float32)
         return Completion(tokens, logprobs, self._codec.decode(tokens), finish, version=version)
 
 
-# An update at a service that knows none of our losses.
+# An update at a service that does not have our losses.
 #
-#     1  forward             log π of every completion token, as the service has it
+#     1  forward             log π of every completion token, from the service
 #     2  our losses, here    on a `TokenView` of the whole batch; g = ∂L / ∂log π, one number per token
 #     3  forward_backward    Σ g · ∇log π, by `importance_sampling` with advantages −g
 #     4  optim_step          AdamW there, with our settings
 #
-# By the chain rule ∇L = Σ (∂L / ∂log π) · ∇log π: exact for every loss that reads log-probabilities alone, whatever it does
-# with them.
+# By the chain rule ∇L = Σ (∂L / ∂log π) · ∇log π: exact for every loss that is a function of log-probabilities alone.
 
 WORDS = {
     "values": "a value head",
@@ -136,12 +133,12 @@ def check_temperature(temperature: float, what: str) -> None:
 def gradient(
     batch: Batch, losses: Sequence[LossTerm], score: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
 ) -> tuple[list[Any], dict[str, float]]:
-    """(what to send, metrics): the losses' gradient with regard to the log-probability of every completion token."""
-    if asked := sorted(frozenset().union(*(loss.needs for loss in losses)) & DURING_UPDATES):
-        wanted = " and ".join(WORDS[need] for need in asked)
+    """(rows to send, metrics). The rows have the gradient of the losses with respect to every token's log-probability."""
+    if missing := sorted(frozenset().union(*(loss.needs for loss in losses)) & DURING_UPDATES):
+        names = " and ".join(WORDS[need] for need in missing)
         raise TacitError(
-            f"this method's loss needs {wanted} ({', '.join(asked)}), which the Tinker API does not give; use --engine local, "
-            "sharded, or another method."
+            f"this method's loss needs {names} ({', '.join(missing)}), which the Tinker API does not provide; use --engine "
+            "local or sharded, or another method."
         )
     check_temperature(batch.temperature, "an update")
     rows = [i for i, completion in enumerate(batch.completions) if len(completion)]
@@ -156,7 +153,7 @@ def gradient(
         loss.backward()
     by_token = np.zeros(len(logprobs_T)) if logprobs_T.grad is None else logprobs_T.grad.numpy().astype(np.float64)
     metrics = tally.metrics(tally.read(torch.zeros(())))
-    del metrics["grad_norm"]  # of the weights, which only the service knows
+    del metrics["grad_norm"]  # the norm over the weights is known only at the service
     if not (math.isfinite(metrics["loss"]) and np.isfinite(by_token).all()):
         failure = NonFiniteLoss(
             f"the loss is {metrics['loss']}, or its gradient is not finite; nothing was sent and no weight has been changed. "
@@ -173,7 +170,7 @@ def gradient(
 
 
 class TinkerScorer:
-    """Log-probabilities from the trained weights or, for a `reference`, from frozen ones."""
+    """Log-probabilities from the trained weights, or from frozen ones if `reference`."""
 
     def __init__(self, client: Callable[[], Any], settings: TinkerSettings, reference: bool = False) -> None:
         self._client, self._settings, self._is_reference = client, settings, reference
@@ -201,32 +198,32 @@ class TinkerScorer:
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        raise TacitError("the Tinker API gives no whole distributions; use --engine local.")
+        raise TacitError("the Tinker API has no full distributions; use --engine local.")
 
 
 MANIFEST = "policy.json"
 FORMAT = "tinker-1"
 EPSILON = 1e-8
-"""of AdamW, as torch has it; the API's own is smaller"""
+"""AdamW's ε, torch's default; the API's default is smaller"""
 
 
 @dataclass(eq=False)
 class Member:
     client: Any
     lineage: str
-    """a hash of what its weights come from: base, rank, seed, and every update in order"""
+    """a hash of base, rank, seed and every update in order, which determine the weights"""
     version: int = 0
     sampler: Any = None
-    """from the weights of `sampled_version`"""
+    """sampling client of the weights of `sampled_version`"""
     sampled_version: int = -1
     reference: Any = None
-    """a sampler from the frozen weights; None is the base"""
+    """sampling client of the frozen weights; None is the base"""
     reference_path: str = ""
 
 
 @dataclass(eq=False)
 class Connection:
-    """A base model at a service, and the adapters that are trained there."""
+    """A base model at a service, and its adapters there."""
 
     service: Any
     base_model: str
@@ -234,7 +231,7 @@ class Connection:
     seed: int
     members: dict[str, Member] = field(default_factory=dict)
     base: Any = None
-    """a sampler from the base alone, made when it is asked for"""
+    """sampling client of the base, created on first use"""
     names: int = 0
 
     def member(self, name: str) -> Member:
@@ -264,15 +261,14 @@ def load_policy(model: ModelSource, settings: TinkerSettings, service: Any) -> T
             tokenizer = client.get_tokenizer()
     except Exception as error:
         raise TacitError(
-            f"the tokenizer of {model.name!r} cannot be had here: {first_line(error)} Give one with --engine.tokenizer "
-            "DIRECTORY."
+            f"cannot load the tokenizer of {model.name!r}: {first_line(error)} Give one with --engine.tokenizer DIRECTORY."
         ) from error
     return TinkerPolicy(connection, tokenizer, find_context_limit(service, model.name, tokenizer, settings))
 
 
 class TinkerPolicy(PolicyBase):
-    """One adapter. Views made by `adapter` share the base and the connection. Refuses what the API cannot do: hidden states,
-    values, whole distributions, temperatures other than 1 outside of sampling."""
+    """One adapter. Views made by `adapter` share the base and the connection. The API has no hidden states, values, full
+    distributions, or temperatures other than 1 in scoring and updates; these raise."""
 
     elsewhere = True
 
@@ -292,14 +288,14 @@ class TinkerPolicy(PolicyBase):
 
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> TinkerScheduler:
         if hidden is not None:
-            raise TacitError("the Tinker API gives no hidden states; use --engine local, or a method without them.")
+            raise TacitError("the Tinker API has no hidden states; use --engine local, or a method without them.")
         return TinkerScheduler(self._newest, self, sampling, self.connection.settings)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
         return run_requests(self.open_scheduler(sampling, hidden), requests)
 
     def _newest(self) -> tuple[Any, int]:
-        """A sampling client for the current weights."""
+        """(sampling client of the current weights, their version)"""
         member = self._member
         if member.sampled_version != member.version:
             member.sampler = self._frozen()[0]
@@ -307,14 +303,14 @@ class TinkerPolicy(PolicyBase):
         return member.sampler, member.version
 
     def _frozen(self) -> tuple[Any, str]:
-        """A sampler from the weights of this moment, and where they are kept."""
+        """(sampling client of a frozen copy of the current weights, the service's path of the copy)"""
         settings, member = self.connection.settings, self._member
         name = self.connection.saved_name("sampler")
         path = answer(member.client.save_weights_for_sampler(name), settings, "weights for sampling").path
         return self.connection.service.create_sampling_client(model_path=path), path
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One AdamW step at the service on the gradient of our own losses."""
+        """One AdamW step at the service, on the gradient of our losses."""
         import tinker
 
         settings, member = self.connection.settings, self._member
@@ -330,7 +326,7 @@ class TinkerPolicy(PolicyBase):
         answer(sent, settings, "the gradient of an update")
         norm = gradient_norm(answer(stepped, settings, "the step of an update").metrics)
         member.version += 1
-        # The lineage one update later.
+        # Add this update to the lineage.
         total = hashlib.sha256(
             f"{member.lineage} {params.learning_rate} {params.beta1} {params.beta2} {params.weight_decay}".encode()
         )
@@ -378,12 +374,12 @@ class TinkerPolicy(PolicyBase):
         raise TacitError("the Tinker API has no value head; use --engine local, or a method without a critic.")
 
     def digest(self) -> str:
-        """A hash of every update from the base on, in order: the weights are not here."""
+        """A hash of all updates since the base, in order, because the weights are not here."""
         whole = self.connection.members if self.name == MAIN else {self.name: self._member}
         return hashlib.sha256("".join(f"{n} {m.lineage}\n" for n, m in sorted(whole.items())).encode()).hexdigest()
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
-        """The state stays at the service, which names it; the directory has the names."""
+        """Save the state at the service; the directory gets a manifest with its paths there."""
         connection, members = self.connection, {}
         for name, member in connection.members.items():
             future = member.client.save_state(connection.saved_name("state"))
@@ -409,7 +405,7 @@ class TinkerPolicy(PolicyBase):
             raise TacitError(f"cannot read checkpoint file {file}: {error}; use an earlier checkpoint.") from error
         own = (FORMAT, connection.base_model, connection.settings.lora_rank)
         if found != own:
-            raise TacitError(f"checkpoint {directory} is {found} (format, model, rank), and this policy {own}.")
+            raise TacitError(f"checkpoint {directory} is {found} (format, model, rank), but this policy is {own}.")
         check_members(Path(directory), members, connection.members)
         for name, saved in members.items():
             member = connection.member(name)

@@ -1,6 +1,6 @@
 """The Tinker service: connecting, waiting for results, and checking it before training.
 
-All that is used of the client are `ServiceClient.create_lora_training_client`, `create_sampling_client` and
+The engine uses only these methods of the client: `ServiceClient.create_lora_training_client`, `create_sampling_client` and
 `get_server_capabilities`; `TrainingClient.forward`, `forward_backward`, `optim_step`, `save_state`, `load_state`,
 `load_state_with_optimizer`, `save_weights_for_sampler`, `get_tokenizer`; `SamplingClient.sample` and `compute_logprobs`.
 """
@@ -24,26 +24,25 @@ from tacit.engines.local.settings import check_betas
 @dataclass(frozen=True)
 class TinkerSettings:
     url: str = ""
-    """its address; empty is the client's own: TINKER_BASE_URL, or the hosted service"""
+    """URL of the service; empty is TINKER_BASE_URL if set, else the hosted service"""
     key_variable: str = "TINKER_API_KEY"
-    """environment variable that holds the key"""
+    """environment variable with the API key"""
     lora_rank: AtLeastOne = 32
-    """rank of the adapters: the API trains nothing else"""
+    """rank of the LoRA adapters; the API trains adapters only"""
     tokenizer: str = ""
-    """directory or hub id of the tokenizer, where the client cannot find the model's"""
+    """directory or hub id of the tokenizer, if the client cannot find the model's"""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW moment decays"""
     weight_decay: NotNegative = 0.01
     """AdamW weight decay"""
     clip_norm: NotNegative = 1.0
-    """largest global norm of the gradient; 0 does not clip"""
+    """clip the global gradient norm to this; 0 does not clip"""
     context: AtLeastOne = 32_768
-    """longest prompt plus completion, where neither the service nor the tokenizer says less"""
+    """maximum prompt plus completion, unless the service or the tokenizer has a lower limit"""
     timeout_s: Positive = 1800.0
-    """how long one answer may take"""
+    """seconds for one answer"""
     probe: bool = True
-    """at connection, make sure that ten times the loss gives ten times the gradient; takes an adapter of its own for a
-    moment"""
+    """when connecting, check with a temporary adapter that ten times the loss gives ten times the gradient"""
 
     def __post_init__(self) -> None:
         if self.lora_rank < 1:
@@ -54,12 +53,12 @@ class TinkerSettings:
 
 
 def make_datum(prompt: np.ndarray, completion: np.ndarray, **numbers: np.ndarray) -> Any:
-    """A row as the API takes it: its tokens without the last. Position i predicts token i + 1, and all that a loss reads has
-    one number per position: zeros where the prompt's own tokens are predicted, then `numbers`, one per completion token.
+    """A row for the API: its tokens without the last. Position i predicts token i + 1. Loss inputs have one number per
+    position: zeros for the prompt's own tokens, then `numbers`, one per completion token.
 
-    `weights` of 1 with cross entropy ask for log-probabilities. `importance_sampling` is −Σ exp(log π − logprobs) · advantages,
-    whose gradient at logprobs = log π is −Σ advantages · ∇log π: so a gradient is sent as advantages, with its sign turned
-    round, beside the `logprobs` that the service itself has just computed.
+    Cross entropy with `weights` of 1 returns log-probabilities. `importance_sampling` is −Σ exp(log π − logprobs) · advantages,
+    whose gradient at logprobs = log π is −Σ advantages · ∇log π. So a gradient is sent as advantages with the opposite sign,
+    with the `logprobs` that the service has just computed.
     """
     import tinker
 
@@ -78,9 +77,9 @@ def whole_input(tokens: np.ndarray) -> Any:
 
 
 NORMS = ("unclipped_grad_l2:mean", "skyrl.ai/grad_norm", "grad_norm")
-"""what services call the norm of the gradient in the metrics of a step"""
+"""names of the gradient norm in the metrics of a step, by service"""
 PROBE = (np.arange(11, 27), np.arange(27, 35))
-"""prompt and completion of the probe: any tokens do"""
+"""prompt and completion of the probe; arbitrary tokens"""
 
 
 def open_service(settings: TinkerSettings) -> Any:
@@ -91,14 +90,14 @@ def open_service(settings: TinkerSettings) -> Any:
     check_endpoint(settings.url, settings.key_variable)
     key = os.environ.get(settings.key_variable, "")
     if not key:
-        raise TacitError(f"there is no key in ${settings.key_variable}; set it, or name another with --engine.key-variable.")
-    told: dict[str, Any] = {"base_url": settings.url} if settings.url else {}
+        raise TacitError(f"${settings.key_variable} is not set; put the API key in it, or in another --engine.key-variable.")
+    options: dict[str, Any] = {"base_url": settings.url} if settings.url else {}
     try:
-        return tinker.ServiceClient(api_key=key, **told)
+        return tinker.ServiceClient(api_key=key, **options)
     except Exception as error:
         where = settings.url or os.environ.get("TINKER_BASE_URL", "the hosted service")
-        told_us = f"cannot connect to {where}: {first_line(error)} Check --engine.url, the key and the network."
-        raise TacitError(told_us) from error
+        message = f"cannot connect to {where}: {first_line(error)} Check --engine.url, the key and the network."
+        raise TacitError(message) from error
 
 
 def answer(future: Any, settings: TinkerSettings, what: str) -> Any:
@@ -107,13 +106,13 @@ def answer(future: Any, settings: TinkerSettings, what: str) -> Any:
         return future.result(timeout=settings.timeout_s)
     except (TimeoutError, concurrent.futures.TimeoutError) as error:
         raise TacitError(
-            f"the service did not answer within {settings.timeout_s:g} s: {what}. Raise --engine.timeout-s, or look at its "
-            "queue; the run goes on from its last checkpoint with `tacit train --resume RUN`."
+            f"the service did not answer within {settings.timeout_s:g} s: {what}. Raise --engine.timeout-s, or check its "
+            "queue; resume the run from its last checkpoint with `tacit train --resume RUN`."
         ) from error
     except TacitError:
         raise
     except Exception as error:
-        raise TacitError(f"the service refused: {what}: {first_line(error)}") from error
+        raise TacitError(f"the service failed: {what}: {first_line(error)}") from error
 
 
 def gradient_norm(metrics: Mapping[str, float] | None) -> float | None:
@@ -122,9 +121,9 @@ def gradient_norm(metrics: Mapping[str, float] | None) -> float | None:
 
 
 def check_proportions(service: Any, base_model: str, settings: TinkerSettings) -> None:
-    """Ten times the loss must give ten times the gradient. A service may divide what it is sent by a sum of its own: then
-    losses that are sums over the whole batch come out as something else, silently. A throwaway adapter is asked, and not moved
-    (learning rate 0). A service that does not say the norm of a gradient cannot be tried, and is refused."""
+    """Raise unless ten times the loss gives ten times the gradient. A service may normalize losses itself, which would silently
+    change our losses, since these are sums divided by totals of the whole batch. Uses a temporary adapter with learning rate 0.
+    Also raises if the service does not report gradient norms."""
     import tinker
 
     client, norms = new_adapter(service, base_model, settings, seed=0), []
@@ -136,14 +135,14 @@ def check_proportions(service: Any, base_model: str, settings: TinkerSettings) -
         norms.append(gradient_norm(step.metrics))
     if norms[0] is None or norms[1] is None:
         raise TacitError(
-            "the service does not say the norm of a gradient, so it cannot be tried whether ten times the loss gives ten times "
-            "the gradient; if you know that it does, turn this off with --no-engine.probe."
+            "the service does not report gradient norms, so it cannot be checked that ten times the loss gives ten times the "
+            "gradient; if you know that it does, skip the check with --no-engine.probe."
         )
     if not 9.5 * norms[0] < norms[1] < 10.5 * norms[0]:
         raise TacitError(
             f"ten times the loss gave {norms[1] / norms[0] if norms[0] else float('nan'):.3g} times the gradient "
-            f"({norms[0]:.4g} and {norms[1]:.4g}): this service rescales what it is sent, and no method here would train as it "
-            "says it does. Use another service, or the local engine."
+            f"({norms[0]:.4g} and {norms[1]:.4g}): this service rescales losses, so no method would train as published. Use "
+            "another service, or the local engine."
         )
 
 
@@ -151,9 +150,9 @@ def new_adapter(service: Any, base_model: str, settings: TinkerSettings, seed: i
     try:
         return service.create_lora_training_client(base_model=base_model, rank=settings.lora_rank, seed=seed)
     except Exception as error:
-        known = [str(model.model_name) for model in _models(service)]
-        there = f" It has: {', '.join(known)}." if known else ""
-        raise TacitError(f"the service cannot train {base_model!r}: {first_line(error)}{there}") from error
+        names = [str(model.model_name) for model in _models(service)]
+        models = f" It has: {', '.join(names)}." if names else ""
+        raise TacitError(f"the service cannot train {base_model!r}: {first_line(error)}{models}") from error
 
 
 def find_context_limit(service: Any, base_model: str, tokenizer: Any, settings: TinkerSettings) -> int:
@@ -167,4 +166,4 @@ def _models(service: Any) -> Sequence[Any]:
     try:
         return list(service.get_server_capabilities().supported_models)
     except Exception:
-        return ()  # older servers have no such answer
+        return ()  # older servers lack this call
