@@ -1,4 +1,4 @@
-"""Worlds by name. A world is imported when it is asked for, so heavy ones cost nothing until then."""
+"""The registry of worlds. A world is imported on first use."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ REGISTRY = Registry(
 
 
 def get_environment(name: str) -> Environment:
-    """A world by its name, or your own as `package.module:OBJECT` or `path/to/file.py:OBJECT`; `NAME+OPTION=VALUE` with options
-    of its own."""
-    base, *said = name.split("+")
-    if not said or not all("=" in option for option in said):
+    """The world `NAME`, or your own as `package.module:OBJECT` or `path/to/file.py:OBJECT`. `NAME+OPTION=VALUE` sets options of
+    the world."""
+    base, *settings = name.split("+")
+    if not settings or not all("=" in option for option in settings):
         return REGISTRY.get(name)
     world = REGISTRY.get(base)
-    options = dict(option.partition("=")[::2] for option in said)
+    options = dict(option.partition("=")[::2] for option in settings)
     known = tuple(inspect.signature(world.configure).parameters) if world.configure else ()
     for option in options:
         if option not in known:

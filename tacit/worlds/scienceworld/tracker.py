@@ -1,8 +1,8 @@
 """Progress tracker for constant-context agents (Xie et al., 2026, §3.1); signals after its Table 6.
 
-Table 6 names the errors and ranges; "family-specific" amounts are ours. Errors are positive. `env` is Δscore / 33; only it uses
-the score, which no agent reads. A milestone is a rule on the state and event of a step, and counts once. The phase is the first
-milestone not yet reached; an optional one is skipped once a later one is reached.
+Table 6 names the errors and ranges; "family-specific" amounts are ours. Errors are positive. `score` is Δscore / 33; it alone
+uses the score, which the agent does not see. A milestone is a rule on the state and event of a step, and counts once. The phase
+is the first milestone not yet reached; an optional one is skipped once a later one is reached.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ def _first(patterns: tuple[str, ...], sentence: str) -> str:
 _FORMS = {"solid": "solid", "liquid": "liquid", "gaseous": "gas"}
 _WATER = {"ice": "solid", "water": "liquid", "steam": "gas"}
 _ADULTS = {"tadpole": "frog", "caterpillar": "butterfly", "chrysalis": "butterfly"}
-"""an animal that was focused on as an egg may hatch before it is carried to the box"""
+"""young -> adult: an animal may grow up between the focus and the answer"""
 
 
 def read_form(name: str) -> str:
-    """The state of matter that a name says; empty for a substance as it was found."""
+    """The state of matter in a name (`ice`, `gaseous …`); empty if the name has none, as for a substance before any change."""
     return _WATER.get(name) or _FORMS.get(name.partition(" ")[0], "")
 
 
 def _words(name: str) -> frozenset[str]:
-    """The words that tell a thing from others, whatever its state of matter or age: `ice` is water."""
+    """The words that identify a thing, independent of state of matter and age: `ice` is water."""
     words = "water" if name in _WATER else name.lower().replace("-", " ")
     return frozenset(_ADULTS.get(word, word) for word in words.split()) - {*_FORMS, "substance"}
 
@@ -106,7 +106,8 @@ def on_focus(count: int) -> Rule:
 
 
 def on_event(kind: str, what: str = "", where: str = "", after: str = "", of: str = "") -> Rule:
-    """An event with these names, after a milestone; `of` the `target`, or of the `subject`, which may be what holds it."""
+    """A rule for events whose names match the patterns `what` and `where`, after milestone `after`. With `of`, the event must
+    concern the `target`, or the `subject` (the task's object, or what holds it)."""
 
     def reached(known: Progress, event: Event) -> bool:
         if event.kind != kind or not re.search(what, event.what) or not re.search(where, event.where):
@@ -126,7 +127,7 @@ def in_answer_room(known: Progress, event: Event) -> bool:
 
 
 def is_answer(known: Progress, event: Event) -> bool:
-    """The task's object was put into an answer box, or the box was focused on, after what must be tried first."""
+    """The task's object was put into an answer box, or the box was focused on, and the answer is not premature."""
     if event.kind == "focused":
         answered = event.what in known.goal.answers
     else:
@@ -143,7 +144,7 @@ def target_connected(known: Progress, event: Event) -> bool:
 
 
 def heater_started(known: Progress, event: Event) -> bool:
-    """What the object stands on was activated, or it was put where it is cold."""
+    """The heater that holds the object was activated, or the object was put into a cooler."""
     if event.kind == "started":
         return event.what in known.places
     return event.kind == "moved" and known.is_subject(event.what) and bool(re.search(COOLERS, event.where))
@@ -154,9 +155,9 @@ def subject_measured(known: Progress, event: Event) -> bool:
 
 
 def state_changed(known: Progress, event: Event) -> bool:
-    """The object was seen in another state of matter than before, and in the one that the task asks for."""
+    """The object's state of matter changed to the one that the task requires."""
     before, now = known.change
-    # A substance as it was found is solid or liquid; it reached that state again if it was in another one before.
+    # An empty state is the initial one, solid or liquid; it is reached again after another one.
     wanted = now == known.goal.matter or (not now and known.goal.matter in ("solid", "liquid") and before != known.goal.matter)
     return before != now and (wanted or known.goal.matter == "any")
 
@@ -166,14 +167,14 @@ def pot_watered(known: Progress, event: Event) -> bool:
 
 
 def plant_seen(stages: str) -> Rule:
-    """After planting, the target in one of these stages."""
+    """A rule: after planting, the target was seen in one of these stages."""
     return lambda known, event: bool(
         known.pots and re.search(rf"\b{re.escape(known.goal.target)}\b[\w ]* in the (?:{stages}) stage", known.text)
     )
 
 
 def ingredient_gathered(known: Progress, event: Event) -> bool:
-    """An ingredient of the recipe that was read, or a primary color, went into a container."""
+    """An ingredient of the read recipe, or a primary color, was moved into a container."""
     what = f"{event.what} {known.action}".lower()
     return event.kind in ("poured", "moved") and any(name in what for name in known.ingredients) and event.where != "inventory"
 
@@ -304,8 +305,8 @@ class Progress:
     trail: tuple[str, ...] = ()  # the last four rooms since the last progress
     inventory: tuple[str, ...] = ()
     focused: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()  # what holds the task's object: its container, then what that stands on
-    change: tuple[str, str] = ("", "")  # the states of matter in which the object was last seen before this step, and after it
+    places: tuple[str, ...] = ()  # what holds the task's object: its container, then the container's place
+    change: tuple[str, str] = ("", "")  # the object's last seen state of matter before and after this step
     wired: tuple[str, ...] = ()  # connections of the target
     pots: tuple[str, ...] = ()  # with a seed in them
     ingredients: tuple[str, ...] = ()
@@ -353,7 +354,7 @@ class ScienceTracker:
         state = Progress(
             read_goal(task.goal), task.family, room, (room,), (room,), ingredients=ingredients, text=observation.text
         )
-        # An episode that starts in a milestone's room has reached it, and no action is paid for it.
+        # Milestones that hold at the start count as reached, without a reward.
         there = Event("room", room)
         return replace(state, reached=tuple(m.name for m in PROCEDURES[task.family] if m.reached(state, there)))
 
@@ -409,7 +410,7 @@ class PaperTracker(ScienceTracker):
 
 
 def _apply_event(state: Progress, event: Event) -> Progress:
-    """Update the room, inventory, focus and measurement, and what is known of the task's object."""
+    """Update the room, inventory, focus and measurement, and the facts about the task's object."""
     room = event.what if event.kind in ("went", "room") else state.room
     if room != state.room:
         rooms = (*(r for r in state.rooms if r != room), room)

@@ -1,4 +1,4 @@
-"""Search QA: search a corpus, then answer. Uses a generated corpus, or any corpus and question files."""
+"""Search QA: search a corpus, then answer, with a generated corpus, or corpus and question files."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def searchqa_environment(
     path: str | Path, retriever: str = USUAL_RETRIEVER, encode: Encode | None = None, name: str = NAME, scoring: str = ""
 ) -> Environment:
     """Search QA over your own files: a folder, or one question file with a corpus next to it (see published.py). `retriever` is
-    bm25, ngrams, the address of a retrieval server, or a sentence encoder's directory or hub id; `encode` is a custom encoder,
-    N texts -> [N, D]; `scoring` may be squad."""
+    bm25, ngrams, the address of a retrieval server, or a sentence encoder (directory or hub id). `encode` is a custom encoder,
+    N texts -> [N, D]. `scoring` is empty or squad."""
     root = Path(path).expanduser()
 
     def own_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:

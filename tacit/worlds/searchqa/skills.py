@@ -1,7 +1,7 @@
 """The oracle, the progress tracker, the skill alphabet, the handbook, failure reasons and hindsight.
 
 Amounts follow Table 6 of the constant-context paper; errors are positive. The state block does not show which passages matter.
-The nine atomic skills are by the source of the words: the question, a passage that was read (FOUND), or neither (OWN).
+Nine atomic skills, by the source of the words: the question, a passage that was read (FOUND), or neither (OWN).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tacit.worlds.searchqa.world import MAX_STEPS, WRONG, brief, parse_action
 
 
 class Oracle:
-    """Knows the answer and which passages contain it: searches for each supporting title in order, then answers. If there are
-    more titles than turns, it joins some into one query. If the file names no titles, it searches for the question."""
+    """Knows the answer and the supporting titles: searches for each title in order, then answers. With more titles than turns,
+    it joins some into one query. Without titles, it searches for the question."""
 
     def __init__(self, task: Task) -> None:
         titles = [str(title) for title in task.data.get("titles", ())] or [task.goal]
@@ -41,7 +41,7 @@ BOUND = 900  # maximum characters of a state block
 class SearchState:
     needed: frozenset[str]  # titles of the supporting passages, if known
     queries: tuple[str, ...] = ()
-    found: tuple[str, ...] = ()  # the best passage of each search that found a new one
+    found: tuple[str, ...] = ()  # the best passage of each search, if new
     seen: frozenset[str] = frozenset()  # titles of all passages read
     turns: int = 0
     phase: str = "search"
@@ -129,7 +129,7 @@ HANDBOOK = {
 
 
 def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed. `misread`: a passage that was read had the answer (yes, no: all supporting ones were read)."""
+    """Why an episode failed. `misread`: a read passage had the answer (for yes and no: all supporting passages were read)."""
     if trajectory.stop is StopReason.STEP_LIMIT:
         return "no_answer"
     if trajectory.end_label != WRONG:
@@ -150,7 +150,7 @@ _LONGEST = 200  # maximum characters of an answer or a question
 
 
 class _Adviser(ByReading):
-    """Searches for the supporting passages that have not been read; answers once all were, or in the last turn."""
+    """Searches for the first unread supporting passage; answers once all were read, or in the last turn."""
 
     def __init__(self, task: Task) -> None:
         self._left, self._turn = _queries(task), 0
@@ -165,7 +165,7 @@ class _Adviser(ByReading):
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success its searches; after a failure those that find the answer. Uses the supporting titles and the answer."""
+    """After a success, its searches; after a failure, searches that find the answer. Uses the gold titles and answer."""
     task = trajectory.task
     steps = critical_steps(trajectory, _Adviser(task), SearchTracker())
     if trajectory.success:
