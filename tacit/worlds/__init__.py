@@ -40,10 +40,10 @@ def get_environment(name: str) -> Environment:
         return REGISTRY.get(name)
     world = REGISTRY.get(base)
     options = dict(option.partition("=")[::2] for option in settings)
-    known = tuple(inspect.signature(world.configure).parameters) if world.configure else ()
+    accepted = tuple(inspect.signature(world.configure).parameters) if world.configure else ()
     for option in options:
-        if option not in known:
-            raise unknown(f"option of world {base!r}", option, known)
+        if option not in accepted:
+            raise unknown(f"option of world {base!r}", option, accepted)
     if options.get("sandbox") == "none":
         danger = f"a file names world {name!r}, which would run commands without isolation"
         check_typed("sandbox=none", danger, "--sandbox none")

@@ -396,12 +396,12 @@ def verify(
         if reason:
             return reason
         files = sorted({test.partition("::")[0] for test in first})
-        known = frozenset(test for test in passing if test.partition("::")[0] in files)
+        expected = frozenset(test for test in passing if test.partition("::")[0] in files)
         found = []
         for _ in range(RUNS):
             run = runner.run(workspace, ["-q", "--tb=short", *files], MUTANT)
-            failing = known - run.passed
-            reason = _reject(run, known, len(failing), most)
+            failing = expected - run.passed
+            reason = _reject(run, expected, len(failing), most)
             if reason:
                 return reason
             found.append(failing)
@@ -412,7 +412,7 @@ def verify(
         workspace.close()
 
 
-def _reject(run: TestRun, known: frozenset[str], failing: int, most: int) -> str:
+def _reject(run: TestRun, expected: frozenset[str], failing: int, most: int) -> str:
     if run.killed or (run.forged and run.code in (137, 152)):  # 128 + SIGKILL or SIGXCPU: the CPU time limit
         return "hangs or takes too much"
     if run.forged:
@@ -421,7 +421,7 @@ def _reject(run: TestRun, known: frozenset[str], failing: int, most: int) -> str
         return "no test fails"
     if failing > most:
         return "too many tests fail"
-    if not known <= run.outcomes.keys():
+    if not expected <= run.outcomes.keys():
         return "tests cannot be collected"
     return ""
 
@@ -488,16 +488,16 @@ def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = l
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # the header, or a truncated line
     folder = open_folder(source)
-    known = [record for record in folder.records if record.id in tries]
-    kept = [record for record in known if 0 < sum(tries[record.id]) < MOST_SOLVED * len(tries[record.id])]
+    tried = [record for record in folder.records if record.id in tries]
+    kept = [record for record in tried if 0 < sum(tries[record.id]) < MOST_SOLVED * len(tries[record.id])]
     if not kept:
-        raise TacitError(f"none of the {pluralize(len(known), 'played task')} is solved in some tries, but less than 80%.")
+        raise TacitError(f"none of the {pluralize(len(tried), 'played task')} is solved in some tries, but less than 80%.")
     labels = {f"{record.package}-{record.version}" for record in kept}
     for label in sorted(labels):
         shutil.copytree(source / "packages" / label, root / "packages" / label)
     seed = json.loads((source / "manifest.json").read_text())["seed"]
     write_folder(root, seed, [folder.packages[label] for label in sorted(labels)], kept)
-    say(f"{len(kept)} of {pluralize(len(known), 'played task')} are solved in some, but less than 80%, of their tries")
+    say(f"{len(kept)} of {pluralize(len(tried), 'played task')} are solved in some, but less than 80%, of their tries")
 
 
 # Tasks from your own folder.

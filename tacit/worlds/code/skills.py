@@ -287,8 +287,8 @@ class Rule:
             for mutation in find_mutations(path, text):
                 line = text[: mutation.edit.start].count("\n") + 1
                 near = min((abs(line - at) for where, at in named if where == path), default=1000)
-                known = mutation.function.rpartition(".")[2] in words
-                ranked.append((near > 0, not known, near, path, mutation.edit.start, mutation))
+                is_named = mutation.function.rpartition(".")[2] in words
+                ranked.append((near > 0, not is_named, near, path, mutation.edit.start, mutation))
         ranked.sort(key=lambda row: row[:5])
         return [(path, mutation_action(self._sources[path], mutation)) for *_, path, _, mutation in ranked[:TRIES]]
 

@@ -215,14 +215,14 @@ class ToolCalls(ActionFormat):
     )  # fmt: skip
 
     def parse(self, text: str) -> Parsed:
-        thought, said = split_thought(text)
-        for name, arguments in find_json_calls(said):
+        thought, rest = split_thought(text)
+        for name, arguments in find_json_calls(rest):
             with contextlib.suppress(CallError):
                 return Parsed(_checked_line(name, arguments), True, thought)
-        if "<function=" in said:  # some templates write calls as tags
-            tagged = FunctionTags().parse(said)
+        if "<function=" in rest:  # some templates write calls as tags
+            tagged = FunctionTags().parse(rest)
             return Parsed(tagged.action, tagged.valid, thought)
-        return Parsed(NO_CALL + said.strip()[-60:], False, thought)
+        return Parsed(NO_CALL + rest.strip()[-60:], False, thought)
 
     def message(self, action: str, past: bool = False) -> Message:
         with contextlib.suppress(CallError):
@@ -362,12 +362,12 @@ class Editor:
 
     def run(self, call: Call) -> str:
         """Execute a call and return its output. Raises CallError."""
-        said = call.arguments
-        path = _relative(said.get("path", ""))
+        fields = call.arguments
+        path = _relative(fields.get("path", ""))
         if path.startswith("/") or ".." in PurePosixPath(path).parts:
             raise CallError(f"{path} is outside of {AT}.")
         try:
-            return getattr(self, f"_{said['command']}")(path.strip("/"), said)
+            return getattr(self, f"_{fields['command']}")(path.strip("/"), fields)
         except OSError as error:
             reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
             raise CallError(f"{AT}/{path}: {reason}.") from error
@@ -383,20 +383,20 @@ class Editor:
         write_beneath(self.folder, path, made)
         self.past.setdefault(path, []).append(before)
 
-    def _view(self, path: str, said: Mapping[str, str]) -> str:
+    def _view(self, path: str, fields: Mapping[str, str]) -> str:
         with contextlib.suppress(NotADirectoryError):
             return self._list(path)
         lines = self._text(path)[1].split("\n")
         if lines[-1] == "":
             lines.pop()
         first, last = 1, len(lines)
-        if said.get("view_range"):
-            numbers = [int(word) for word in re.findall(r"-?\d+", said["view_range"])]
+        if fields.get("view_range"):
+            numbers = [int(word) for word in re.findall(r"-?\d+", fields["view_range"])]
             if len(numbers) != 2:
-                raise CallError(f"view_range {said['view_range']} must be two line numbers.")
+                raise CallError(f"view_range {fields['view_range']} must be two line numbers.")
             first, last = numbers[0], len(lines) if numbers[1] == -1 else min(numbers[1], len(lines))
             if not 1 <= first <= last:
-                raise CallError(f"view_range {said['view_range']}: {AT}/{path} has lines 1 to {len(lines)}.")
+                raise CallError(f"view_range {fields['view_range']}: {AT}/{path} has lines 1 to {len(lines)}.")
         return clip(f"{AT}/{path}, lines {first} to {last} of {len(lines)}:\n" + number_lines(lines[first - 1 : last], first))
 
     def _list(self, path: str) -> str:
@@ -417,22 +417,22 @@ class Editor:
                         queue.append((*parts, name))
         return clip(f"{AT}/{path}".rstrip("/") + ", two levels:\n" + "\n".join(sorted(found)))
 
-    def _create(self, path: str, said: Mapping[str, str]) -> str:
-        if "file_text" not in said or not path:
-            raise CallError("create needs the path of a file." if "file_text" in said else "create needs file_text.")
+    def _create(self, path: str, fields: Mapping[str, str]) -> str:
+        if "file_text" not in fields or not path:
+            raise CallError("create needs the path of a file." if "file_text" in fields else "create needs file_text.")
         with contextlib.suppress(FileNotFoundError):
             os.close(open_beneath(self.folder, path, os.O_RDONLY))
             raise CallError(f"{AT}/{path} exists already; edit it with str_replace.")
-        self._save(path, said["file_text"], None)
+        self._save(path, fields["file_text"], None)
         return f"Created {AT}/{path}."
 
-    def _str_replace(self, path: str, said: Mapping[str, str]) -> str:
-        old, new = said.get("old_str", ""), said.get("new_str", "")
+    def _str_replace(self, path: str, fields: Mapping[str, str]) -> str:
+        old, new = fields.get("old_str", ""), fields.get("new_str", "")
         if not old:
             raise CallError("str_replace needs old_str.")
         before, text = self._text(path)
         places = [(found.start(), text[: found.start()].count("\n") + 1) for found in re.finditer(re.escape(old), text)]
-        place, line = f"{AT}/{path}", said.get("line", "")
+        place, line = f"{AT}/{path}", fields.get("line", "")
         if line:
             places, place = [each for each in places if str(each[1]) == line], f"line {line} of {place}"
         if len(places) != 1:
@@ -442,18 +442,18 @@ class Editor:
         [(start, number)] = places
         return self._edit(path, text[:start] + new + text[start + len(old) :], before, number, new)
 
-    def _insert(self, path: str, said: Mapping[str, str]) -> str:
-        number = str(said.get("insert_line", "")).strip()
-        if not number.isdigit() or "new_str" not in said:
+    def _insert(self, path: str, fields: Mapping[str, str]) -> str:
+        number = str(fields.get("insert_line", "")).strip()
+        if not number.isdigit() or "new_str" not in fields:
             raise CallError("insert needs insert_line, a number, and new_str.")
         before, text = self._text(path)
         lines = text.split("\n")
         if int(number) > len(lines):
             raise CallError(f"insert_line {number}: {AT}/{path} has {len(lines)} lines.")
-        lines[int(number) : int(number)] = said["new_str"].split("\n")
-        return self._edit(path, "\n".join(lines), before, int(number) + 1, said["new_str"])
+        lines[int(number) : int(number)] = fields["new_str"].split("\n")
+        return self._edit(path, "\n".join(lines), before, int(number) + 1, fields["new_str"])
 
-    def _undo_edit(self, path: str, said: Mapping[str, str]) -> str:
+    def _undo_edit(self, path: str, fields: Mapping[str, str]) -> str:
         if not self.past.get(path):
             raise CallError(f"there is no edit of {AT}/{path} to undo.")
         before = self.past[path].pop()

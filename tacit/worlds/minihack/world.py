@@ -113,9 +113,9 @@ def parse_scene(text: str) -> Scene:
     match = _TEXT.match(text)
     if match is None:
         raise ValueError(f"not a MiniHack observation: {text!r}")
-    said, hp, most, holds, legend, rows = match.groups()
+    message, hp, most, holds, legend, rows = match.groups()
     meanings = {entry[0]: entry[2:] for entry in legend.split("; ") if entry}
-    return Scene(tuple(rows.split("\n")), meanings, said or "", int(hp), int(most), holds or "")
+    return Scene(tuple(rows.split("\n")), meanings, message or "", int(hp), int(most), holds or "")
 
 
 # Path finding on the explored map.
@@ -219,8 +219,8 @@ class Engine:
         straight = [word for word, moves in COMPASS.items() if not all(moves)]
         word = next((word for word in straight if here and scene.at(shift(here, word)) == DOOR), "")
         if here is None or not letter or not word:
-            said = "There is no door beside you." if letter else "You have no key."
-            return Answer(replace(scene, message=said), False, False, False)
+            message = "There is no door beside you." if letter else "You have no key."
+            return Answer(replace(scene, message=message), False, False, False)
         answer = Answer(scene, False, False, False)
         for _ in range(_TRIES):
             for code in (self._codes[APPLY], ord(letter), self._codes[word]):
@@ -254,17 +254,17 @@ class Engine:
                 if symbol in WALLS and "open door" in description:
                     symbol = OPEN_DOOR
                     row = row[:c] + symbol + row[c + 1 :]
-                known = _MEANINGS.get(description, description.removeprefix("a ").removeprefix("an ")) or "unknown"
-                meaning = "you" if symbol == YOU else "key" if description.startswith("a key") else known
+                default = _MEANINGS.get(description, description.removeprefix("a ").removeprefix("an ")) or "unknown"
+                meaning = "you" if symbol == YOU else "key" if description.startswith("a key") else default
                 if meaning not in meanings.setdefault(symbol, meaning).split(" or "):
                     meanings[symbol] += f" or {meaning}"
             rows.append(row)
         if any(UNSEEN in row for row in rows):
             meanings[UNSEEN] = "not seen"
-        said = "" if first else " ".join(_string(self._seen["message"]).split())
+        message = "" if first else " ".join(_string(self._seen["message"]).split())
         stats = self._seen["blstats"]
         holds = "key" if APPLY in self.level.actions and self._key() else ""
-        return Scene(tuple(rows), dict(sorted(meanings.items())), said, int(stats[_HP]), int(stats[_MOST_HP]), holds)
+        return Scene(tuple(rows), dict(sorted(meanings.items())), message, int(stats[_HP]), int(stats[_MOST_HP]), holds)
 
 
 _idle_engines: dict[str, list[Engine]] = {}

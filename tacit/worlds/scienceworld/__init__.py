@@ -37,8 +37,8 @@ def example_texts(seed: int) -> list[str]:
             texts.append(wording.task(task))
             for number in range(1, TURNS + 1):
                 drawn = {name: rng.choice(choices) for name, choices in words.items()}
-                said, done = (rng.choice(parts[kind]).format(**drawn) for kind in ("answers", "actions"))
-                texts += [wording.now(number, Observation(said), False), wording.turn(number, Observation(said), done), done]
+                text, done = (rng.choice(parts[kind]).format(**drawn) for kind in ("answers", "actions"))
+                texts += [wording.now(number, Observation(text), False), wording.turn(number, Observation(text), done), done]
     return [*texts, *(name.replace("-", " ") for name in TASKS for _ in range(20)), str(SIZES)]
 
 

@@ -102,19 +102,19 @@ def matches(name: str, other: str) -> bool:
 
 
 def on_focus(count: int) -> Rule:
-    return lambda known, event: event.kind == "focused" and len(known.focused) >= count
+    return lambda state, event: event.kind == "focused" and len(state.focused) >= count
 
 
 def on_event(kind: str, what: str = "", where: str = "", after: str = "", of: str = "") -> Rule:
     """A rule for events whose names match the patterns `what` and `where`, after milestone `after`. With `of`, the event must
     concern the `target`, or the `subject` (the task's object, or what holds it)."""
 
-    def reached(known: Progress, event: Event) -> bool:
+    def reached(state: Progress, event: Event) -> bool:
         if event.kind != kind or not re.search(what, event.what) or not re.search(where, event.where):
             return False
-        if of == "target" and not matches(event.where if kind == "mixed" else event.what, known.goal.target):
+        if of == "target" and not matches(event.where if kind == "mixed" else event.what, state.goal.target):
             return False
-        return (not after or after in known.reached) and (of != "subject" or known.is_subject(event.what))
+        return (not after or after in state.reached) and (of != "subject" or state.is_subject(event.what))
 
     return reached
 
@@ -122,61 +122,61 @@ def on_event(kind: str, what: str = "", where: str = "", after: str = "", of: st
 on_target, on_subject = partial(on_event, of="target"), partial(on_event, of="subject")
 
 
-def in_answer_room(known: Progress, event: Event) -> bool:
-    return bool(known.goal.room) and known.room == known.goal.room and event.kind in ("went", "room")
+def in_answer_room(state: Progress, event: Event) -> bool:
+    return bool(state.goal.room) and state.room == state.goal.room and event.kind in ("went", "room")
 
 
-def is_answer(known: Progress, event: Event) -> bool:
+def is_answer(state: Progress, event: Event) -> bool:
     """The task's object was put into an answer box, or the box was focused on, and the answer is not premature."""
     if event.kind == "focused":
-        answered = event.what in known.goal.answers
+        answered = event.what in state.goal.answers
     else:
-        answered = event.kind == "moved" and event.where in known.goal.answers and known.is_subject(event.what)
-    return answered and not known.untried
+        answered = event.kind == "moved" and event.where in state.goal.answers and state.is_subject(event.what)
+    return answered and not state.untried
 
 
-def source_connected(known: Progress, event: Event) -> bool:
-    return event.kind == "connected" and bool(re.search(SOURCES, known.text))
+def source_connected(state: Progress, event: Event) -> bool:
+    return event.kind == "connected" and bool(re.search(SOURCES, state.text))
 
 
-def target_connected(known: Progress, event: Event) -> bool:
-    return event.kind == "connected" and known.goal.target in known.text
+def target_connected(state: Progress, event: Event) -> bool:
+    return event.kind == "connected" and state.goal.target in state.text
 
 
-def heater_started(known: Progress, event: Event) -> bool:
+def heater_started(state: Progress, event: Event) -> bool:
     """The heater that holds the object was activated, or the object was put into a cooler."""
     if event.kind == "started":
-        return event.what in known.places
-    return event.kind == "moved" and known.is_subject(event.what) and bool(re.search(COOLERS, event.where))
+        return event.what in state.places
+    return event.kind == "moved" and state.is_subject(event.what) and bool(re.search(COOLERS, event.where))
 
 
-def subject_measured(known: Progress, event: Event) -> bool:
-    return event.kind == "measured" and known.is_subject(known.action.partition(" on ")[2])
+def subject_measured(state: Progress, event: Event) -> bool:
+    return event.kind == "measured" and state.is_subject(state.action.partition(" on ")[2])
 
 
-def state_changed(known: Progress, event: Event) -> bool:
+def state_changed(state: Progress, event: Event) -> bool:
     """The object's state of matter changed to the one that the task requires."""
-    before, now = known.change
+    before, now = state.change
     # An empty state is the initial one, solid or liquid; it is reached again after another one.
-    wanted = now == known.goal.matter or (not now and known.goal.matter in ("solid", "liquid") and before != known.goal.matter)
-    return before != now and (wanted or known.goal.matter == "any")
+    wanted = now == state.goal.matter or (not now and state.goal.matter in ("solid", "liquid") and before != state.goal.matter)
+    return before != now and (wanted or state.goal.matter == "any")
 
 
-def pot_watered(known: Progress, event: Event) -> bool:
-    return event.kind == "poured" and event.where in known.pots
+def pot_watered(state: Progress, event: Event) -> bool:
+    return event.kind == "poured" and event.where in state.pots
 
 
 def plant_seen(stages: str) -> Rule:
     """A rule: after planting, the target was seen in one of these stages."""
-    return lambda known, event: bool(
-        known.pots and re.search(rf"\b{re.escape(known.goal.target)}\b[\w ]* in the (?:{stages}) stage", known.text)
+    return lambda state, event: bool(
+        state.pots and re.search(rf"\b{re.escape(state.goal.target)}\b[\w ]* in the (?:{stages}) stage", state.text)
     )
 
 
-def ingredient_gathered(known: Progress, event: Event) -> bool:
+def ingredient_gathered(state: Progress, event: Event) -> bool:
     """An ingredient of the read recipe, or a primary color, was moved into a container."""
-    what = f"{event.what} {known.action}".lower()
-    return event.kind in ("poured", "moved") and any(name in what for name in known.ingredients) and event.where != "inventory"
+    what = f"{event.what} {state.action}".lower()
+    return event.kind in ("poured", "moved") and any(name in what for name in state.ingredients) and event.where != "inventory"
 
 
 SOURCES = r"battery|generator|solar panel|wind turbine"
@@ -216,7 +216,7 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
     ),
     "growth": (
         Milestone("take_seeds", 0.2, on_event("took", "seed"), optional=True),
-        Milestone("reach_pots", 0.2, lambda known, event: known.room == "greenhouse", optional=True),
+        Milestone("reach_pots", 0.2, lambda state, event: state.room == "greenhouse", optional=True),
         Milestone("plant", 0.3, on_target("moved", where="pot")),
         Milestone("focus_seed", 0.3, lambda k, e: on_target("focused")(k, e) and "seed" in e.what, optional=True),
         Milestone("water", 0.3, pot_watered),
@@ -252,7 +252,7 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
         Milestone("focus_last_product", 1.0, on_focus(2), optional=True),
     ),
     "life_stages": (
-        Milestone("reach_answer_room", 0.3, lambda known, event: known.room == "outside", optional=True),
+        Milestone("reach_answer_room", 0.3, lambda state, event: state.room == "outside", optional=True),
         *(Milestone(f"focus_stage_{n}", 0.5, on_focus(n)) for n in (1, 2, 3)),
         Milestone("focus_stage_4", 0.5, on_focus(4), optional=True),
     ),
@@ -326,10 +326,10 @@ class Progress:
 
     def is_subject(self, name: str) -> bool:
         """Whether a name means the task's object or what holds it. `move flower pot 8 containing cherry tree` names both."""
-        said = self.action.partition(" containing ")[2].partition(" to ")[0]
+        contents = self.action.partition(" containing ")[2].partition(" to ")[0]
         # The focus of a measurement is first the thermometer.
         names = (self.goal.target, *(self.focused[-1:] if self.family != "measurement" else ()))
-        return any(matches(name, own) or (said and _words(own) <= _words(said)) for own in names) or any(
+        return any(matches(name, own) or (contents and _words(own) <= _words(contents)) for own in names) or any(
             place in name for place in self.places
         )
 

@@ -37,8 +37,8 @@ def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
     for title, text in parse_passages(observation.text):
         there = [(fact, found[1]) for pattern, fact in _FACTS if (found := pattern.search(text))]
         if there:
-            fact, said = rng.choice(there)
-            pairs.append((f"{fact} of {title}", said))
+            fact, value = rng.choice(there)
+            pairs.append((f"{fact} of {title}", value))
     return pairs
 
 

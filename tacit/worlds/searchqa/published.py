@@ -205,24 +205,24 @@ def _passage(entry: Any) -> Passage:
 def _question(number: int, entry: Any) -> FileQuestion:
     text = sanitize(_text(entry["question"], "question"))
     metadata = entry.get("metadata") if isinstance(entry.get("metadata"), dict) else {}
-    known = {**metadata, **entry}
-    given = next((known[name] for name in ("golden_answers", "answers", "answer") if name in known), None)
-    given = [*(given if isinstance(given, list) else [given]), *(known.get("answer_aliases") or ())]
-    answers = tuple(dict.fromkeys(_text(a, "answer").strip() for a in given if a is not None))
+    fields = {**metadata, **entry}
+    raw_answers = next((fields[name] for name in ("golden_answers", "answers", "answer") if name in fields), None)
+    raw_answers = [*(raw_answers if isinstance(raw_answers, list) else [raw_answers]), *(fields.get("answer_aliases") or ())]
+    answers = tuple(dict.fromkeys(_text(a, "answer").strip() for a in raw_answers if a is not None))
     if not text or not answers or not all(answers):
         raise TacitError("it has no question" if not text else "it has no answer")
-    if known.get("answerable") is False:
+    if fields.get("answerable") is False:
         raise TacitError("its passages do not answer it (answerable: false)")
-    hops = len(known.get("question_decomposition") or ())
-    kind = str(known.get("kind", known.get("type", "bridge" if hops > 1 else "")) or "")
+    hops = len(fields.get("question_decomposition") or ())
+    kind = str(fields.get("kind", fields.get("type", "bridge" if hops > 1 else "")) or "")
     if kind not in KINDS:
         raise TacitError(f"its kind {kind!r} is none of {', '.join(filter(None, KINDS))}")
-    paragraphs = known.get("paragraphs") or ()
-    named = [*(known.get("entity_titles") or ()), *(known.get("second_hop_titles") or ())]
-    named = named or [fact[0] for fact in _as_rows(known.get("supporting_facts"), "title")]
+    paragraphs = fields.get("paragraphs") or ()
+    named = [*(fields.get("entity_titles") or ()), *(fields.get("second_hop_titles") or ())]
+    named = named or [fact[0] for fact in _as_rows(fields.get("supporting_facts"), "title")]
     named = named or [paragraph["title"] for paragraph in paragraphs if paragraph.get("is_supporting")]
     titles = tuple(dict.fromkeys(sanitize_passage(_text(title, "title"), "").title for title in named))
-    table = known.get("context")
+    table = fields.get("context")
     passages = _as_rows(table, "title", "content" if isinstance(table, dict) and "content" in table else "sentences")
     context = [sanitize_passage(title, "".join(sentences)) for title, sentences in passages]
     context += [sanitize_passage(_text(p["title"], "title"), _text(p["paragraph_text"], "text")) for p in paragraphs]

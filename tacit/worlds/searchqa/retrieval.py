@@ -105,8 +105,8 @@ def normalize_answer(text: str, punctuation: Mapping[int, int | None] = _PUNCTUA
 
 
 def exact_match(answer: str, golds: Sequence[str]) -> bool:
-    said = _comparable(answer)
-    return bool(said) and any(said == _comparable(gold) for gold in golds)
+    normalized = _comparable(answer)
+    return bool(normalized) and any(normalized == _comparable(gold) for gold in golds)
 
 
 def f1(answer: str, golds: Sequence[str]) -> float:
@@ -124,9 +124,9 @@ _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 def squad_scores(answer: str, golds: Sequence[str]) -> tuple[bool, float]:
     """(exact match, F1), each the maximum over the gold answers."""
-    said, *pairs = (normalize_answer(text, _ASCII_PUNCTUATION) for text in (answer, *golds))
-    overlaps = [_share(said, gold) if said and gold else float(said == gold) for gold in pairs]
-    return said in pairs, max(overlaps, default=0.0)
+    normalized, *pairs = (normalize_answer(text, _ASCII_PUNCTUATION) for text in (answer, *golds))
+    overlaps = [_share(normalized, gold) if normalized and gold else float(normalized == gold) for gold in pairs]
+    return normalized in pairs, max(overlaps, default=0.0)
 
 
 def _share(said: str, gold: str) -> float:

@@ -58,7 +58,7 @@ class SearchTracker(RuleTracker):
 
     def update(self, state: SearchState, action: str, transition: Transition) -> SearchState:
         after = replace(state, turns=state.turns + 1, fault="")
-        kind, said = parse_action(action)
+        kind, query = parse_action(action)
         if not transition.effective:
             return replace(after, fault="refused" if action.strip().lower() in ("search", "answer") else "unreadable")
         if kind == "answer":
@@ -68,7 +68,7 @@ class SearchTracker(RuleTracker):
         best = next((brief(passage) for passage in passages[:1] if brief(passage) not in state.found), "")
         return replace(
             after,
-            queries=(*state.queries, sanitize(said, SHOWN_QUERY))[-MAX_STEPS:],
+            queries=(*state.queries, sanitize(query, SHOWN_QUERY))[-MAX_STEPS:],
             found=(*state.found, best)[-MAX_STEPS:] if best else state.found,
             seen=state.seen | {passage.title for passage in passages},
             fault="" if new else "nothing_new",
@@ -97,13 +97,13 @@ def project(trajectory: Trajectory) -> Iterator[str]:
     question, seen, queries = str(trajectory.task.data["question"]), "", set[str]()
     for step in trajectory.steps:
         seen = " ".join([seen, *(f"{title} {text}" for title, text in parse_passages(step.observation.text))])
-        kind, said = parse_action(step.action)
-        plain = normalize_answer(said)
+        kind, words = parse_action(step.action)
+        plain = normalize_answer(words)
         if kind == "search":
-            own = set(content_words(said)) - set(content_words(question))
+            own = set(content_words(words)) - set(content_words(question))
             if plain in queries:
                 yield "SEARCH-AGAIN"
-            elif f1(said, [question]) >= 0.8:
+            elif f1(words, [question]) >= 0.8:
                 yield "SEARCH-QUESTION"
             else:
                 yield "SEARCH-NAMED" if not own else "SEARCH-FOUND" if own <= set(content_words(seen)) else "SEARCH-OWN"

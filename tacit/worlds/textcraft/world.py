@@ -50,7 +50,7 @@ class Craft(NamedTuple):
 
 
 class Get(NamedTuple):
-    said: str
+    words: str
     item: str
     number: int
 
@@ -146,9 +146,9 @@ class TextCraftWorld(World):
             command = parse_command(action, self._book)
             if isinstance(command, Get):
                 if not self._book.is_raw(command.item):
-                    raise Refused(f"Could not find {truncate_echo(command.said)}")
+                    raise Refused(f"Could not find {truncate_echo(command.words)}")
                 self._held[command.item] = self._held.get(command.item, 0) + command.number
-                return Transition(self._observe(f"Got {command.number} {command.said}"))
+                return Transition(self._observe(f"Got {command.number} {command.words}"))
             if isinstance(command, Craft):
                 recipe = self._craft(command)
                 done = recipe.makes == self._goal
@@ -160,8 +160,8 @@ class TextCraftWorld(World):
         return Transition(self._observe(f"Inventory: {listed or 'You are not carrying anything.'}"))
 
     def _craft(self, command: Craft) -> Recipe:
-        said, held = truncate_echo(command.makes), self._held
-        tag, name = (said, None) if command.is_kind else (None, said)
+        echo, held = truncate_echo(command.makes), self._held
+        tag, name = (echo, None) if command.is_kind else (None, echo)
         missing = Refused(f"Could not find enough items to craft {name}")
         if any(not item or held.get(item, -1) < count for item, count in command.ingredients):
             raise missing

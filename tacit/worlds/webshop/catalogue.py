@@ -194,19 +194,19 @@ class Index:
 
     def _stem(self, word: str) -> str:
         """Stem as Lucene's Porter stemmer: it keeps words of two letters, and maps `-bly` to `-ble` and `-logy` to `-log`."""
-        if (known := self._stems.get(word)) is None:
+        if (stem := self._stems.get(word)) is None:
             found = _AS_PORTER.fullmatch(word)
             plain = found[1] + ("ble" if found[2] else "log") if found else word
-            known = self._stems[word] = self._stemmer.stemWord(plain) if len(word) > 2 else word
-        return known
+            stem = self._stems[word] = self._stemmer.stemWord(plain) if len(word) > 2 else word
+        return stem
 
     def _find(self, query: str) -> tuple[int, ...]:
         scores_N = np.zeros(len(self._norms_N))
         for word, boost in Counter(self.words(query)).items():
-            if (known := self._known.get(word)) is None:
+            if (word_id := self._known.get(word)) is None:
                 continue
-            postings = slice(self._starts[known], self._starts[known + 1])
-            texts_P, containing = self._texts_P[postings], self._starts[known + 1] - self._starts[known]
+            postings = slice(self._starts[word_id], self._starts[word_id + 1])
+            texts_P, containing = self._texts_P[postings], self._starts[word_id + 1] - self._starts[word_id]
             idf = np.float32(np.log(1 + (self._size - containing + 0.5) / (containing + 0.5)))
             weight = np.float32(boost) * idf
             scores_N[texts_P] += weight - weight / (np.float32(1) + self._counts_P[postings] * self._norms_N[texts_P])

@@ -58,12 +58,12 @@ def generated_catalogue() -> Catalogue:
     products: list[Product] = []
     wanted: list[Instruction] = []
     for kind in KINDS:
-        met: set[frozenset[str]] = set()
+        used: set[frozenset[str]] = set()
         for brand in BRANDS[:OF_EACH]:
             attributes = rng.sample(kind.attributes, ATTRIBUTES)
-            while frozenset(attributes) in met:
+            while frozenset(attributes) in used:
                 attributes = rng.sample(kind.attributes, ATTRIBUTES)
-            met.add(frozenset(attributes))
+            used.add(frozenset(attributes))
             product = _product(rng, f"B{100 + len(products)}", kind, brand, tuple(attributes))
             requested = [attributes[0], *rng.sample(attributes[1:], rng.choice((1, 2)))]
             rng.shuffle(requested)
