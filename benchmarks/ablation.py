@@ -1,10 +1,10 @@
-"""What each fast piece of the local engine gains: time of a whole iteration with and without it, on a GPU.
+"""Ablation of the local engine's fast path: time of an iteration on a GPU without each optimization.
 
     python benchmarks/ablation.py --tokenizer models/smollm2 --shapes 135M,1.5B,7B --json ablation.json
 
-Models have random weights. For each piece the model is loaded anew without it and runs a warm-up and `--repeats` iterations of
-benchmarks/iteration.py, of which the median counts. `nothing` is measured first and last; the two show the noise. Pieces are
-capability probes of tacit/engines/local/fast (see contract.md), `cuda_graphs`, and `all` (`--engine.fast off`).
+Models have random weights. For each piece, the model is loaded without it and runs a warm-up and `--repeats` iterations of
+benchmarks/iteration.py; the median counts. `nothing` is measured first and last, to show the noise. Pieces are capability
+probes of tacit/engines/local/fast (see contract.md), `cuda_graphs`, and `all` (`--engine.fast off`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SHAPES = {
     "7B": (3584, 18944, 28, 28, 4, 152064, False),
 }
 LORA = {"7B": 16}
-"""rank of adapters, where optimizer states of all weights would not fit"""
+"""adapter rank, for shapes whose full optimizer state does not fit in memory"""
 EPISODES = {"135M": 128, "1.5B": 64, "7B": 32}
-"""episodes of an iteration, in groups of 8"""
+"""episodes per iteration, in groups of 8"""
 
 
 def make(shape: str, tokenizer: str, directory: Path, device: str) -> Path:
@@ -83,12 +83,12 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True, help="directory with a tokenizer")
     parser.add_argument("--shapes", default="135M,1.5B,7B")
     parser.add_argument("--pieces", default=",".join(PIECES))
-    parser.add_argument("--turns", type=int, default=8, help="mean of an episode (default %(default)s)")
-    parser.add_argument("--prompt-tokens", type=int, default=480, help="mean (default %(default)s)")
+    parser.add_argument("--turns", type=int, default=8, help="mean turns per episode (default %(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, default=480, help="mean tokens per prompt (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="timed iterations (default %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--minutes", type=float, default=60, help="start no measurement after so many (default %(default)s)")
-    parser.add_argument("--json", type=Path, help="write all times here, after each measurement")
+    parser.add_argument("--minutes", type=float, default=60, help="start no measurement after this time (default %(default)s)")
+    parser.add_argument("--json", type=Path, help="JSON file for all times, updated after each measurement")
     args = parser.parse_args()
     end = time.monotonic() + 60 * args.minutes
     found: dict[str, dict[str, dict[str, float] | str]] = {}

@@ -1,10 +1,10 @@
-"""Does our household say what alfworld's engine said? Replays recorded transcripts and compares every step.
+"""Parity of our ALFWorld with the alfworld package: replays recorded transcripts and compares every step.
 
     python benchmarks/alfworld_parity.py TRANSCRIPTS GAMES [--json]
 
-TRANSCRIPTS is a .jsonl or .jsonl.xz file: one game a line with task, trial and episodes of steps (action, feedback,
-admissible, won; the first step of an episode has no action). GAMES is whatever holds those games: a JSON-lines file, a
-game.tw-pddl, or a directory of either. Exits 0 only if every step of every transcript is equal.
+TRANSCRIPTS is a .jsonl or .jsonl.xz file: one game per line with task, trial and episodes of steps (action,
+feedback, admissible, won; the first step of an episode has no action). GAMES is a JSON-lines file or a game.tw-pddl with those
+games, or a directory of either. Exits with 0 only if all steps of all transcripts are equal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Comparison:
     compared: int = 0
     equal: int = 0
     differences: list[str] = field(default_factory=list)
-    """the first few, in words"""
+    """descriptions of the first few"""
 
     def differs(self, description: str) -> None:
         if len(self.differences) < SHOWN:

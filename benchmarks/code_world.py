@@ -1,11 +1,10 @@
-"""How fast is the code world? Reset, editor, shell, a test file, grading, episodes side by side, and what is left behind.
+"""Speed of the code world: reset, editor, shell, a test file, grading and concurrent episodes; and resource leaks.
 
     python benchmarks/code_world.py [--folder DIR] [--repeats 30] [--concurrent 64] [--episodes 0] [--json]
 
-`wall` is by the clock, `cpu` the processor time of the trainer, the sandbox server and all commands together, which a busy
-machine changes less. `--episodes 10000` plays that many random episodes and shows what has grown: memory, descriptors,
-processes, mounts, workspaces. Where docker or podman and the image python:3-slim are there, a container for each command is
-timed as well.
+`wall` is wall time. `cpu` is CPU time of the trainer, the sandbox server and all commands, which depends less on other load.
+`--episodes 10000` plays that many random episodes and shows leaks: memory, descriptors, processes, mounts and workspaces before
+and after. If docker or podman and the image python:3-slim are installed, one container per command is timed too.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ GOALS = {"reset": 30.0, "test file": 150.0, "editor step": 0.5, "shell step": 10
 
 
 def cpu_seconds(bench: Bench) -> float:
-    """Of this process, the servers and everything that has run under them."""
+    """CPU time of this process, the sandbox servers and their finished children."""
     spent = time.process_time()
     for pid in bench.runner.pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -91,7 +90,7 @@ def children(pid: int) -> set[int]:
 
 
 def left_over(bench: Bench, others: Collection[int] = ()) -> dict[str, int]:
-    """What a leak would make grow. `others` are children of this process that have nothing to do with the bench."""
+    """Resources that a leak would increase. `others`: child processes that do not belong to the bench."""
     found = dict.fromkeys(("memory_mb", "descriptors", "processes", "mounts"), 0)
     for pid in (os.getpid(), *bench.runner.pids):
         found["descriptors"] += len(os.listdir(f"/proc/{pid}/fd"))
@@ -107,8 +106,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=PACKAGED, help="a task folder (default: the packaged one)")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--concurrent", type=int, default=64)
-    parser.add_argument("--episodes", type=int, default=0, help="random episodes to look for leaks with")
-    parser.add_argument("--steps", type=int, default=4, help="of a random episode")
+    parser.add_argument("--episodes", type=int, default=0, help="random episodes of the leak test (default: none)")
+    parser.add_argument("--steps", type=int, default=4, help="steps per random episode")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     bench = Bench(arguments.folder)
@@ -121,7 +120,7 @@ def main() -> None:
         ("editor step", f"view {path}", 40 * arguments.repeats),
         ("shell step", "bash ls", arguments.repeats),
         ("test file", f"bash pytest -q {test}", arguments.repeats),
-        ("test file, anew", f"bash pytest -q {test} | tail -3", max(3, arguments.repeats // 10)),
+        ("test file, new process", f"bash pytest -q {test} | tail -3", max(3, arguments.repeats // 10)),
     ):
         rows[name] = measure(bench, lambda action=action: world.step(action), times)  # type: ignore[misc]
 
@@ -161,7 +160,7 @@ def main() -> None:
         goal = f"{GOALS[name]:9.1f}" if name in GOALS else " " * 9
         print(f"{name:20} {row['wall_ms']:9.2f} {row['best_ms']:9.2f} {row['cpu_ms']:9.2f} {goal}")
     rate = together["steps_per_cpu_s"]
-    print(f"{len(worlds)} episodes side by side: {steps} steps in {seconds:.1f} s, {rate:.0f} per second of CPU time")
+    print(f"{len(worlds)} concurrent episodes: {steps} steps in {seconds:.1f} s, {rate:.0f} per second of CPU time")
     for name, (start, end) in growth.items():
         print(f"after {arguments.episodes} episodes: {name} {start} -> {end}")
 

@@ -1,13 +1,13 @@
-"""What step-level credit costs: grouping an iteration of the paper's size, and taking hidden states from the prefill.
+"""Cost of step-level credit: clustering an iteration of the paper's size, and reading hidden states from the prefill.
 
     python benchmarks/credit.py            # about a minute on one core
     python benchmarks/credit.py --json
 
-Grouping: 128 trajectories × 50 steps (16 groups of 8), 3,584-dimensional features as the sampler hands them back, one array per
-step; greedy clustering, action keys and the Q form. BiPACE reports 490 ms.
-Features: a training step of BiPACE on a tiny policy in Countdown (rollout, credit, update), and its sampling with the prefill
-handing back hidden states and without, taking turns; beside them what a pass of its own would cost (BiPACE's: 11.3%).
-Times are CPU seconds of this process on one thread; features by the best of many, since they differ by less than the noise.
+Grouping: 128 trajectories × 50 steps (16 groups of 8), 3,584-dimensional features, one array per step as the sampler returns
+them; greedy clustering, action keys and the Q form. BiPACE reports 490 ms.
+Features: a BiPACE iteration (rollout, credit, update) with a tiny policy in Countdown, and its sampling with and without hidden
+states, alternating; for comparison, a separate forward pass for the states (BiPACE reports 11.3% of an iteration).
+Times are CPU seconds of this process on one thread. Features take the minimum, since the differences are below the noise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIMIT_MS, LIMIT_SHARE = 150.0, 0.01
 
 
 def make_iteration(kinds: int, seed: int = 0) -> tuple[list[Group], list[Rewards]]:
-    """Groups whose steps visit `kinds` states, some often and some once, with ten actions, and win half of the time."""
+    """Groups whose steps visit `kinds` states with Zipf frequencies, with ten actions and 50% success."""
     rng = np.random.default_rng(seed)
     groups = []
     for g in range(GROUPS):
@@ -75,14 +75,14 @@ def measure_grouping(kinds: int, repeats: int) -> dict[str, Any]:
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, float]:
-    """(CPU seconds of this process, wall seconds): other processes' turns on the core are not ours."""
+    """(CPU seconds of this process, wall seconds)"""
     cpu, wall = time.process_time(), time.perf_counter()
     call()
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
 def measure_features(model: str, repeats: int) -> dict[str, Any]:
-    """Only sampling differs, so one turn of it is timed with and without, taking turns, beside a whole training step."""
+    """Only sampling differs, so one turn is sampled with and without states, alternating. Shares are of a whole iteration."""
     from tacit.core.method import Schedule
     from tacit.core.protocols import Request, Sampling
     from tacit.engines.local.policy import load_policy
@@ -112,12 +112,12 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
     sampling = Sampling(max_tokens=max_tokens)
     seconds: dict[int | None, list[float]] = {layer: [], None: []}
     for number in range(repeats + 1):
-        for wanted in (layer, None) if number % 2 else (None, layer):
-            cpu, _ = timed(lambda wanted=wanted: policy.sample(requests, sampling, wanted))  # type: ignore[misc]
+        for state_layer in (layer, None) if number % 2 else (None, layer):
+            cpu, _ = timed(lambda state_layer=state_layer: policy.sample(requests, sampling, state_layer))  # type: ignore[misc]
             if number:
-                seconds[wanted].append(cpu)
+                seconds[state_layer].append(cpu)
     prompts = [step.prompt_tokens for group in done.groups for step in group.steps]
-    own_pass_s = min(timed(lambda: policy.hidden_states(prompts, layer))[0] for _ in range(3))
+    separate_pass_s = min(timed(lambda: policy.hidden_states(prompts, layer))[0] for _ in range(3))
     sampled_turns = len(prompts) / len(requests)
     return {
         "model": model,
@@ -126,13 +126,13 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
         "sampling_s": {"with": min(seconds[layer]), "without": min(seconds[None])},
         "states_share": sampled_turns * (min(seconds[layer]) - min(seconds[None])) / step_s,
         "credit_share": min(credit for _, credit in steps) / step_s,
-        "own_pass_share": own_pass_s / step_s,
+        "own_pass_share": separate_pass_s / step_s,
         "repeats": repeats,
     }
 
 
 def one_thread() -> None:
-    """Libraries read how many threads to use when they are loaded, so start again with the answer in the environment."""
+    """Restart with one thread: libraries read the thread count from the environment when they are loaded."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     if any(os.environ.get(name) != "1" for name in names):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **dict.fromkeys(names, "1")})
@@ -143,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--repeats", type=int, default=9, help="timed repetitions of the grouping")
-    parser.add_argument("--samplings", type=int, default=20, help="timed samplings with and without states; 0 leaves them out")
+    parser.add_argument("--samplings", type=int, default=20, help="timed samplings with and without states; 0 to skip")
     parser.add_argument("--model", default="tiny", help="tiny policy for the training step")
     args = parser.parse_args()
     grouping = [measure_grouping(kinds, args.repeats) for kinds in (12, 40, 120)]
@@ -164,7 +164,7 @@ def main() -> None:
         print(f"a training step of {features['turns']} turns takes {features['step_s']:.2f} s ({features['model']})")
         print(f"  hidden states from the prefill   {features['states_share']:+.2%} of it")
         print(f"  clustering and credit            {features['credit_share']:+.2%}")
-        print(f"  a pass of its own would be       {features['own_pass_share']:+.2%} (paper: {PAPER_SHARE:.1%})")
+        print(f"  a separate pass would take       {features['own_pass_share']:+.2%} (paper: {PAPER_SHARE:.1%})")
 
 
 if __name__ == "__main__":

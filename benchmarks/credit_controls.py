@@ -1,17 +1,17 @@
-"""What else could explain that credit agrees with the truth? Controls over what benchmarks/credit_quality.py has kept.
+"""Control estimators for benchmarks/credit_quality.py: what else explains agreement with the true advantage?
 
     python benchmarks/credit_controls.py credit.json.parts --json controls.json
     python benchmarks/credit_controls.py credit.json.parts --against "BiPACE-Q, layer -2 mean, ε searched"
 
-Beside the estimators as they were measured, from the same episodes and the same truth:
+The controls use the same episodes and the same true advantages as the measured estimators:
 
-    … , mean alone           R − mean_C R: Eq. 2 without its deviation
-    … , over deviation       Q̂ − V̂ divided by the part's deviation: PACE with Eq. 2's scale
+    … , mean alone           R − mean_C R: Eq. 2 without the division by the deviation
+    … , over deviation       Q̂ − V̂ divided by the cluster's deviation: PACE with Eq. 2's scale
     … , no episode term      Q̂ − V̂ alone
-    one part                 the group as one part: no partition at all
-    … by first tokens        both forms of PACE with the first eight tokens as the action's key (Table L.1), given --tokenizer
-    refused, repeated        rules that know nothing of outcomes: −1 for what the world refused; for what was done before
-    tracker                  progress − error of the very step, where a tracker was read
+    one part                 the whole group as one cluster
+    … by first tokens        both forms of PACE with the first eight tokens as the action's key (Table L.1); needs --tokenizer
+    refused, repeated        rules that ignore outcomes: −1 for a refused action; −1 for a repeated one
+    tracker                  progress − error of the step, if the run used a tracker
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Record = Mapping[str, Any]
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "parts", type=Path, metavar="FILE.parts", help="what credit_quality.py kept; all its runs are taken together"
+        "parts", type=Path, metavar="FILE.parts", help="folder written by credit_quality.py; its runs are pooled"
     )
-    parser.add_argument("--against", default=BASELINE, metavar="NAME", help="the estimator to take differences from")
+    parser.add_argument("--against", default=BASELINE, metavar="NAME", help="baseline estimator for differences")
     parser.add_argument("--discount", type=float, default=0.95, metavar="G", help="discount of the measurement (default: 0.95)")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="the model's tokenizer.json, for keys by first tokens")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where results go")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="output file")
     arguments = parser.parse_args(argv)
     try:
         measured = read(arguments.parts, arguments.discount, arguments.tokenizer)
@@ -68,29 +68,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, list[Measured]]:
-    """The groups of each moment, with the controls among their credits."""
+    """moment -> its groups, with the controls added to their credits"""
     if tokenizer and not tokenizer.is_file():
-        raise TacitError(f"there is no {tokenizer}; --tokenizer wants the tokenizer.json of the model that was measured.")
+        raise TacitError(f"there is no {tokenizer}; give --tokenizer the tokenizer.json of the measured model.")
     encoding = Tokenizer.from_file(str(tokenizer)) if tokenizer else None
     files = sorted(parts.glob("*-played.json"))
     if not files:
-        raise TacitError(f"{parts} holds no measurement; give the folder FILE.parts beside credit_quality.py's --json FILE.")
+        raise TacitError(f"{parts} has no measurements; give the folder FILE.parts from credit_quality.py --json FILE.")
     last = max((_trained_iterations(file) for file in files), default=0)
     found: dict[str, list[Measured]] = {}
-    of: dict[str, set[str]] = {}
+    shared: dict[str, set[str]] = {}
     for file in files:
         step = _trained_iterations(file)
         moment = MOMENTS[0] if not step else MOMENTS[2] if step == last else MOMENTS[1]
-        for number, told in enumerate(json.loads(file.read_text(encoding="utf-8"))["groups"]):
+        for number, record in enumerate(json.loads(file.read_text(encoding="utf-8"))["groups"]):
             group = file.with_name(file.name.replace("-played.json", f"-group-{number:03d}.json"))
             if not group.exists():
-                raise TacitError(f"{group} is missing: the measurement is not finished; give its command again.")
+                raise TacitError(f"{group} is missing: the measurement is incomplete; run its command again.")
             measured = Measured.from_json(json.loads(group.read_text(encoding="utf-8")))
-            credits = {**measured.group.credits, **dict(controls(measured, told["episodes"], gamma, encoding))}
-            of.setdefault(moment, set(credits)).intersection_update(credits)
+            credits = {**measured.group.credits, **dict(controls(measured, record["episodes"], gamma, encoding))}
+            shared.setdefault(moment, set(credits)).intersection_update(credits)
             found.setdefault(moment, []).append(replace(measured, group=replace(measured.group, credits=credits)))
-    # runs of several methods have an `as trained` each, which not all groups of a moment share
-    return {moment: [_having(of[moment], one) for one in groups] for moment, groups in found.items()}
+    # Keep the estimators that all groups of a moment have: `as trained` differs between methods.
+    return {moment: [_having(shared[moment], one) for one in groups] for moment, groups in found.items()}
 
 
 def _having(names: set[str], measured: Measured) -> Measured:
@@ -105,12 +105,12 @@ def controls(
     turns = [turn for episode in episodes for turn in episode["turns"]]
     key_N = by_key([turn["action"] for turn in turns])
     returns_N = np.concatenate([_returns(episode, gamma) for episode in episodes])
-    known, episode_N = measured.group.credits, measured.group.credits[BASELINE]
+    recorded, episode_N = measured.group.credits, measured.group.credits[BASELINE]
     whole_N = np.zeros(len(turns), np.int64)
     for name, cluster_N in {**measured.group.parts, "one part": whole_N}.items():
         pace_N, _ = action_peers(returns_N, cluster_N, key_N)
-        recorded_N = known.get(f"BiPACE-Q, {name}", known.get(f"PACE-Q, {name}"))
-        # Completions that did not parse have keys that a record does not keep.
+        recorded_N = recorded.get(f"BiPACE-Q, {name}", recorded.get(f"PACE-Q, {name}"))
+        # Check against the recorded credit, unless a completion did not parse: records lack its action key.
         if recorded_N is not None and all(turn["valid"] for turn in turns):
             np.testing.assert_allclose(episode_N + pace_N, recorded_N, atol=1e-9)
         mean_N, deviation_N = _within(returns_N, cluster_N)
@@ -137,7 +137,7 @@ def _returns(episode: Record, gamma: float) -> np.ndarray:
 
 
 def _within(values_N: np.ndarray, cluster_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(mean, population deviation) of each step's part."""
+    """(mean, population deviation) of each step's cluster."""
     size_C = np.maximum(np.bincount(cluster_N), 1)
     mean_N = (np.bincount(cluster_N, weights=values_N) / size_C)[cluster_N]
     return mean_N, np.sqrt(np.bincount(cluster_N, weights=(values_N - mean_N) ** 2) / size_C)[cluster_N]
@@ -149,7 +149,7 @@ def _repeated(episode: Record) -> np.ndarray:
 
 
 def _trained_iterations(file: Path) -> int:
-    """Iterations behind the checkpoint that a file's name tells."""
+    """Training iterations of the checkpoint in a file's name; 0 without one."""
     _, _, after = file.name.rpartition("-rl-")
     return int(after.split("-")[0]) if "-rl-" in file.name else 0
 

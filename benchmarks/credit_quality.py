@@ -1,13 +1,13 @@
-"""Estimated credit against the true advantage, estimator by estimator, over the stages of training.
-docs/experiments/credit_quality.md says what is measured.
+"""Agreement of credit estimators with the true advantage, at several checkpoints of training runs.
+See docs/experiments/credit_quality.md for the definitions.
 
     python benchmarks/credit_quality.py RUN … --jobs 16 --json credit.json        # about ten minutes on 16 cores
     python benchmarks/credit_quality.py RUN --checkpoints start,rl-000004 --groups 4 --rollouts 4
 
-A run is looked at as it was at its start (imitated, or untrained), in the middle and at the end of practice, as far as it has
-kept those checkpoints (train it with a large --keep). At each of them the next iteration's groups are played and credited by
-one process; then each group is valued by whichever process is free. Every group is written down when it is done, beside the
-results (FILE.parts/): the same command goes on where it was stopped.
+By default, a run is measured at its start (imitated or untrained), in the middle and at the end of RL. Train with a large
+--keep, so that these checkpoints exist. For each checkpoint, one process plays and credits the next iteration's groups; then
+all processes estimate true advantages, one group at a time. Finished groups are saved next to the results (FILE.parts/):
+run the same command again to resume.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOMENTS = ("start", "middle", "end")
 
 @dataclass(frozen=True)
 class Cell:
-    """One policy to be measured."""
+    """One checkpoint of a run to measure."""
 
     run: str
     moment: str
@@ -48,7 +48,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of each; a kept part was made for the same."""
+    """Options of the measurement. Saved parts are reused only if all are equal."""
 
     groups: int
     rollouts: int
@@ -82,31 +82,31 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME,…",
         help="start, middle, end, or checkpoints by name such as rl-000006 (default: start,middle,end)",
     )
-    parser.add_argument("--groups", type=int, default=16, metavar="N", help="groups of each policy (default: 16)")
-    parser.add_argument("--rollouts", type=int, default=8, metavar="M", help="continuations of every state (default: 8)")
+    parser.add_argument("--groups", type=int, default=16, metavar="N", help="groups per checkpoint (default: 16)")
+    parser.add_argument("--rollouts", type=int, default=8, metavar="M", help="Monte Carlo rollouts per state (default: 8)")
     parser.add_argument("--discount", type=float, default=0.95, metavar="G", help="discount (default: 0.95)")
     parser.add_argument("--geometry", default="", metavar="G,…", help="as for `tacit inspect credit`")
-    parser.add_argument("--methods", default="", metavar="NAME,…", help="further methods by name, as they are published")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: the cores)")
-    parser.add_argument("--json", type=Path, default=Path("credit_quality.json"), metavar="FILE", help="where results go")
+    parser.add_argument("--methods", default="", metavar="NAME,…", help="further methods, with their published settings")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--json", type=Path, default=Path("credit_quality.json"), metavar="FILE", help="output file")
     return parser
 
 
 def cells_of(run: str, wanted: Sequence[str]) -> list[Cell]:
-    """A run's policies by moment. Two moments at the same checkpoint are one."""
-    read_settings(Path(run))  # says so where this is no run
+    """The checkpoints to measure. Moments with the same checkpoint give one cell."""
+    read_settings(Path(run))  # raises TacitError if this is not a run
     saved = [checkpoint.path.name for checkpoint in open_checkpoints(Path(run)).all()]
     saved_in_rl = [name for name in saved if name.startswith("rl-")]
     imitated = [name for name in saved if name.startswith("sft-")]
-    known = {"start": imitated[-1] if imitated else "untrained"}
+    by_moment = {"start": imitated[-1] if imitated else "untrained"}
     if saved_in_rl:
         half = int(saved_in_rl[-1][3:]) / 2
-        known |= {"end": saved_in_rl[-1], "middle": min(saved_in_rl, key=lambda name: abs(int(name[3:]) - half))}
+        by_moment |= {"end": saved_in_rl[-1], "middle": min(saved_in_rl, key=lambda name: abs(int(name[3:]) - half))}
     found: dict[str, Cell] = {}
     for moment in filter(None, map(str.strip, wanted)):
-        checkpoint = known.get(moment, moment)
+        checkpoint = by_moment.get(moment, moment)
         if checkpoint in MOMENTS:
-            raise TacitError(f"{run} has no checkpoint of practice, so there is no {moment}; ask for --checkpoints start.")
+            raise TacitError(f"{run} has no RL checkpoint, so no {moment}; use --checkpoints start.")
         if checkpoint != "untrained" and checkpoint not in saved:
             raise TacitError(f"{run} has no checkpoint {checkpoint!r}; there are {', '.join(saved) or 'none'}.")
         found.setdefault(checkpoint, Cell(run, moment, checkpoint))
@@ -114,8 +114,8 @@ def cells_of(run: str, wanted: Sequence[str]) -> list[Cell]:
 
 
 def measure(cells: Sequence[Cell], request: Request, parts: Path, jobs: int) -> None:
-    """Make every part that is not there yet."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process: the processes are the parallelism
+    """Compute all missing parts."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per process; processes run in parallel
     began, done = time.monotonic(), 0
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         playing: dict[Future[int], Cell] = {pool.submit(play, cell, request, str(parts)): cell for cell in cells}
@@ -127,7 +127,7 @@ def measure(cells: Sequence[Cell], request: Request, parts: Path, jobs: int) -> 
                     if (cell := playing.pop(future, None)) is not None:  # type: ignore[call-overload]
                         missing = [n for n in range(future.result()) if not group_file(parts, cell, request, n).exists()]
                         valuing |= {pool.submit(value, cell, request, str(parts), n) for n in missing}
-                        print(f"{cell.label}: {future.result()} groups, {len(missing)} to be valued", flush=True)
+                        print(f"{cell.label}: {future.result()} groups, {len(missing)} to evaluate", flush=True)
                     else:
                         valuing.discard(future)  # type: ignore[arg-type]
                         done += 1
@@ -144,7 +144,7 @@ def measure(cells: Sequence[Cell], request: Request, parts: Path, jobs: int) -> 
 
 
 def summarise(cells: Sequence[Cell], request: Request, parts: Path) -> dict[str, Any]:
-    """Each policy by itself, and where there are several runs all of one moment together."""
+    """Results of each cell and, with several runs, of each moment over all runs."""
     from tacit.cli.inspection.credit import show
     from tacit.cli.terminal import make_console, say
     from tacit.evaluation.credit_agreement import Measured, quality
@@ -159,9 +159,9 @@ def summarise(cells: Sequence[Cell], request: Request, parts: Path) -> dict[str,
         together.setdefault(cell.moment, []).extend(measured)
         found = quality(measured)
         say(console, f"\n{cell.label}", style="bold")
-        where = played["circumstances"]
-        show(console, found, where["radii"], where.get("left_out", {}))
-        results[cell.label] = {**where, **found.to_json()}
+        metadata = played["circumstances"]
+        show(console, found, metadata["radii"], metadata.get("left_out", {}))
+        results[cell.label] = {**metadata, **found.to_json()}
     for moment, measured in together.items():
         if len({cell.run for cell in cells}) > 1 and _alike(measured):
             found = quality(measured)
@@ -172,12 +172,12 @@ def summarise(cells: Sequence[Cell], request: Request, parts: Path) -> dict[str,
 
 
 def _alike(measured: Sequence[Any]) -> bool:
-    """Whether the same estimators were asked everywhere."""
+    """Whether all groups have the same estimators."""
     return len({(tuple(m.group.credits), tuple(m.group.parts)) for m in measured}) == 1
 
 
 def play(cell: Cell, request: Request, parts: str) -> int:
-    """The groups of the policy's next iteration, credited; how many there are. One that was made for the same is kept."""
+    """Play and credit the groups of the checkpoint's next iteration; returns their number. A saved result is reused."""
     file = played_file(Path(parts), cell, request)
     if file.exists():
         return len(json.loads(file.read_text(encoding="utf-8"))["groups"])
@@ -188,23 +188,23 @@ def play(cell: Cell, request: Request, parts: str) -> int:
     target, setup = _open(cell, request.groups)
     groups = setup.collect(setup.iteration)
     if any(t.condition.note for group in groups for t in group.trajectories):
-        raise TacitError(f"{cell.label} plays with notes, which are not recorded; use `tacit inspect credit` in one process.")
+        raise TacitError(f"{cell.label} puts notes in prompts, which are not recorded; use `tacit inspect credit` instead.")
     geometries = [Geometry.parse(part) for part in request.geometry.split(",") if part.strip()]
     methods = [part.strip() for part in request.methods.split(",") if part.strip()]
     geometries = geometries or geometries_of(target)
     credited, radii, left_out = credited_groups(target, groups, geometries, request.gamma, methods)
-    told = [
-        {"credited": known.to_json(), "episodes": [trajectory_record(t) for t in group.trajectories]}
-        for group, known in zip(groups, credited, strict=True)
+    records = [
+        {"credited": credit.to_json(), "episodes": [trajectory_record(t) for t in group.trajectories]}
+        for group, credit in zip(groups, credited, strict=True)
     ]
     file.parent.mkdir(parents=True, exist_ok=True)
-    where = circumstances(target, setup, radii, left_out, request.rollouts, request.gamma)
-    write_json(file, {"circumstances": where, "groups": told})
-    return len(told)
+    metadata = circumstances(target, setup, radii, left_out, request.rollouts, request.gamma)
+    write_json(file, {"circumstances": metadata, "groups": records})
+    return len(records)
 
 
 def value(cell: Cell, request: Request, parts: str, number: int) -> str:
-    """One group's truth, written beside its credit; a line about it."""
+    """Estimate one group's true advantages and save them with its credit. Returns a line for the log."""
     from tacit.core.types import Group
     from tacit.evaluation.credit_agreement import Credited, Measured
     from tacit.evaluation.credit_truth import value_group
@@ -212,11 +212,11 @@ def value(cell: Cell, request: Request, parts: str, number: int) -> str:
 
     began = time.monotonic()
     _, setup = _open(cell, request.groups)
-    told = json.loads(played_file(Path(parts), cell, request).read_text(encoding="utf-8"))["groups"][number]
-    task = next(task for task in setup.tasks if task.id == told["credited"]["task"])
-    group = Group(task, tuple(trajectory_from_record(record, task) for record in told["episodes"]))
+    record = json.loads(played_file(Path(parts), cell, request).read_text(encoding="utf-8"))["groups"][number]
+    task = next(task for task in setup.tasks if task.id == record["credited"]["task"])
+    group = Group(task, tuple(trajectory_from_record(episode, task) for episode in record["episodes"]))
     truth = value_group(setup, group, request.rollouts, request.gamma, setup.seed)
-    measured = Measured.of(Credited.from_json(told["credited"]), truth)
+    measured = Measured.of(Credited.from_json(record["credited"]), truth)
     write_json(group_file(Path(parts), cell, request, number), measured.to_json())
     seconds = time.monotonic() - began
     return f"{cell.label}, group {number}: {len(group.steps)} steps, {truth.episodes} continuations, {seconds:.0f} s"
@@ -240,11 +240,11 @@ def group_file(parts: Path, cell: Cell, request: Request, number: int) -> Path:
 
 
 def _name(cell: Cell, request: Request) -> str:
-    """By run and checkpoint, and by all that a part depends on: the run as it lies there now, too."""
+    """Run, checkpoint, and a digest of everything a part depends on, including the run's current state."""
     checkpoint = Path(cell.run) / "checkpoints" / cell.checkpoint / "state.json"
     state = checkpoint.read_text(encoding="utf-8") if checkpoint.exists() else json.dumps(read_settings(Path(cell.run)))
-    said: Mapping[str, Any] = {**asdict(request), "run": str(Path(cell.run).resolve()), "state": state}
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:10]
+    inputs: Mapping[str, Any] = {**asdict(request), "run": str(Path(cell.run).resolve()), "state": state}
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:10]
     return f"{Path(cell.run).name}-{cell.checkpoint}-{digest}"
 
 

@@ -1,11 +1,11 @@
-"""One step of sampling: milliseconds to write a token for each row, with adapters and without, on one model in one run.
+"""Latency of one decode step: milliseconds per step of the whole batch, with and without LoRA adapters.
 
     python benchmarks/decode_step.py                                     # a tiny random model, 4 rows
     python benchmarks/decode_step.py --rank 16 --rows 16,64 --before 523 --profile     # on a GPU: shapes of Qwen2.5-1.5B
 
-Weights are random, adapters stand on all linear layers, and their B is not zero. A step is recorded as in the sampler (a CUDA
-graph) and has the draw in it. `apart` is the mean difference in log-probability between the step and the model's own
-forward pass in float32, adapters on. `--profile` says which kernels a step with adapters consists of.
+Weights are random. Adapters are on all linear layers, with nonzero B. As in the sampler, a step runs as a CUDA graph and
+includes drawing the token. `apart` is the mean absolute difference in log-probability between the step and transformers'
+forward pass in float32, both with adapters. `--profile` lists the kernels of a step with adapters.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 
 
 def random_model(device: torch.device, rank: int) -> Any:
-    """bfloat16 on a GPU, with adapters that do something."""
+    """A random model with nonzero adapters; bfloat16 on a GPU, else float32."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     config = Qwen2Config(**(LARGE if device.type == "cuda" else SMALL), tie_word_embeddings=False, max_position_embeddings=4096)
@@ -85,9 +85,9 @@ class Steps:
 
 
 def milliseconds(step: Callable[[], None], repeats: int, times: int = 20) -> float:
-    """Median over rounds of so many steps each."""
+    """Median milliseconds per step, over `repeats` rounds of `times` steps."""
     found = []
-    for _ in range(repeats + 1):  # the first warms up
+    for _ in range(repeats + 1):  # the first round warms up
         synchronize()
         began = time.perf_counter()
         for _ in range(times):
@@ -97,7 +97,7 @@ def milliseconds(step: Callable[[], None], repeats: int, times: int = 20) -> flo
     return statistics.median(found[1:])
 
 
-def apart(logits: torch.Tensor, peft: Any, tokens_BT: torch.Tensor) -> float:
+def mean_difference(logits: torch.Tensor, peft: Any, tokens_BT: torch.Tensor) -> float:
     wide = copy.deepcopy(peft).float()
     expected = torch.cat([wide(part, logits_to_keep=1).logits[:, -1] for part in tokens_BT.split(16)])
     return float((logits.float().log_softmax(-1) - expected.log_softmax(-1)).abs().mean())
@@ -120,13 +120,13 @@ def parse() -> argparse.Namespace:
     gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
-    parser.add_argument("--rank", type=int, default=16, help="of the adapters (default %(default)s)")
-    parser.add_argument("--rows", default="16,64" if gpu else "4", help="at once, several by commas (default %(default)s)")
-    parser.add_argument("--before", type=int, default=523 if gpu else 23, help="tokens in the cache (default %(default)s)")
+    parser.add_argument("--rank", type=int, default=16, help="adapter rank (default %(default)s)")
+    parser.add_argument("--rows", default="16,64" if gpu else "4", help="comma-separated batch sizes (default %(default)s)")
+    parser.add_argument("--before", type=int, default=523 if gpu else 23, help="cached tokens per row (default %(default)s)")
     parser.add_argument(
         "--repeats", type=int, default=5, help="timed rounds of 20 steps; the median counts (default %(default)s)"
     )
-    parser.add_argument("--profile", action="store_true", help="on a GPU, what a step with adapters consists of")
+    parser.add_argument("--profile", action="store_true", help="on a GPU, list the kernels of a step with adapters")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     return parser.parse_args()
 
@@ -146,7 +146,7 @@ def main() -> None:
     for rows in map(int, args.rows.split(",")):
         tokens_BT = torch.randint(0, peft.config.vocab_size, (rows, args.before + 1), device=device)
         steps = {which: Steps(forward, tokens_BT) for which, forward in forwards.items()}
-        gap = apart(steps["adapters"].logits(), peft, tokens_BT)
+        gap = mean_difference(steps["adapters"].logits(), peft, tokens_BT)
         graphs = CudaGraphs(enabled=on_gpu)
         run = {which: partial(graphs.run, which, step, lambda: lambda: None) for which, step in steps.items()}
         found = {which: milliseconds(step, args.repeats) for which, step in run.items()}

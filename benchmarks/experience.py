@@ -1,17 +1,17 @@
-"""What experience costs the rollout: the same episodes with a bank and without, in one run.
+"""Rollout overhead of the experience bank: the same episodes with and without a bank, in one run.
 
     python benchmarks/experience.py [--json] [--model tiny-base] [--groups 16] [--size 8] [--entries 20000] [--repeats 7]
 
-none      nobody is guided: GRPO's rollout
-notes     half of each group reads a note, and no bank is asked: the notes are those of `bank`, known beforehand
-bank      the same episodes; a search in the bank finds each note, when the group begins
-slow      the same, while an extractor that takes 50 ms for each episode distils those of an iteration in the background
-asking    as `bank`, and every guided agent asks once (search_and_ask, told as it is), which is one of its turns
+none      no notes: GRPO's rollout
+notes     half of each group reads a note; the notes are those of `bank`, recorded beforehand, without a search
+bank      the same notes, found by a search in the bank when a group begins
+slow      as `bank`, while an extractor that takes 50 ms per episode processes an iteration's episodes in the background
+asking    as `bank`, and every guided agent also asks once (search_and_ask), which takes one of its turns
 
-`bank` over `notes` is what the system costs, and `slow` over `notes` the same beside a slow extractor: they play the same
-episodes, word for word (it is checked). Goal: within 3%. `notes` over `none` is what reading an entry costs, whoever found it.
-The cases take turns, repeat after repeat; told are medians of wall time and of the CPU time of all threads of this process, and
-the median of the ratios of one repeat. On a busy machine look at CPU time.
+`bank` over `notes` is the overhead of the search, `slow` over `notes` the overhead with a slow extractor. All three play
+identical episodes (this is checked). Goal: within 3%. `notes` over `none` is the cost of longer prompts.
+Cases alternate. Reported are medians of wall time, of CPU time of all threads of this process, and of the ratios within one
+repeat. On a busy machine, use CPU time.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ LIMIT = 0.03
 
 
 @dataclass(frozen=True)
-class Known(Conditions):
-    """Notes that were found before."""
+class RecordedNotes(Conditions):
+    """Recorded notes."""
 
-    told: dict[str, Sequence[Condition]]
+    conditions: dict[str, Sequence[Condition]]
 
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
-        return self.told[task.id]
+        return self.conditions[task.id]
 
 
 class Slow(PolicyHooks):
-    """An extractor elsewhere, which takes its time and none of this machine's."""
+    """A slow extractor on another machine: it takes wall time, but no CPU time here."""
 
     context_limit = 100_000
 
@@ -73,7 +73,7 @@ class Slow(PolicyHooks):
 
 
 class AsksOnce(PolicyHooks):
-    """A policy that asks at its first turn where it may, and else does what it does."""
+    """A policy that asks at its first turn if the prompt allows it, and otherwise acts as before."""
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
@@ -85,13 +85,13 @@ class AsksOnce(PolicyHooks):
         return [self._asking(r, c) for r, c in zip(requests, written, strict=True)]
 
     def _asking(self, request, completion: Completion) -> Completion:
-        read = self.decode(request.prompt)
-        may, has = f"ask: {ASK}" in read, "what goes first" in read
-        return replace(completion, text=f"{ASK} what goes first here?") if may and not has else completion
+        prompt = self.decode(request.prompt)
+        allowed, already_asked = f"ask: {ASK}" in prompt, "what goes first" in prompt
+        return replace(completion, text=f"{ASK} what goes first here?") if allowed and not already_asked else completion
 
 
-def filled(path: Path, entries: int, goals: Sequence[str]) -> Bank:
-    """As many entries as asked for, each about one of the goals."""
+def make_bank(path: Path, entries: int, goals: Sequence[str]) -> Bank:
+    """A bank with this many entries, each about one of the goals."""
     embed = NgramEmbedding()
     bank = Bank(path, embed.name, embed.dimensions)
     texts = [f"{goals[i % len(goals)]}: look at number {i} first, then at the others" for i in range(entries)]
@@ -114,8 +114,8 @@ def main() -> int:
     settings = get_method("complementary")().with_prompt(wording="terse", style="bare", admissible=False, history=0)
     context, tasks = settings.context(world), world.tasks("train", args.groups, 0)
     worlds, sampling = InProcessPool(world.make), Sampling(1.0, max_tokens=world.action_tokens)
-    place = Path(tempfile.mkdtemp())
-    bank = filled(place / "bank.sqlite", args.entries, [task.goal for task in tasks])
+    directory = Path(tempfile.mkdtemp())
+    bank = make_bank(directory / "bank.sqlite", args.entries, [task.goal for task in tasks])
 
     def experience(background: bool) -> Experience:
         extractor = Extractor(Slow, ExtractorSettings(style="terse", tokens=64))  # type: ignore[arg-type]
@@ -125,19 +125,19 @@ def main() -> int:
     calm, beside = experience(False), experience(True)
     asking = SearchAndAsk(context, calm.ask, ("experience",), brief=True)
 
-    def play(conditions: Any, told: Any = context, player: Any = policy) -> list[Group]:
+    def play(conditions: Any, prompt_context: Any = context, player: Any = policy) -> list[Group]:
         return rollout_groups(
-            tasks, args.size, 1, conditions, told, worlds, player, sampling, args.turns, lockstep=player is not policy
+            tasks, args.size, 1, conditions, prompt_context, worlds, player, sampling, args.turns, lockstep=player is not policy
         )
 
     def forget() -> None:
-        """What is handed out depends on what was handed out before: all repeats are to find the same."""
+        """Reset the usage counts, on which retrieval depends, so that all repeats find the same notes."""
         for usage in bank.usage.values():
             usage.retrieved, usage.last_retrieved = 0, -(10**9)
 
     found = play(GuidedHalf(calm))
-    known = Known({group.task.id: [t.condition for t in group.trajectories] for group in found})
-    assert any(c != PLAIN for told in known.told.values() for c in told)
+    recorded = RecordedNotes({group.task.id: [t.condition for t in group.trajectories] for group in found})
+    assert any(c != PLAIN for assigned in recorded.conditions.values() for c in assigned)
 
     def slow() -> list[Group]:
         for group in found:
@@ -147,7 +147,7 @@ def main() -> int:
 
     cases = {
         "none": lambda: play(Alike()),
-        "notes": lambda: play(known),
+        "notes": lambda: play(recorded),
         "bank": lambda: play(GuidedHalf(calm)),
         "slow": slow,
         "asking": lambda: play(GuidedHalf(calm), asking, AsksOnce(policy)),
@@ -155,26 +155,26 @@ def main() -> int:
     wall: dict[str, list[float]] = {name: [] for name in cases}
     cpu: dict[str, list[float]] = {name: [] for name in cases}
     turns: dict[str, int] = {}
-    searching: list[float] = []
+    search_s: list[float] = []
     for repeat in range(args.repeats + 1):
         for name, case in cases.items():
             forget()
             calm.manager.search_seconds.clear()
             began, spent = time.perf_counter(), time.process_time()
             groups = case()
-            if repeat:  # the first is for warming up
+            if repeat:  # the first repeat warms up
                 wall[name].append(time.perf_counter() - began)
                 cpu[name].append(time.process_time() - spent)
             turns[name] = sum(len(group.steps) for group in groups)
             if name in ("notes", "bank", "slow"):
-                said = [[step.completion.text for step in group.steps] for group in groups]
-                assert said == [[step.completion.text for step in group.steps] for group in found], f"{name}: other episodes"
+                texts = [[step.completion.text for step in group.steps] for group in groups]
+                assert texts == [[step.completion.text for step in group.steps] for group in found], f"{name}: other episodes"
             if name == "bank":
-                searching.append(sum(calm.manager.search_seconds))
+                search_s.append(sum(calm.manager.search_seconds))
             if name == "slow":
                 waiting = beside.manager._queue.qsize()
                 beside.manager.finish()
-    told = {
+    medians = {
         name: {"wall_s": statistics.median(wall[name]), "cpu_s": statistics.median(cpu[name]), "turns": turns[name]}
         for name in cases
     }
@@ -186,15 +186,15 @@ def main() -> int:
     ratios = {f"{a} over {b}": {"wall": over(a, b, wall), "cpu": over(a, b, cpu)} for a, b in pairs}
     load = os.getloadavg()[0]
     print(f"{args.groups} groups of {args.size}, {args.entries:,} entries, {args.model} in {args.world}, load {load:.1f}")
-    for name, each in told.items():
+    for name, each in medians.items():
         print(f"  {name:<7} {each['wall_s']:7.3f} s wall  {each['cpu_s']:7.3f} s CPU  {each['turns']:5} turns")
     for name, each in ratios.items():
         print(f"  {name:<16} {each['wall']:+7.1%} wall  {each['cpu']:+7.1%} CPU")
-    found_ms = 1e3 * statistics.median(searching)
+    found_ms = 1e3 * statistics.median(search_s)
     print(f"  searching for all groups: {found_ms:.1f} ms; goal: bank and slow within {LIMIT:.0%} of notes")
-    print(f"  episodes still waiting for the slow extractor when the last rollout was over: {waiting}")
+    print(f"  episodes still waiting for the slow extractor after the last rollout: {waiting}")
     if args.json:
-        print(json.dumps({"cases": told, "ratios": ratios, "load": load, "search_s": statistics.median(searching)}))
+        print(json.dumps({"cases": medians, "ratios": ratios, "load": load, "search_s": statistics.median(search_s)}))
     beside.manager.finish()
     beside.manager.abandon()
     bank.close()

@@ -1,14 +1,14 @@
-"""What hindsight costs: one iteration of GRPO and of OPID, by phase; and how long one waits for an analyzer behind an endpoint.
+"""Cost of hindsight: phases of an iteration of GRPO and of OPID, and the time spent waiting for an analyzer behind an endpoint.
 
-    python benchmarks/hindsight.py                     # the household, tiny-base, 4 groups of 8
+    python benchmarks/hindsight.py                     # ALFWorld, tiny-base, 4 groups of 8
     python benchmarks/hindsight.py --groups 8 --json
 
-Iteration: the same tasks and settings with the reference's KL; OPID's skills are by rule. The scoring pass is OPID's two
-forward passes over all turns, with the skill and without; its share of the time stands beside its share of the tokens that are
-read or written (rollout, reference, scoring and update; the sampler computes an equal prompt once, so it works on fewer).
+Iteration: the same tasks and settings, with the reference's KL; rules write OPID's skills. OPID's scoring pass is two forward
+passes over all turns, with and without the skill. Reported are its share of time, and its share of processed tokens (rollout,
+reference, scoring and update; the sampler computes equal prompts once, so it processes fewer).
 
-Endpoint: a server on this machine that takes its time over each answer; what the trainer waited beside what the analyzer
-worked, from the first question to the last answer. Episodes that are alike are asked about once.
+Endpoint: a local server that delays each answer. Reported are the time the trainer waited, and the time from the first question
+to the last answer. Equal episodes are asked about once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def loop_of(method: Method, policy: LocalPolicy, steps: int) -> Loop:
 
 
 def iteration(name: str, groups: int, steps: int, policy: LocalPolicy) -> dict[str, Any]:
-    """Seconds by phase, and how many of them, and of the tokens, the skills' scoring takes."""
+    """Seconds by phase, and the share of time and of tokens that scoring with skills takes."""
     scored = {"seconds": 0.0, "tokens": 0}
     plain = policy.logprobs
 
@@ -71,8 +71,8 @@ def iteration(name: str, groups: int, steps: int, policy: LocalPolicy) -> dict[s
         policy.logprobs = plain  # type: ignore[method-assign]
     seconds = {phase: done.metrics[f"seconds_{phase}"] for phase in PHASES}
     turns = flat_steps(done.groups)
-    once = sum(len(turn.prompt_tokens) + len(turn.completion.tokens) for turn in turns)
-    whole = 3 * once + scored["tokens"]  # rollout, reference and update, each once
+    step_tokens = sum(len(turn.prompt_tokens) + len(turn.completion.tokens) for turn in turns)
+    all_tokens = 3 * step_tokens + scored["tokens"]  # rollout, reference and update process each token once
     return {
         "method": name,
         "episodes": sum(map(len, done.groups)),
@@ -81,7 +81,7 @@ def iteration(name: str, groups: int, steps: int, policy: LocalPolicy) -> dict[s
         "whole_s": sum(seconds.values()),
         "scoring_s": scored["seconds"],
         "share_of_time": scored["seconds"] / sum(seconds.values()),
-        "share_of_tokens": scored["tokens"] / whole,
+        "share_of_tokens": scored["tokens"] / all_tokens,
     }
 
 
@@ -138,13 +138,13 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--pause", type=float, default=0.2, help="seconds the endpoint takes over an answer")
+    parser.add_argument("--pause", type=float, default=0.2, help="seconds the endpoint takes per answer")
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     policy = load_policy(arguments.model, EngineSettings(threads=arguments.threads))
     policy.freeze_reference()
-    iteration("opid", 1, 2, policy)  # to warm up
+    iteration("opid", 1, 2, policy)  # warm-up
     rows = [iteration(name, arguments.groups, arguments.steps, policy) for name in ("grpo", "opid")]
     waited = waiting(arguments.groups, arguments.steps, policy, arguments.pause, arguments.concurrency)
     if arguments.json:
@@ -156,8 +156,8 @@ def main() -> None:
         if row["scoring_s"]:
             shares = f"{row['share_of_time']:.0%} of the time, {row['share_of_tokens']:.0%} of the tokens"
             print(f"      scoring with and without skills: {row['scoring_s']:.2f} s, {shares}")
-    told = f"worked {waited['worked_s']:.2f} s, waited for {waited['waited_s']:.2f} s: {waited['saved_s']:.2f} s saved"
-    print(f"endpoint, {waited['questions']} questions: {told} (reference {waited['reference_s']:.2f} s)")
+    summary = f"worked {waited['worked_s']:.2f} s, waited for {waited['waited_s']:.2f} s: {waited['saved_s']:.2f} s saved"
+    print(f"endpoint, {waited['questions']} questions: {summary} (reference {waited['reference_s']:.2f} s)")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,18 @@
-"""One whole iteration, its phases in seconds: rollout, scoring, credit, update; beside peers at the same work, in one run.
+"""Time of an iteration by phase (rollout, credit, update), compared with vLLM and transformers on the same work.
 
     python benchmarks/iteration.py                                              # a tiny policy, a few episodes
     python benchmarks/iteration.py --model PATH --episodes 128 --turns 28 --prompt-tokens 480 --new-tokens 8 --json
-    python benchmarks/iteration.py --model PATH --vllm DIRECTORY                # vLLM lies there; without it, where installed
+    python benchmarks/iteration.py --model PATH --vllm DIRECTORY                # vLLM from this directory
     python benchmarks/iteration.py --model PATH --grow episodes=32,128 --grow prompt-tokens=120,480
 
-Episodes in groups of 8 are played through the rollout that training uses, of a quarter of `--turns` to almost twice as many
-(`--even`: of as many); prompts are text of about so many tokens, of which a
-group's first are alike, and lengths of completions vary by half around their mean: nothing ends early. The worlds take no time.
-GRPO gives credit, and one clipped step is taken on all turns.
+Episodes in groups of 8 run through the rollout that training uses. Their number of turns is uniform from a quarter of `--turns`
+to almost twice as many (`--even`: exactly `--turns`). Prompts have about `--prompt-tokens` tokens; the first prompts of a group
+are equal. Completions vary by half around `--new-tokens` and have no stop token. The worlds take no time. Credit is GRPO's, and
+the update one clipped step on all turns. A warm-up iteration with a quarter of the turns is not timed.
 
-Before it is timed a quarter of the turns are played and learned from, which is the warm-up.
-
-Peers do the same turns: vLLM writes as many tokens to the same prompts, each episode at its own pace, with log-probabilities; a
-plain transformers step pads rows into batches and computes all logits, with as many rows at once as fit. A peer that is missing
-or runs out of memory is reported as such, and the rest goes on.
+Peers do the same turns. vLLM samples as many tokens for the same prompts, with log-probabilities, without synchronizing
+episodes. The plain transformers step pads rows into batches and computes all logits, with as many rows at once as fit. A peer
+that is missing or runs out of memory is reported; the others continue.
 """
 
 from __future__ import annotations
@@ -58,18 +56,18 @@ WORDS = SENTENCE.split()
 
 @dataclass(frozen=True)
 class Shape:
-    """How much there is to do."""
+    """Size of an iteration; turns and tokens are means."""
 
     episodes: int
     turns: int
     prompt_tokens: int
     new_tokens: int
     even: bool = False
-    """all episodes have as many turns"""
+    """all episodes have exactly `turns` turns"""
 
 
 class Turns:
-    """A world that counts them; how many an episode has, and whether it succeeds, is in its task."""
+    """A world that counts turns. The task's seed encodes the number of turns (seed // 2) and success (seed % 2)."""
 
     def reset(self, task: Task) -> Observation:
         self._turn, self._last, self._success = 0, task.seed // 2, bool(task.seed % 2)
@@ -85,7 +83,7 @@ class Turns:
 
 
 class Pages(Context, PromptReader):
-    """A context whose prompts are so many words, drawn by (group, member, turn). Members of a group begin alike."""
+    """A context with random prompts of about `words` words, seeded by (group, member, turn). A group starts alike."""
 
     style: ActionStyle = "bare"
     format = BARE
@@ -106,14 +104,14 @@ class Pages(Context, PromptReader):
 
 @cache
 def page(words: int, group: int, member: int, turn: int) -> str:
-    """Kept: an iteration is not to be measured by how long it takes to draw words."""
+    """A prompt of random words. Cached, so that drawing words is not timed."""
     rng = np.random.default_rng((group, member if turn else 0, turn))
     count = rng.integers(3 * words // 4, 5 * words // 4 + 1)
     return " ".join(rng.choice(WORDS, count))
 
 
 class Limited(PolicyHooks):
-    """A policy whose completions are as long as a request's seed says."""
+    """A policy whose completion lengths are derived from the request's seed."""
 
     def __init__(self, policy: LocalPolicy, mean: int) -> None:
         self._policy, self._mean = policy, mean
@@ -144,13 +142,13 @@ class LimitedScheduler:
 
 
 def words_for(policy: LocalPolicy, tokens: int) -> int:
-    """Words of a prompt that has about so many tokens."""
+    """Number of words whose prompt has about this many tokens."""
     least, more = (len(policy.encode_prompt(" ".join((WORDS * 20)[:n]))) for n in (40, 140))
     return max(4, round((tokens - least) / ((more - least) / 100) + 40))
 
 
 def iterate(policy: LocalPolicy, shape: Shape, number: int) -> tuple[dict[str, float], list[Group], Batch, dict[str, float]]:
-    """(seconds of each phase, what was played, the batch that was learned from, what the update says)"""
+    """(seconds of each phase, groups, training batch, metrics of the update)"""
     rng = np.random.default_rng(0)
     shortest = shape.turns if shape.even else max(1, shape.turns // 4)
     lengths = rng.integers(shortest, 2 * shape.turns - shortest + 1, size=shape.episodes)
@@ -168,7 +166,9 @@ def iterate(policy: LocalPolicy, shape: Shape, number: int) -> tuple[dict[str, f
     synchronize()
     marks.append(time.perf_counter())
     if sum(len(episode.steps) for episode in played) < sum(lengths):
-        raise SystemExit(f"prompts of some {shape.prompt_tokens} tokens do not fit {policy.context_limit}, the model's context")
+        raise SystemExit(
+            f"prompts of about {shape.prompt_tokens} tokens do not fit the model's context of {policy.context_limit}"
+        )
     groups = [Group(tasks[i], tuple(played[i : i + GROUP])) for i in range(0, len(played), GROUP)]
     credits = list(EpisodeRelative()(groups, Outcome()(groups)))
     batch = Batch.from_groups(groups, credits, 1.0)
@@ -204,13 +204,13 @@ def measure(policy: LocalPolicy, shape: Shape, args: argparse.Namespace) -> dict
 
 
 def beside(policy: LocalPolicy, groups: Sequence[Group], batch: Batch, args: argparse.Namespace) -> dict[str, Any]:
-    """The same turns by others; {"failed": why} where one does not run."""
+    """name -> measurement of each peer on the same turns; {"failed": reason} if it does not run"""
     peers: dict[str, Any] = {}
     free_memory(policy.engine.device)
     for name, kind in (("transformers update", PlainStep), ("packed transformers update", PackedStep)):
         try:
             step, seconds = kind(plain_model(args.path, policy, kind is PackedStep), batch), []
-            for _ in range(2):  # the first finds out how many rows fit, or compiles
+            for _ in range(2):  # the first run finds how many rows fit, or compiles
                 synchronize()
                 began = time.perf_counter()
                 step()
@@ -226,7 +226,7 @@ def beside(policy: LocalPolicy, groups: Sequence[Group], batch: Batch, args: arg
         found = beside_vllm(args.path, {"rollout": work_of(played)}, args.vllm, repeats=1)["rollout"]
         peers["vllm rollout"] = found if "failed" in found else {**found, "seconds": statistics.median(found["seconds"])}
     else:
-        peers["vllm rollout"] = {"failed": "it is asked for on a GPU only"}
+        peers["vllm rollout"] = {"failed": "it is measured on a GPU only"}
     return peers
 
 
@@ -250,7 +250,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def shapes(args: argparse.Namespace) -> list[Shape]:
-    """As asked, or with each value of what is to grow."""
+    """The shape given by the options, or one per value of each --grow."""
     first = Shape(args.episodes, args.turns, args.prompt_tokens, args.new_tokens, args.even)
     found = []
     for grown in args.grow:
@@ -267,23 +267,23 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1 if not gpu else 0, help="CPU threads (default %(default)s)")
     parser.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank (default: all parameters)")
     parser.add_argument("--episodes", type=int, default=128 if gpu else 16, help="in groups of 8 (default %(default)s)")
-    parser.add_argument("--turns", type=int, default=28 if gpu else 4, help="mean of an episode (default %(default)s)")
+    parser.add_argument("--turns", type=int, default=28 if gpu else 4, help="mean turns per episode (default %(default)s)")
     parser.add_argument(
-        "--even", action="store_true", help="so many turns in every episode, as of an agent that always runs into a limit"
+        "--even", action="store_true", help="exactly --turns turns in every episode, as if all hit the step limit"
     )
-    parser.add_argument("--prompt-tokens", type=int, default=480 if gpu else 80, help="mean (default %(default)s)")
-    parser.add_argument("--new-tokens", type=int, default=8, help="mean (default %(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, default=480 if gpu else 80, help="mean tokens (default %(default)s)")
+    parser.add_argument("--new-tokens", type=int, default=8, help="mean tokens (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=2, help="timed iterations; the median counts (default %(default)s)")
-    parser.add_argument("--grow", action="append", default=[], metavar="WHAT=A,B,…", help="measure at each of these instead")
-    parser.add_argument("--vllm", metavar="DIRECTORY", help="where vLLM lies, if it is not installed")
-    parser.add_argument("--alone", action="store_true", help="without peers")
+    parser.add_argument("--grow", action="append", default=[], metavar="WHAT=A,B,…", help="measure once per value of an option")
+    parser.add_argument("--vllm", metavar="DIRECTORY", help="directory of vLLM, if it is not installed")
+    parser.add_argument("--alone", action="store_true", help="do not measure peers")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     if args.episodes % GROUP:
         parser.error(f"--episodes {args.episodes} must be a multiple of {GROUP}, the size of a group")
     known = [name for name in Shape.__dataclass_fields__ if name != "even"]
     if wrong := [grown for grown in args.grow if grown.partition("=")[0].replace("-", "_") not in known]:
-        parser.error(f"--grow {wrong[0]}: it takes {', '.join(known)}, as in --grow episodes=32,128")
+        parser.error(f"--grow {wrong[0]}: unknown option; choose from {', '.join(known)}, as in --grow episodes=32,128")
     return args
 
 
@@ -291,7 +291,7 @@ def main() -> None:
     args = parse()
     sizes = TINY_SIZES.get(args.model)
     texts = [*world_texts(), *(" ".join(np.random.default_rng(i).permutation(WORDS)) for i in range(200))]
-    if sizes:  # a tiny policy is made for its prompts, which are up to a quarter longer than their mean
+    if sizes:  # enlarge a tiny policy's context: prompts are up to a quarter longer than their mean
         longest = max(3 * shape.prompt_tokens // 2 + 2 * shape.new_tokens for shape in shapes(args))
         sizes = replace(sizes, context=max(sizes.context, longest))
     args.path = str(tiny_checkpoint(texts, sizes, 0)) if sizes else str(Path(args.model).expanduser())

@@ -1,8 +1,8 @@
-"""How much code one RL iteration executes: distinct files and functions of tacit/.
+"""Number of files and functions of tacit/ that one RL iteration executes.
 
     python benchmarks/iteration_files.py [--fast auto|off] [--list]
 
-Runs GRPO in Countdown with a tiny model on the CPU. The first iteration warms up caches; the second is counted, from
+Runs GRPO in Countdown with a tiny model on the CPU. The first iteration fills caches; the second is counted, from
 the start of `Loop.iterate` to its end, in this thread and those it starts.
 """
 
@@ -28,7 +28,7 @@ PACKAGE = Path(tacit.__file__).parent
 
 
 def executed_functions(fast: Literal["auto", "off"] = "auto") -> dict[str, set[str]]:
-    """File (relative to tacit/) -> names of the functions that ran. A comprehension or lambda counts with its function."""
+    """file (relative to tacit/) -> names of executed functions; comprehensions and lambdas count as their function"""
     world = get_environment("countdown")
     schedule = Schedule(groups=2, group_size=4, iterations=2, lr=1e-4)
     method = GRPO(schedule=schedule).with_prompt(wording="terse", style="bare").build(world)
@@ -61,7 +61,7 @@ def executed_functions(fast: Literal["auto", "off"] = "auto") -> dict[str, set[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="also list the functions of each file")
-    parser.add_argument("--fast", choices=("auto", "off"), default="auto", help="as --engine.fast; off is the reference path")
+    parser.add_argument("--fast", choices=("auto", "off"), default="auto", help="value of --engine.fast; off uses transformers")
     arguments = parser.parse_args()
     found = executed_functions(arguments.fast)
     for path, functions in sorted(found.items()):

@@ -4,9 +4,9 @@
     python benchmarks/long_training.py tables --data docs/experiments/data/long_training.jsonl.xz --figures docs/assets
     python benchmarks/long_training.py tables --data docs/experiments/data/long_training*.jsonl.xz --until 100
 
-`collect` reads what `tacit compare` wrote to DIR and adds finished runs to the data file: evaluations with the outcome of every
-task, and some metrics of every iteration. A run that is already there must be equal. `tables` prints one block per study and
-world. The primary outcome is the mean success of a run's last three evaluations. With `--until N` runs end
+`collect` reads the output directories of `tacit compare` and adds finished runs to the data file: evaluations with the outcome
+of every task, and some metrics of every iteration. Runs that are already in the file must be equal. `tables` prints one block
+per study and world. The primary outcome is the mean success of a run's last three evaluations. With `--until N` runs end
 at iteration N; those without an evaluation there are left out.
 """
 
@@ -155,7 +155,7 @@ def draw(methods: dict[str, dict[int, Run]], order: list[str], title: str, file:
 
     plt.rcParams["svg.hashsalt"] = "tacit"  # the same figure gives the same file
     figure, axis = plt.subplots(figsize=(7, 4))
-    # Curves of seeds that the first method has too.
+    # Only seeds that the first method has too.
     methods = {m: {seed: run for seed, run in own.items() if seed in methods[order[0]]} for m, own in methods.items()}
     most = max(map(len, methods.values()))
     for method in (m for m in order if m == order[0] or len(methods[m]) == most):  # the others are in the table

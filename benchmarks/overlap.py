@@ -1,10 +1,10 @@
-"""What playing beside learning is worth: seconds of an iteration with --overlap 0 and 1, and how long who waits for whom.
+"""Benefit of overlapping rollout and update: seconds per iteration with --overlap 0 and 1, and idle shares.
 
-    python benchmarks/overlap.py                                  # one rank, one vLLM server, a world that thinks for 10 ms
+    python benchmarks/overlap.py                                  # one rank, one vLLM server, 10 ms per world step
     python benchmarks/overlap.py --think-s 0.05 --ranks 2 --json
 
-The world is Countdown behind a simulator that takes its time, the method GRPO, the model tiny-base. `learning` and `playing`
-are the seconds an iteration spends in each; the ranks wait while nothing is learned, the servers while nothing is played.
+The world is Countdown with a delay per step, the method GRPO, the model tiny-base. `learning` and `playing` are seconds per
+iteration of update and rollout. `ranks_wait` and `servers_wait` are the shares of an iteration in which ranks or servers idle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORLD = get_environment("countdown")
 
 
 class Thinking:
-    """A world that takes its time."""
+    """Countdown with a delay per step."""
 
     def __init__(self, think_s: float) -> None:
         self._world, self._think_s = WORLD.make(), think_s
@@ -50,12 +50,12 @@ class Thinking:
 
 def measure(policy: ShardedPolicy, overlap: bool, options: argparse.Namespace) -> dict[str, Any]:
     """Medians over the iterations after the first."""
-    told = GRPO(
+    method = GRPO(
         kl=0.0,
         schedule=Schedule(groups=options.groups, group_size=options.group_size, iterations=options.iterations + 2, lr=1e-5),
     ).with_prompt(wording="terse", style="bare", history=0, admissible=False)
     worlds = InProcessPool(lambda: Thinking(options.think_s))
-    collector = Collector(told.build(WORLD, Resources()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
+    collector = Collector(method.build(WORLD, Resources()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
     loop = Loop([collector], policy, 0, options.iterations + 2, overlap=overlap)
     whole, learning, playing, stale = [], [], [], []
     for number in range(1, options.iterations + 2):

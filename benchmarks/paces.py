@@ -1,4 +1,4 @@
-"""Whole rollouts whose completions have given lengths, in a world that takes no time: what pace alone is worth."""
+"""Whole rollouts with given completion lengths, in a world that takes no time, to measure scheduling alone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
 
 PIECE = 60
-"""tokens by which a prompt that only grows does so in a turn: an action and what is seen then"""
+"""tokens that a growing prompt gains per turn: an action and an observation"""
 
 
 class Ragged(PolicyHooks):
-    """The sampler as a policy that writes as many tokens as a request's seed says, to prompts of random tokens."""
+    """A policy with random prompts, whose completion lengths are derived from the request's seed."""
 
     context_limit = 1 << 40
 
@@ -51,12 +51,12 @@ class Ragged(PolicyHooks):
 
 
 class Growing(Ragged):
-    """Whose prompts are that of the first turn and what was added since, a piece for every turn."""
+    """Each prompt extends the previous turn's by PIECE tokens."""
 
     _follows = True
 
     def anew(self) -> Growing:
-        """The same, but the sampler is not told which prompt goes on from which."""
+        """A copy that does not use the prefix cache: requests name no episode."""
         other = copy.copy(self)
         other._follows = False
         return other
@@ -82,7 +82,7 @@ class RaggedScheduler:
 
 
 class Turns:
-    """A world that counts them."""
+    """A world that counts turns."""
 
     def reset(self, task: Task) -> Observation:
         self._turn = 0
@@ -97,7 +97,7 @@ class Turns:
 
 
 class Places(Context, PromptReader):
-    """A context whose prompts are (group, member, turn). Members of a group begin alike."""
+    """A context whose prompts are (group, member, turn). First prompts of a group are equal."""
 
     style: ActionStyle = "bare"
     format = BARE
@@ -117,14 +117,14 @@ class Places(Context, PromptReader):
 
 
 def play(policy: Ragged, episodes: int, group: int, turns: int, repeat: int = 0, lockstep: bool = False) -> list[Trajectory]:
-    """A whole rollout of so many episodes and turns."""
+    """A rollout with this many episodes and turns per episode."""
     tasks = [Task("turns", f"{i // group} {i % group}", "", "", 0, "") for i in range(episodes)]
     plans = [EpisodePlan(task, seed=derive(repeat, i)) for i, task in enumerate(tasks)]
     return rollout(plans, Places(), InProcessPool(Turns), policy, Sampling(), turns, lockstep=lockstep)
 
 
 def whole_rollout(policy: Ragged, episodes: int, group: int, turns: int, lockstep: bool) -> Callable[[int], int]:
-    """`run(repeat)` plays them all and says how many tokens were written."""
+    """`run(repeat)` plays all episodes and returns the number of sampled tokens."""
 
     def run(repeat: int) -> int:
         return sum(trajectory.completion_tokens for trajectory in play(policy, episodes, group, turns, repeat, lockstep))

@@ -1,11 +1,11 @@
-"""Parts of a layer by kernels of our own beside what torch and its compiler make of them, on a Hopper GPU, in microseconds.
+"""Parts of a layer with our kernels and with torch.compile, on a Hopper GPU, in microseconds.
 
-    python benchmarks/pieces.py                    # in the shapes of SmolLM2-135M and of Qwen2.5-1.5B
+    python benchmarks/pieces.py                    # shapes of SmolLM2-135M and Qwen2.5-1.5B
     python benchmarks/pieces.py --repeats 21 --json
 
-Of a prefill of 256 prompts of 200 tokens: rotation with keys and values put into the cache, and a norm; each thirty
-times in a row in one recorded graph, so that nothing waits for launches. Of an update: rotation there and back, launched as it
-is there; what is short waits for its launch.
+Prefill (256 prompts of 200 tokens): RoPE with the KV-cache write, and RMSNorm; thirty calls in one CUDA graph, so that launch
+latency does not count. Update: RoPE forward and backward, launched one by one as in training; short kernels include launch
+latency.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Shape:
     key_heads: int
     head_dim: int
     tokens: int
-    """of a pass of an update"""
+    """per pass of an update"""
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -48,12 +48,12 @@ class Shape:
 SHAPES = {"135M": Shape(576, 9, 3, 64, 65536), "1.5B": Shape(1536, 12, 2, 128, 32768)}
 
 
-def drawn(*shape: int) -> torch.Tensor:
+def random_tensor(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device=GPU, dtype=torch.bfloat16)
 
 
 def recorded_us(call: Callable[[], Any], repeats: int) -> float:
-    """Of one of thirty calls in a row."""
+    """Median microseconds per call, for CALLS calls in one CUDA graph."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -70,15 +70,15 @@ def recorded_us(call: Callable[[], Any], repeats: int) -> float:
 @torch.inference_mode()
 def of_a_prefill(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
     dim, tokens = shape.head_dim, PROMPTS * LENGTH
-    qkv = drawn(tokens, sum(shape.sizes) * dim)
+    qkv = random_tensor(tokens, sum(shape.sizes) * dim)
     by_head = qkv.view(tokens, -1, dim)
     _, k, v = by_head.split(shape.sizes, 1)
     positions = torch.arange(tokens, device=GPU) % LENGTH
     slots = torch.arange(tokens, device=GPU) // LENGTH * 256 + positions
     rotations = torch.randn(256, dim // 2, 2, device=GPU)
     turns = rotations[positions, None]
-    keys, values = (drawn(PROMPTS * 256, shape.key_heads, dim) for _ in "kv")
-    h, weight = drawn(tokens, shape.width), drawn(shape.width)
+    keys, values = (random_tensor(PROMPTS * 256, shape.key_heads, dim) for _ in "kv")
+    h, weight = random_tensor(tokens, shape.width), random_tensor(shape.width)
 
     def rotated_and_copied() -> None:
         COMPILED_OPS.apply_rope_interleaved(by_head[:, : shape.heads + shape.key_heads], turns)
@@ -99,30 +99,30 @@ def of_a_prefill(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
 
 
 def of_an_update(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
-    qkv = drawn(shape.tokens, sum(shape.sizes) * shape.head_dim).requires_grad_()
+    qkv = random_tensor(shape.tokens, sum(shape.sizes) * shape.head_dim).requires_grad_()
     angles = torch.randn(shape.tokens, 1, shape.head_dim // 2, device=GPU)
     cos, sin = angles.cos(), angles.sin()
-    pull = [drawn(shape.tokens, heads, shape.head_dim) for heads in shape.sizes]
+    grads = [random_tensor(shape.tokens, heads, shape.head_dim) for heads in shape.sizes]
 
     def compiled() -> tuple[torch.Tensor, ...]:
         q, k, v = qkv.unflatten(1, (-1, shape.head_dim)).split(shape.sizes, 1)
         return COMPILED_OPS.apply_rope(q, cos, sin), COMPILED_OPS.apply_rope(k, cos, sin), v
 
     found: dict[str, dict[str, float]] = {"rotation": {}, "rotation, back": {}}
-    for name, way in (("torch", compiled), ("ours", lambda: RopeQKV.apply(qkv, cos, sin, shape.sizes))):
-        answer = way()
-        found["rotation"][name] = median_us(way, repeats)
+    for name, run in (("torch", compiled), ("ours", lambda: RopeQKV.apply(qkv, cos, sin, shape.sizes))):
+        answer = run()
+        found["rotation"][name] = median_us(run, repeats)
         found["rotation, back"][name] = median_us(
-            lambda answer=answer: torch.autograd.grad(answer, qkv, pull, retain_graph=True), repeats
+            lambda answer=answer: torch.autograd.grad(answer, qkv, grads, retain_graph=True), repeats
         )
     return found
 
 
 def check(shape: Shape) -> None:
-    of = GPU, torch.bfloat16, shape.heads, shape.key_heads, shape.head_dim
-    there = has_rope_cache_kernel(*of), has_rope_qkv_kernel(*of)
-    if not all((*there, has_rms_norm_kernel(GPU, torch.bfloat16, shape.width))):
-        raise SystemExit("some of our kernels are not used on this GPU: see the warning, if any.")
+    key = GPU, torch.bfloat16, shape.heads, shape.key_heads, shape.head_dim
+    available = has_rope_cache_kernel(*key), has_rope_qkv_kernel(*key)
+    if not all((*available, has_rms_norm_kernel(GPU, torch.bfloat16, shape.width))):
+        raise SystemExit("some of our kernels are not available on this GPU; see the warnings above, if any.")
 
 
 def main() -> None:

@@ -1,21 +1,21 @@
-"""Rollout speed: our sampler beside transformers' `generate`, same model, prompts, lengths and threads, in one run.
+"""Rollout speed of our sampler and of transformers' `generate`, with equal model, prompts, lengths and threads, in one run.
 
     python benchmarks/rollout.py                               # a random Llama of about a million parameters
     python benchmarks/rollout.py --model PATH --batch 256 --prompt-tokens 200 --new-tokens 32 --json
     python benchmarks/rollout.py --model tiny-base --only short,ragged
-    python benchmarks/rollout.py --model PATH --peer vllm --vllm DIRECTORY   # it lies there; without it, where installed
+    python benchmarks/rollout.py --model PATH --peer vllm --vllm DIRECTORY   # vLLM from this directory
 
-Tokens per second are new tokens over wall time, prefill included. Nothing ends early, so every method writes the same
-number of tokens. Ours also returns log-probabilities and text, which `generate` is not asked for.
-The grouped case has 8 identical prompts per group, as group-relative methods do: ours computes each of them once.
+Tokens per second are new tokens over wall time, prefill included. There are no stop tokens, so all methods sample the same
+number of tokens. Ours also returns log-probabilities and text; `generate` does not.
+The grouped case has 8 identical prompts per group, as in group-relative methods; ours prefills each prompt once.
 
-The short and the ragged case are whole rollouts of several turns, in groups of 8, whose completions differ in length: 3 to 8
-tokens as the actions of a tiny policy, 8 to 512 as those of a model that thinks. In the growing case prompts tell the whole
-episode: the first turn's, and 60 tokens more in every turn, and `read_anew` reads all of it again. Each episode at its own pace
-beside all in lockstep, which is the same rollout with one batch per turn. The worlds take no time.
+The cases short, ragged and growing are whole rollouts of several turns, in groups of 8, with completions of different lengths:
+3 to 8 tokens, as actions of a tiny policy; 8 to 512, as from a model with thoughts. In the growing case, each prompt is the
+previous one plus 60 tokens; `read_anew` is the same without the prefix cache. `tacit` schedules episodes independently;
+`lockstep` samples one batch per turn. The worlds take no time.
 
-vLLM runs in a process of its own, after us. It is asked for log-probabilities too, and writes the same number of tokens to the
-same prompts; in whole rollouts each episode at its own pace. Where it is missing or fails, that is reported.
+vLLM runs afterwards in its own process. It samples the same number of tokens for the same prompts, with log-probabilities, and
+schedules episodes independently. If it is missing or fails, that is reported.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from tacit.engines.models.bases import find_checkpoint
 GROUP = 8
 CASES = ("distinct", "grouped", "short", "ragged", "growing")
 LENGTHS = {"short": (3, 8), "ragged": (8, 512), "growing": (8, 32)}
-"""completion tokens of the cases that are whole rollouts, from and to"""
+"""minimum and maximum completion tokens of the whole-rollout cases"""
 
 
 def random_llama() -> tuple[Any, Any]:
-    """About a million parameters and a vocabulary of 1,024 words, from nothing."""
+    """A random Llama with about a million parameters, and a tokenizer with 1,024 words."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=1024,
@@ -80,7 +80,7 @@ def load(path: str | None, device: str, dtype: torch.dtype) -> tuple[Any, Any]:
         path = find_checkpoint(path)
         model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
         tokenizer.eos_token = None
-    # no end token: every row then writes all its tokens, in both
+    # no stop token: both methods sample all tokens of every row
     model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
     model.config.eos_token_id = None
     return model.to(device=device, dtype=dtype).eval(), tokenizer
@@ -107,10 +107,10 @@ def generate(model: Any, device: str, prompts: np.ndarray, new_tokens: int, **op
 
 
 def measure(methods: dict[str, Callable[[int], int]], repeats: int, device: str) -> dict[str, float | None]:
-    """Median tokens per second of each method; methods take turns, so that a busy machine disturbs all alike."""
+    """Median tokens per second of each method; None if it fails. Methods alternate, so that other load affects all alike."""
     speeds: dict[str, list[float]] = {name: [] for name in methods}
     failed: set[str] = set()
-    for repeat in range(-3, repeats):  # to warm up: libraries, compilation, and what is recorded the third time
+    for repeat in range(-3, repeats):  # warm-up: libraries, compilation, CUDA graphs (recorded the third time)
         for name, run in methods.items():
             if name in failed:
                 continue
@@ -155,9 +155,9 @@ def ratios(speeds: dict[str, float | None]) -> dict[str, float]:
 
 
 def beside(works: dict[str, Work], result: dict[str, Any], args: argparse.Namespace) -> None:
-    """Adds vLLM's new tokens per second at the same works, None where it does not run."""
+    """Add vLLM's new tokens per second on the same works; None if it does not run."""
     if args.model is None or args.device != "cuda":
-        found = {name: {"failed": "it needs a GPU, and a checkpoint directory as --model"} for name in works}
+        found = {name: {"failed": "it needs a GPU and a checkpoint directory as --model"} for name in works}
     else:
         found = beside_vllm(find_checkpoint(args.model), works, args.vllm, args.repeats)
     for name, peer in found.items():
@@ -167,8 +167,8 @@ def beside(works: dict[str, Work], result: dict[str, Any], args: argparse.Namesp
         result[name]["tokens_per_s"]["vllm"] = speed
 
 
-def paced(case: str, vocabulary: int, sampler: LocalSampler, args: argparse.Namespace) -> tuple[Ragged, int]:
-    """(who writes, how many episodes)"""
+def make_policy(case: str, vocabulary: int, sampler: LocalSampler, args: argparse.Namespace) -> tuple[Ragged, int]:
+    """(policy, number of episodes)"""
     policy = (Growing if case == "growing" else Ragged)(sampler, vocabulary, args.prompt_tokens, LENGTHS[case])
     return policy, args.batch if case == "short" else args.episodes
 
@@ -186,9 +186,8 @@ def compare_paces(case: str, policy: Ragged, episodes: int, args: argparse.Names
 
 @torch.inference_mode()
 def logprob_error(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray, new_tokens: int) -> dict[str, Any]:
-    """How far the sampler's log-probabilities are from those of one plain forward pass in the same precision; and where that is
-    not float32, how far each of the two is from a pass in float32. Both round, and where a model is on the brink of two very
-    different states either may be the one that is off."""
+    """Absolute differences of the sampler's log-probabilities from a plain forward pass in the same precision. If that is not
+    float32, also of both from a float32 pass: both round, so either may be the one with the larger error."""
     completions = sampler.sample([Request(p, seed=i) for i, p in enumerate(prompts)], Sampling(max_tokens=new_tokens))
     ours = np.stack([c.logprobs for c in completions])
     tokens = torch.from_numpy(np.stack([c.tokens for c in completions])).to(device)
@@ -199,23 +198,23 @@ def logprob_error(model: Any, sampler: LocalSampler, device: str, prompts: np.nd
         return logits.log_softmax(-1).gather(2, tokens[..., None])[..., 0].cpu().numpy()
 
     plain = forward(model)
-    found: dict[str, Any] = apart(ours, plain)
+    found: dict[str, Any] = differences(ours, plain)
     if model.dtype != torch.float32:
         exact = forward(copy.deepcopy(model).float())
-        found["to_float32"] = {"tacit": apart(ours, exact), "plain": apart(plain, exact)}
+        found["to_float32"] = {"tacit": differences(ours, exact), "plain": differences(plain, exact)}
     return found
 
 
-def apart(found: np.ndarray, expected: np.ndarray) -> dict[str, float]:
+def differences(found: np.ndarray, expected: np.ndarray) -> dict[str, float]:
     error = np.abs(found - expected)
     return {"mean": float(error.mean()), "max": float(error.max())}
 
 
 def show_error(error: dict[str, Any]) -> None:
-    far = "mean {mean:.1e}, max {max:.1e}".format
-    print("  log-probabilities against a plain forward pass:", far(**error))
+    describe = "mean {mean:.1e}, max {max:.1e}".format
+    print("  log-probabilities against a plain forward pass:", describe(**error))
     for name, found in error.get("to_float32", {}).items():
-        print(f"    against float32, {name}:", far(**found))
+        print(f"    against float32, {name}:", describe(**found))
 
 
 def show(case: str, speeds: dict[str, float | None], only: str | None = None) -> None:
@@ -233,22 +232,25 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256 if gpu else 64, help="rows (default %(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=200 if gpu else 64, help="(default %(default)s)")
     parser.add_argument("--new-tokens", type=int, default=32, help="(default %(default)s)")
-    parser.add_argument("--turns", type=int, default=8, help="of an episode in whole rollouts (default %(default)s)")
+    parser.add_argument("--turns", type=int, default=8, help="turns per episode in whole rollouts (default %(default)s)")
     parser.add_argument(
-        "--episodes", type=int, default=256 if gpu else 16, help="of the ragged and the growing case (default %(default)s)"
+        "--episodes",
+        type=int,
+        default=256 if gpu else 16,
+        help="episodes of the ragged and growing cases (default %(default)s)",
     )
     parser.add_argument("--only", default=",".join(CASES), help="cases to measure (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts (default %(default)s)")
-    parser.add_argument("--threads", type=int, help="CPU threads of both (default: torch's)")
+    parser.add_argument("--threads", type=int, help="CPU threads of both methods (default: torch's)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16" if gpu else "float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
-    parser.add_argument("--compiled", action="store_true", help="on a GPU also time static `generate` with torch.compile")
+    parser.add_argument("--compiled", action="store_true", help="on a GPU, also time static `generate` with torch.compile")
     parser.add_argument("--peer", choices=("vllm",), help="also time vLLM")
-    parser.add_argument("--vllm", metavar="DIRECTORY", help="where vLLM lies, if it is not installed")
+    parser.add_argument("--vllm", metavar="DIRECTORY", help="directory of vLLM, if it is not installed")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     if unknown := set(args.only.split(",")) - set(CASES):
-        parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(CASES)}")
+        parser.error(f"--only: unknown case {', '.join(sorted(unknown))}; choose from {', '.join(CASES)}")
     return args
 
 
@@ -283,7 +285,7 @@ def main() -> None:
             result[case] = compare(model, sampler, args.device, prompts[case], args)
             works[case] = [[(prompt.tolist(), args.new_tokens)] for prompt in prompts[case]]
         else:
-            policy, episodes = paced(case, model.config.vocab_size, sampler, args)
+            policy, episodes = make_policy(case, model.config.vocab_size, sampler, args)
             result[case] = compare_paces(case, policy, episodes, args)
             works[case] = work_of(play(policy, episodes, GROUP, args.turns)) if args.peer else []
         show(case, result[case]["tokens_per_s"])

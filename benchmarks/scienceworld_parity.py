@@ -1,11 +1,11 @@
-"""Is our ScienceWorld the package's? The same episodes in both, step by step: text, score, and whether it is over.
+"""Parity of our ScienceWorld with the scienceworld package: text, score and done of the same episodes, step by step.
 
     python benchmarks/scienceworld_parity.py [--episodes 200] [--steps 30] [--together 8] [--whole] [--json]
 
-Every second episode follows the gold path, the others draw commands from what the simulator says can be done, with some
-nonsense among them. Ours are played `--together` at a time in one JVM, turn by turn, so that an episode that disturbed another
-would show; the package's `ScienceWorldEnv` plays them one after another. Its JVM hashes as ours does (left as it is, it
-differs from itself from run to run), and its list of valid actions, which takes most of its time, is left out unless `--whole`.
+Every second episode follows the gold path; the others draw commands from the simulator's templates and objects, and some
+nonsense. Ours runs `--together` episodes at a time in one JVM, interleaved, so that interference between episodes would show;
+the package's `ScienceWorldEnv` plays them one after another. Its JVM gets our hash codes, since otherwise its runs
+differ from each other. Its list of valid actions takes most of its time, and is skipped unless `--whole`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NONSENSE = ("", "0", "1", "xyzzy", "go to the moon", "focus", "open open door", 
 
 
 def package(whole: bool, mended: Path):
-    """The package's own environment, started anew. What is put into the directory is the class that hashes things by number."""
+    """Start the package's environment, with our patched class written to the directory `mended`."""
     os.environ["JAVA_TOOL_OPTIONS"] = "-XX:+UnlockExperimentalVMOptions -XX:hashCode=2"
     write_patched_class(find_jar(), mended)
     try:
         from scienceworld import ScienceWorldEnv
     except ImportError as error:
-        raise TacitError(f"the package to compare with is not installed ({error})") from error
+        raise TacitError(f"the package scienceworld is not installed ({error})") from error
 
     class Quick(ScienceWorldEnv):
         def get_valid_action_object_combinations(self):
@@ -45,11 +45,11 @@ def package(whole: bool, mended: Path):
 
 
 def play_theirs(env, task: Task, number: int, steps: int) -> tuple[list[str], list[tuple[str, int, bool]]]:
-    """(actions, what the package answered to each, the first answer being the beginning)"""
+    """(actions, [(text, score, done)] of the reset and of each action)"""
     rng = Random(f"parity/{task.id}")
     env.load(task.data["task"], task.data["variation"], "")
     observation, info = env.reset()
-    told, actions = [(observation, info["score"], False)], []
+    answers, actions = [(observation, info["score"], False)], []
     gold = list(gold_path(task.data["task"], task.data["variation"])) if number % 2 else []
     templates, things = sorted(set(env.get_possible_actions()) - {"reset task"}), []
     for at in range(steps):
@@ -62,66 +62,66 @@ def play_theirs(env, task: Task, number: int, steps: int) -> tuple[list[str], li
             action = rng.choice(templates)
             while "OBJ" in action:
                 action = action.replace("OBJ", rng.choice(things or ["air"]), 1)
-            if action.startswith("focus") and rng.random() < 0.8:  # which nearly always ends it
+            if action.startswith("focus") and rng.random() < 0.8:  # a focus nearly always ends the episode
                 action = "look around"
         observation, _, over, info = env.step(action)
         actions.append(action)
-        told.append((observation, info["score"], bool(over)))
+        answers.append((observation, info["score"], bool(over)))
         if over:
             break
-    return actions, told
+    return actions, answers
 
 
 def play_ours(tasks: list[Task], played: list[list[str]]) -> list[list[tuple[str, int, bool]]]:
-    """All of them at once, a turn of each after another."""
+    """Replay the actions in all episodes, interleaved turn by turn; returns [(text, score, done)] of each episode."""
     worlds = [SERVED() for _ in tasks]
-    told = [
+    transcripts = [
         [(world.reset(task).text, round(100 * world._world._score), False)] for world, task in zip(worlds, tasks, strict=True)
     ]
     for turn in range(max(map(len, played))):
-        for world, actions, answers in zip(worlds, played, told, strict=True):
+        for world, actions, answers in zip(worlds, played, transcripts, strict=True):
             if turn < len(actions):
                 transition = world.step(actions[turn])
                 score = -100 if transition.label == "wrong_focus" else round(100 * transition.score)
                 answers.append((transition.observation.text, score, transition.done))
     for world in worlds:
         world.close()
-    return told
+    return transcripts
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=30, help="the most steps of an episode")
-    parser.add_argument("--together", type=int, default=8, help="episodes of ours that are played at once")
+    parser.add_argument("--steps", type=int, default=30, help="maximum steps per episode")
+    parser.add_argument("--together", type=int, default=8, help="concurrent episodes of ours")
     parser.add_argument("--split", default="train")
-    parser.add_argument("--whole", action="store_true", help="with the package's list of valid actions")
+    parser.add_argument("--whole", action="store_true", help="include the package's list of valid actions")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     tasks = get_environment("scienceworld").tasks(arguments.split, arguments.episodes, 0)
-    tasks = [task for task in tasks if task.family != "genetics"]  # a gold path of these takes a minute to find
+    tasks = [task for task in tasks if task.family != "genetics"]  # finding their gold paths takes a minute each
     with tempfile.TemporaryDirectory() as mended:
         try:
             env = package(arguments.whole, Path(mended))
         except TacitError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
-        env.load("boil", 0, "")  # which reads the class
+        env.load("boil", 0, "")  # loads the patched class
     equal = compared = 0
     differences: list[dict] = []
     for start in range(0, len(tasks), arguments.together):
         some = list(tasks[start : start + arguments.together])
         theirs = [play_theirs(env, task, start + at, arguments.steps) for at, task in enumerate(some)]
         ours = play_ours(some, [actions for actions, _ in theirs])
-        for task, (actions, told), answers in zip(some, theirs, ours, strict=True):
-            for at, (their, our) in enumerate(zip(told, answers, strict=False)):
+        for task, (actions, expected), answers in zip(some, theirs, ours, strict=True):
+            for at, (their, our) in enumerate(zip(expected, answers, strict=False)):
                 compared += 1
                 equal += their == our
                 if their != our:
                     action = actions[at - 1] if at else ""
                     differences.append({"task": task.id, "turn": at, "action": action, "theirs": their, "ours": our})
-            if len(told) != len(answers):
-                differences.append({"task": task.id, "lengths": (len(told), len(answers))})
+            if len(expected) != len(answers):
+                differences.append({"task": task.id, "lengths": (len(expected), len(answers))})
         print(f"{start + len(some)} episodes: {equal} of {compared} answers equal", flush=True)
     for difference in differences[:10]:
         print(json.dumps(difference, ensure_ascii=False))

@@ -1,17 +1,16 @@
-"""`tacit serve` under load over loopback: many sessions at once beside one at a time, nothing lost or mixed, memory flat.
+"""Load test of `tacit serve` over loopback: throughput with one and many sessions, correctness, memory, and recovery.
 
-    python benchmarks/serve.py                                   # makes small modules first (about a minute), then 64 sessions
-    python benchmarks/serve.py --modules modules/household       # yours
+    python benchmarks/serve.py                                   # trains small modules (about a minute), then 64 sessions
+    python benchmarks/serve.py --modules modules/household       # your own modules
     python benchmarks/serve.py --sessions 32 --requests 2000 --json
 
-Each session plays an episode of its own in a household of the client's own, over and over, each family by its
-module, until all together have asked for so many turns. A turn is one request: what is seen goes in, an action comes back.
-`server_cpu_ms` is what a turn takes of the server's processors, which says more than the clock on a machine that others use.
-Every episode that came to its end must be, action for action, what `Agent` does alone with the same goal and seed. Then the
-server is killed in the middle of a load and started again. Exits with 1 where an episode differed or somebody was not told.
+Each session replays one ALFWorld episode in the client, with the module for its family, until all sessions together have made
+`--requests` requests. A request sends an observation and returns an action. `server_cpu_ms` is the server's CPU time per
+request, which depends less on other load than wall time. The actions of every finished episode must equal those of `Agent` in
+this process with the same goal and seed. Then the server is killed under load and restarted. Exits with 1 if a check fails.
 
-The modules it makes are adapters of rank 4 on a Llama of 0.15M parameters that has seen demonstrations of all families: they
-write actions of about five tokens, as trained ones do. Client and server share the machine.
+The modules it trains are adapters of rank 4 on a Llama of 0.15M parameters that has imitated all families. They write actions
+of about five tokens, as trained modules do. Client and server share the machine.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ USUAL = shlex.split(
 
 
 def make_modules(place: Path) -> Path:
-    """A small base that has seen every family, and adapters for two kinds of work on it."""
+    """Train a small base on all families, and two skill modules on it."""
     base, made = place / "base", place / "modules"
     shown = ["--sft.steps", "150", "--sft.tasks", "120", "--sft.batch", "32"]
     assert tacit(["train", *USUAL, "--model", "tiny", *SIZES, *shown, "--out", str(base)]) == 0
@@ -57,7 +56,7 @@ def make_modules(place: Path) -> Path:
 
 
 def alone(modules: Path, part: Part) -> list[str]:
-    """What the same episode is without a server."""
+    """The actions of the episode with `Agent` in this process."""
     agent = Agent.load(modules, engine=EngineSettings(device="cpu", threads=1))
     agent.begin(part.task.goal, part.task.family, seed=part.number)
     world, actions = WORLD.make(), []
@@ -72,7 +71,7 @@ def alone(modules: Path, part: Part) -> list[str]:
     return actions
 
 
-def told(load: Load, wall_s: float, cpu_s: float) -> dict[str, float]:
+def summarize(load: Load, wall_s: float, cpu_s: float) -> dict[str, float]:
     return {
         "turns": len(load.seconds),
         "turns_per_s": len(load.seconds) / wall_s,
@@ -83,7 +82,7 @@ def told(load: Load, wall_s: float, cpu_s: float) -> dict[str, float]:
 
 
 def under(server: Server, parts: list[Part], requests: int) -> tuple[Load, float, float]:
-    """(what was done, seconds, seconds of the server's processors)"""
+    """(load, wall seconds, CPU seconds of the server)"""
     before = server.cpu()
     load, wall_s = asyncio.run(run_load(server.port, parts, requests))
     return load, wall_s, server.cpu() - before
@@ -91,9 +90,9 @@ def under(server: Server, parts: list[Part], requests: int) -> tuple[Load, float
 
 def measure(server: Server, parts: list[Part], requests: int) -> dict[str, Any]:
     few = parts[: min(32, len(parts))]
-    under(server, few, min(requests, 600))  # to warm up, as wide as what is measured
-    one = told(*under(server, parts[:1], min(requests, 400)))
-    many = told(*under(server, few, min(requests, 3000)))
+    under(server, few, min(requests, 600))  # warm-up with the same number of sessions
+    one = summarize(*under(server, parts[:1], min(requests, 400)))
+    many = summarize(*under(server, few, min(requests, 3000)))
     before = server.memory()
     load, wall_s, cpu_s = under(server, parts, requests // 2)
     halfway = server.memory()
@@ -104,14 +103,14 @@ def measure(server: Server, parts: list[Part], requests: int) -> dict[str, Any]:
         "one at a time": one,
         f"{len(few)} at once": many,
         "gain": many["turns_per_s"] / one["turns_per_s"],
-        f"{len(parts)} at once, for long": told(load, wall_s + more_s, cpu_s + more_cpu_s),
+        f"{len(parts)} at once, for long": summarize(load, wall_s + more_s, cpu_s + more_cpu_s),
         "memory_mb": [round(size / 1e6, 1) for size in (before, halfway, server.memory())],
         "episodes": load.episodes,
     }
 
 
 def check(modules: Path, parts: list[Part], episodes: list[tuple[int, list[str]]]) -> dict[str, int]:
-    """How many of the episodes are what they are when nobody else plays."""
+    """Number of episodes whose actions differ from a run without a server."""
     expected: dict[int, list[str]] = {}
     for number in sorted({number for number, _ in episodes}):
         expected[number] = alone(modules, parts[number])
@@ -119,13 +118,13 @@ def check(modules: Path, parts: list[Part], episodes: list[tuple[int, list[str]]
     return {"episodes": len(episodes), "distinct": len(expected), "differ": differ}
 
 
-def knowing(ends: Sequence[BaseException | None]) -> int:
-    """How many sessions ended since their connection did, and not by some other mistake, or by nothing at all."""
+def count_noticed(ends: Sequence[BaseException | None]) -> int:
+    """Number of sessions that ended with a connection error, as they should after a kill."""
     return sum(isinstance(end, OSError | EOFError) for end in ends)
 
 
 async def interrupt(server: Server, modules: Path, parts: list[Part], threads: int) -> dict[str, Any]:
-    """Killed under load: every session comes to know, at once, and again from the server that takes its place."""
+    """Kill the server under load. All sessions must fail at once, and a restarted server must refuse the old session."""
     before = Connection(server.port)
     session = (await before.ask("POST", "/sessions", {"goal": parts[0].task.goal, "family": parts[0].task.family}))["session"]
     loads = [asyncio.create_task(play_on(server.port, part, Load(10**6))) for part in parts]
@@ -144,30 +143,30 @@ async def interrupt(server: Server, modules: Path, parts: list[Part], threads: i
     again.process.terminate()
     ended = await asyncio.to_thread(again.process.wait, 30)
     kinds = sorted({type(error).__name__ for error in lost})
-    return {"told": knowing(lost), "as": kinds, "within_s": noticed_s, "old_session": status, "turns_after": len(load.seconds),
-            "exit": ended}  # fmt: skip
+    return {"noticed": count_noticed(lost), "as": kinds, "within_s": noticed_s, "old_session": status,
+            "turns_after": len(load.seconds), "exit": ended}  # fmt: skip
 
 
 def faults(found: dict[str, Any], sessions: int) -> list[str]:
-    """What must not be, whatever the machine."""
+    """Descriptions of all failed checks."""
     transcripts, killed = found["transcripts"], found["killed"]
     wrong = {
-        f"{transcripts['differ']} of {transcripts['episodes']} episodes are not what they are alone": transcripts["differ"],
-        "no episode came to its end, so none was compared": not transcripts["episodes"],
-        f"{killed['told']} of {sessions} sessions came to know that the server was killed": killed["told"] != sessions,
-        f"a session of the server before was answered with {killed['old_session']}, not 410": killed["old_session"] != 410,
-        f"told to stop, the server ended with {killed['exit']}": killed["exit"],
+        f"{transcripts['differ']} of {transcripts['episodes']} episodes differ from Agent's": transcripts["differ"],
+        "no episode finished, so none was compared": not transcripts["episodes"],
+        f"{killed['noticed']} of {sessions} sessions noticed that the server was killed": killed["noticed"] != sessions,
+        f"the restarted server answered an old session with {killed['old_session']}, not 410": killed["old_session"] != 410,
+        f"on SIGTERM, the server exited with status {killed['exit']}": killed["exit"],
     }
     return [fault for fault, so in wrong.items() if so]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--modules", type=Path, help="a directory of household modules (default: small ones are made)")
+    parser.add_argument("--modules", type=Path, help="directory of ALFWorld modules (default: train small ones)")
     parser.add_argument("--sessions", type=int, default=64)
     parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--steps", type=int, default=20, help="longest episode")
-    parser.add_argument("--threads", type=int, default=1, help="of the model")
+    parser.add_argument("--steps", type=int, default=20, help="maximum steps per episode")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of the model")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     place = Path(tempfile.mkdtemp())

@@ -1,4 +1,4 @@
-"""Sessions that load a server over loopback: a plain HTTP client, and episodes in households of the client's own."""
+"""Load generator for `tacit serve`: a minimal HTTP client that plays ALFWorld episodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN = "a-token-for-the-benchmark"
 
 
 class Answer(Exception):
-    """Anything but success."""
+    """An HTTP error response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -30,7 +30,7 @@ class Answer(Exception):
 
 
 class Connection:
-    """One connection that is kept. HTTP/1.1 with JSON bodies, and no more: the load must not cost more than what it loads."""
+    """A keep-alive HTTP/1.1 connection with JSON bodies. Minimal, so that the client costs less than the server."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -59,18 +59,18 @@ class Connection:
 
 @dataclass
 class Load:
-    """What a load has done so far, and may still do."""
+    """Remaining requests, and the results so far."""
 
     left: int
     seconds: list[float] = field(default_factory=list)
-    """of each turn"""
+    """latency of each turn"""
     episodes: list[tuple[int, list[str]]] = field(default_factory=list)
-    """(which episode, what was done in it), of those that came to their end"""
+    """(episode number, actions) of each finished episode"""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One session's episode, the same whenever it is played."""
+    """The episode of one session; it is the same each time."""
 
     number: int
     task: Task
@@ -84,23 +84,23 @@ def make_parts(families: list[str], count: int, steps: int) -> list[Part]:
 
 
 async def play(connection: Connection, part: Part, load: Load) -> None:
-    """One episode, or as much of it as the load allows."""
+    """Play one episode, or its start if the load ends earlier."""
     world, task = WORLD.make(), part.task
     begun = await connection.ask("POST", "/sessions", {"goal": task.goal, "family": task.family, "seed": part.number})
-    path, observation, actions, told = f"/sessions/{begun['session']}", world.reset(task), [], {}
+    path, observation, actions, feedback = f"/sessions/{begun['session']}", world.reset(task), [], {}
     while len(actions) < part.steps:
         if load.left <= 0:
             await connection.ask("POST", f"{path}/end")
             return
         load.left -= 1
-        body = {"observation": observation.text, "actions": observation.actions, "turn": len(actions) + 1, **told}
+        body = {"observation": observation.text, "actions": observation.actions, "turn": len(actions) + 1, **feedback}
         began = time.perf_counter()
         answer = await connection.ask("POST", f"{path}/observe", body)
         load.seconds.append(time.perf_counter() - began)
         assert answer["session"] == begun["session"] and answer["turn"] == len(actions) + 1
         actions.append(answer["action"])
         transition = world.step(actions[-1])
-        observation, told = transition.observation, {"effective": transition.effective}
+        observation, feedback = transition.observation, {"effective": transition.effective}
         if transition.done:
             break
     await connection.ask("POST", f"{path}/end", {"outcome": "success" if transition.done else "failure"})
@@ -117,14 +117,14 @@ async def play_on(port: int, part: Part, load: Load) -> None:
 
 
 async def run_load(port: int, parts: list[Part], requests: int) -> tuple[Load, float]:
-    """(what was done, seconds): every part in a session of its own, at once."""
+    """(load, wall seconds). Plays all parts concurrently, each in its own session."""
     load, began = Load(requests), time.perf_counter()
     await asyncio.gather(*(play_on(port, part, load) for part in parts))
     return load, time.perf_counter() - began
 
 
 class Server:
-    """`tacit serve` as a process of its own."""
+    """A `tacit serve` process."""
 
     def __init__(self, modules: Path, threads: int, port: int = 0) -> None:
         words = [sys.executable, "-m", "tacit", "serve", str(modules), "--port", str(port), "--engine.threads", str(threads)]
@@ -135,15 +135,15 @@ class Server:
             if line.startswith("http://"):
                 self.port = int(line.split("/#")[0].rpartition(":")[2])
                 return
-        raise SystemExit(f"the server did not start (status {self.process.wait()})")
+        raise SystemExit(f"the server did not start (exit status {self.process.wait()})")
 
     def memory(self) -> int:
-        """bytes of it that are in memory now"""
+        """resident memory in bytes"""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
     def cpu(self) -> float:
-        """seconds of processors it has used, system calls included"""
+        """user and system CPU time in seconds"""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,18 +1,17 @@
-"""Training speed: our update beside a plain transformers step, and one GRPO step beside TRL's, in one run.
+"""Training speed: our update and a transformers step, and a GRPO step of ours and of TRL, in one run.
 
     python benchmarks/train_step.py                       # a tiny Llama of about a million parameters
     python benchmarks/train_step.py --model PATH --json   # a checkpoint
 
-Step: the same rows (ragged prompts and completions), the same policy-gradient loss, one AdamW step each. The plain one pads
-all rows into one batch and computes all logits, as a first script would; where that does not fit, into two, four, …, and says
-so. The packed one is the strong peer: rows without padding in sequences of up to 32,768 tokens (2,048 on a CPU), with
-FlashAttention where installed, else flex attention (on a CPU torch's own); logits of completions only, in recomputed chunks.
-Tokens per second count real tokens, not padding. A peer that fails is reported, and the rest goes on.
+Step: the same rows (ragged prompts and completions), the same policy-gradient loss, one AdamW step each. The plain
+step pads all rows into one batch and computes all logits, as a simple script does; if that does not fit, into two, four, …
+batches, which is reported. The packed step is the strong peer: rows without padding in sequences of up to 32,768 tokens (2,048
+on a CPU), with FlashAttention if installed, else flex attention (on a CPU, torch's own); logits of completions only, in
+recomputed chunks. Tokens per second exclude padding. A peer that fails is reported; the others continue.
 GRPO: 2 prompts × 8 completions of 64 tokens, sampled, rewarded and trained on, without a KL term (TRL's default).
-Both sides use the same threads and the same process; TRL has to be installed beside Tacit. On ARM torch hands some products to
-oneDNN, which keeps to the threads the process began with whatever torch is told later; so it begins again with as many as asked
-for. On a machine that others use too, --clock cpu counts this process's own seconds, which with one thread are about those it
-would take alone.
+Both sides run in one process with the same threads; TRL must be installed. On ARM, oneDNN keeps the thread count from the start
+of the process, so the script restarts itself with OMP_NUM_THREADS set. On a shared machine, use --clock cpu with one thread:
+CPU time is then close to the wall time on an idle machine.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tacit.engines.local  # noqa: F401  (before torch: it sets how torch waits and keeps memory, here for the peers too)
+import tacit.engines.local  # noqa: F401  (before torch: sets its waiting and memory options, also for the peers)
 
 # isort: split
 import numpy as np
@@ -50,7 +49,7 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def world_texts() -> list[str]:
-    """Something for a tiny tokenizer to be trained on."""
+    """Texts to train a tiny tokenizer."""
     n = random.Random(0).randint
     return [
         f"numbers: {n(1, 99)} {n(1, 99)} {n(1, 99)} | target: {n(10, 999)}\nop(*, {n(1, 9)}, {n(1, 99)})" for _ in range(999)
@@ -58,7 +57,7 @@ def world_texts() -> list[str]:
 
 
 def ragged_batch(rows: int, prompt: int, completion: int, vocabulary: int) -> Batch:
-    """Lengths vary by half around the mean, as episodes' do."""
+    """A batch with random tokens, whose lengths vary by half around the means."""
     rng = np.random.default_rng(0)
 
     def tokens(mean: int) -> list[np.ndarray]:
@@ -150,7 +149,7 @@ class PackedStep(PlainStep):
 
 
 def turns(steps: dict[str, Callable[[], Any]], args: argparse.Namespace, warm_up: int = WARM_UP) -> dict[str, float | None]:
-    """Median seconds of each; they take turns, so that a busy machine disturbs all alike. None where one does not run."""
+    """Median seconds of each step; None if it fails. Steps alternate, so that other load affects all alike."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     failed: set[str] = set()
     now = CLOCKS[args.clock]
@@ -179,7 +178,7 @@ def synchronize() -> None:
 
 
 def plain_model(path: str, policy: LocalPolicy, packed: bool = False) -> Any:
-    """The same checkpoint as transformers loads it, in the policy's format and place; with peft's adapters, if that has."""
+    """The checkpoint in transformers, with the policy's dtype and device, and peft adapters if the policy has adapters."""
     from transformers import AutoModelForCausalLM
 
     settings = policy.engine.settings
@@ -213,7 +212,7 @@ def compare_steps(policy: LocalPolicy, args: argparse.Namespace) -> dict[str, An
 
 
 def reward(texts: list[str]) -> np.ndarray:
-    """Anything that differs between completions will do."""
+    """An arbitrary reward that differs between completions."""
     return np.array([(sum(text.encode()) % 17) / 17 for text in texts])
 
 
@@ -243,7 +242,7 @@ def grpo_step(policy: LocalPolicy, prompts: list[str]) -> Callable[[], None]:
 
 
 def beside_trl(ours: Callable[[], None], args: argparse.Namespace, prompts: list[str], dtype: torch.dtype) -> dict[str, float]:
-    """Median seconds of our step and of TRL's. Ours runs in a callback between two of TRL's, so that they take turns."""
+    """Median seconds of our step and of TRL's. Ours runs in a callback after each step of TRL, so that they alternate."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -313,23 +312,23 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
     parser.add_argument("--threads", type=int, default=1 if not gpu else 0, help="CPU threads of both (default %(default)s)")
     parser.add_argument("--rows", type=int, default=128 if gpu else 64, help="rows of the training batch (default %(default)s)")
-    parser.add_argument("--prompt-tokens", type=int, default=200 if gpu else 80, help="mean (default %(default)s)")
-    parser.add_argument("--new-tokens", type=int, default=32 if gpu else 16, help="mean (default %(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, default=200 if gpu else 80, help="mean tokens (default %(default)s)")
+    parser.add_argument("--new-tokens", type=int, default=32 if gpu else 16, help="mean tokens (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts (default %(default)s)")
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="seconds that count (default %(default)s)")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="wall or CPU time (default %(default)s)")
     parser.add_argument("--token-budget", type=int, default=0, help="padded tokens per forward pass of ours (default: auto)")
     parser.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank (default: all weights)")
-    parser.add_argument("--repeatable", action="store_true", help="our step adds up in a fixed order on a GPU")
-    parser.add_argument("--only", choices=("step", "grpo"), help="one of the two comparisons")
+    parser.add_argument("--repeatable", action="store_true", help="use deterministic sums in our step on a GPU")
+    parser.add_argument("--only", choices=("step", "grpo"), help="run only one of the two comparisons")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     if args.lora_rank and args.only != "step":
-        parser.error(f"--lora-rank {args.lora_rank}: TRL's step would train all weights beside our adapters; add --only step")
+        parser.error(f"--lora-rank {args.lora_rank}: TRL's step would train all weights, ours only adapters; add --only step")
     return args
 
 
 def begin_with(threads: int) -> None:
-    """Start this process again where it began with other threads than these; 0 leaves it as it is."""
+    """Restart this process if it started with another OMP_NUM_THREADS; 0 keeps it."""
     if threads and os.environ.get("OMP_NUM_THREADS") != str(threads):
         os.environ["OMP_NUM_THREADS"] = str(threads)
         os.execv(sys.executable, sys.orig_argv)

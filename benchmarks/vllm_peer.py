@@ -1,14 +1,13 @@
-"""vLLM at the same work, in a process of its own: it brings its own versions of much, and may not start at all.
+"""Measure vLLM on the same work, in a separate process, since its dependencies may conflict with ours.
 
     PYTHONPATH=DIRECTORY python benchmarks/vllm_peer.py WORKS.json
 
-A work is a list of episodes, each a list of (prompt, tokens to write) pairs, its turns. All are played at once, each at
-its own pace: a turn is asked for as soon as the one before it is written, as our rollout does. Several works are done by one
-vLLM, one after the other. Prints one JSON object last: for each work the seconds of each repeat, without the start.
+A work is a list of episodes; an episode is a list of turns, each a pair (prompt, number of new tokens). All episodes run
+concurrently; a turn is submitted when the previous one is finished, as in our rollout. One vLLM does all works, one after
+another. The last line is a JSON object: for each work, the seconds of each repeat, without start-up.
 
-What is not alike: it is given tokens where we encode text, and has no adapters, which is less to do; and its engine runs in
-the process that asks (`VLLM_ENABLE_V1_MULTIPROCESSING`), where by itself it would have one of its own, and do some of the
-host's work meanwhile.
+Differences to our rollout: vLLM gets tokens, while we encode text, and it has no adapters; both favor vLLM. Its engine runs in
+the calling process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`); by default it has its own, which overlaps some host work.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ QUIET = {
     "NCCL_SOCKET_IFNAME": "lo",
 }
 LIMIT_S = 900
-"""for starting and for everything that is asked for"""
+"""time limit for start-up and all works"""
 
 
 def work_of(played: Iterable[Any]) -> Work:
-    """What was asked and how much was written, turn by turn, in episodes that we have played."""
+    """Prompts and completion lengths of played episodes."""
     return [[(step.prompt_tokens.tolist(), len(step.completion.tokens)) for step in episode.steps] for episode in played]
 
 
 def beside_vllm(model: str, works: Mapping[str, Work], directory: str | None, repeats: int) -> dict[str, dict[str, Any]]:
-    """{name of a work: {"seconds": [...], "tokens": n, "version": "0.26.0", "started_s": s} or {"failed": why}}. `directory` is
-    where vLLM lies, where it is not installed beside Tacit."""
+    """work -> {"seconds": [...], "tokens": n, "version": "0.26.0", "started_s": s} or {"failed": reason}. `directory`
+    has vLLM, if it is not installed with Tacit."""
     try:
-        return _asked(model, works, directory, repeats)
+        return _run_vllm(model, works, directory, repeats)
     except Failed as failed:
         return {name: {"failed": str(failed)} for name in works}
 
@@ -58,7 +57,7 @@ class Failed(Exception):
     pass
 
 
-def _asked(model: str, works: Mapping[str, Work], directory: str | None, repeats: int) -> dict[str, dict[str, Any]]:
+def _run_vllm(model: str, works: Mapping[str, Work], directory: str | None, repeats: int) -> dict[str, dict[str, Any]]:
     environment = {**os.environ, **QUIET}
     if directory:
         if not Path(directory).expanduser().is_dir():
@@ -74,23 +73,23 @@ def _asked(model: str, works: Mapping[str, Work], directory: str | None, repeats
             raise Failed(f"no answer within {LIMIT_S} s") from None
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
-        said = [line for line in (done.stderr or "").strip().splitlines() if line.strip()]
-        raise Failed(said[-1][:300] if said else f"exit code {done.returncode}")
+        errors = [line for line in (done.stderr or "").strip().splitlines() if line.strip()]
+        raise Failed(errors[-1][:300] if errors else f"exit code {done.returncode}")
     try:
         return json.loads(lines[-1])
     except ValueError:
-        raise Failed(f"it said {lines[-1][:200]!r}") from None
+        raise Failed(f"its output is not JSON: {lines[-1][:200]!r}") from None
 
 
 def main() -> None:
     from vllm import LLM, SamplingParams, __version__
     from vllm.sampling_params import RequestOutputKind
 
-    asked = json.loads(Path(sys.argv[1]).read_text())
-    works = asked["works"].values()
+    request = json.loads(Path(sys.argv[1]).read_text())
+    works = request["works"].values()
     began = time.perf_counter()
     llm = LLM(
-        model=asked["model"],
+        model=request["model"],
         dtype="bfloat16",
         enable_prefix_caching=True,
         gpu_memory_utilization=0.5,
@@ -103,7 +102,7 @@ def main() -> None:
     engine = llm.llm_engine
 
     def play(work: Work) -> int:
-        """Tokens written."""
+        """Play all episodes; returns the number of sampled tokens."""
         written = 0
 
         def ask(number: int, turn: int) -> None:
@@ -129,9 +128,9 @@ def main() -> None:
         return written
 
     found = {}
-    for name, work in asked["works"].items():
+    for name, work in request["works"].items():
         seconds = []
-        for repeat in range(asked["repeats"] + 1):  # the first warms up
+        for repeat in range(request["repeats"] + 1):  # the first repeat warms up
             llm.reset_prefix_cache()
             began = time.perf_counter()
             tokens = play(work)

@@ -1,7 +1,7 @@
-"""A language model on one GPU: a LoRA adapter learns a household, told as a conversation with tool calls in its own template.
+"""Train a LoRA adapter on ALFWorld on one GPU. Prompts are conversations in the model's chat template, actions tool calls.
 
 python examples/lora.py --model Qwen/Qwen2.5-1.5B-Instruct
-python examples/lora.py --model PATH --rehearse        # a few steps, on a CPU if need be: does all of it work?
+python examples/lora.py --model PATH --rehearse        # a smoke test: a few steps, also on a CPU
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tacit
 
 
 def watch(event: tacit.Event) -> bool | None:
-    """Stop when nothing can be learned any more: every episode of an iteration was won."""
+    """Stop when an iteration won every episode: GRPO has no gradient then."""
     if event.kind == "step" and event.stage == "rl":
         print(f"iteration {event.step}: success {event.metrics['success']:.0%}, {event.metrics['valid']:.0%} of answers parse")
         return event.metrics["success"] == 1.0
@@ -20,12 +20,12 @@ def watch(event: tacit.Event) -> bool | None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser()
-    options.add_argument("--model", required=True, help="the directory of a checkpoint, or a hub id")
-    options.add_argument("--out", default="runs/lora")
-    options.add_argument("--style", default="tools", choices=("tools", "tags", "bare"))
-    options.add_argument("--rehearse", action="store_true", help="two steps and one iteration of two episodes")
-    chosen = options.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True, help="checkpoint directory or hub id")
+    parser.add_argument("--out", default="runs/lora")
+    parser.add_argument("--style", default="tools", choices=("tools", "tags", "bare"))
+    parser.add_argument("--rehearse", action="store_true", help="run only two SFT steps and one iteration of two episodes")
+    args = parser.parse_args()
 
     size = {
         "sft": {"steps": 100, "tasks": 500, "lr": 1e-4, "batch": 32},
@@ -34,7 +34,7 @@ if __name__ == "__main__":
         "decay": "cosine",
         "evaluation": {"every": 10, "patience": 3},
     }
-    if chosen.rehearse:
+    if args.rehearse:
         size = {
             "sft": {"steps": 2, "tasks": 2, "batch": 2},
             "iterations": 1,
@@ -48,11 +48,11 @@ if __name__ == "__main__":
     run = tacit.train(
         world="alfworld",
         method="gigpo",
-        model=chosen.model,
-        out=chosen.out,
+        model=args.model,
+        out=args.out,
         resume=True,
         callbacks=watch,
-        style=chosen.style,
+        style=args.style,
         chat=True,
         history=4,
         lr=1e-5,

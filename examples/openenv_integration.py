@@ -1,4 +1,4 @@
-"""Our household behind OpenEnv's interface, played by its own client; then that server as a world of ours:
+"""Serve ALFWorld with OpenEnv and play it with OpenEnv's client; then use that server as a Tacit world:
 pip install 'tacit-agents[openenv]'"""
 
 import threading
@@ -21,7 +21,7 @@ household = get_environment("alfworld")
 with GenericEnvClient(f"http://127.0.0.1:{PORT}").sync() as client:
     result = client.reset(task=3)
     print(result.observation["goal"], result.observation["text"], sep="\n")
-    expert = household.expert()(household.tasks_of("unseen", 20, 0)[3])  # stands where your agent would
+    expert = household.expert()(household.tasks_of("unseen", 20, 0)[3])  # replace it with your agent
     while not result.done:
         seen = Observation(result.observation["text"], tuple(result.observation["admissible_actions"]))
         result = client.step({"action": expert.act(seen)})

@@ -1,4 +1,4 @@
-"""A method of your own: GRPO in which every step costs, beside GRPO itself, and two methods added together.
+"""A custom method: GRPO with a cost per step. The script compares it with GRPO and with RLOO plus the cost.
 
 python examples/own_method.py
 tacit train --method examples/own_method.py:Hurry --cost 0.2 --world countdown     # the same from the command line
@@ -21,7 +21,7 @@ from tacit.methods.grpo import GRPO
 
 @dataclass(frozen=True)
 class StepCost(RewardTerm):
-    """−cost on every step; it flows to earlier steps as every reward does."""
+    """A reward of −cost per step. Returns propagate it to earlier steps, like any reward."""
 
     cost: float
 
@@ -31,24 +31,24 @@ class StepCost(RewardTerm):
 
 @dataclass(frozen=True)
 class Hurry(GRPO):
-    """GRPO in which every step costs."""
+    """GRPO with a cost per step."""
 
     name: ClassVar[str] = "hurry"
 
     cost: float = 0.1
-    """taken off for every step"""
+    """subtracted from the reward of every step"""
 
     def changes(self, world, resources):
         return (adds("rewards", "step cost", StepCost(self.cost)),)
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser()
-    options.add_argument("--out", default="runs/hurry")
-    options.add_argument("--steps", type=int, default=200, help="of imitation")
-    options.add_argument("--iterations", type=int, default=10, help="of RL")
-    options.add_argument("--panel", type=int, default=32, help="tasks to measure on")
-    chosen = options.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", default="runs/hurry")
+    parser.add_argument("--steps", type=int, default=200, help="imitation steps")
+    parser.add_argument("--iterations", type=int, default=10, help="RL iterations")
+    parser.add_argument("--panel", type=int, default=32, help="evaluation tasks")
+    args = parser.parse_args()
 
     for method in (GRPO, Hurry(cost=0.3), ["rloo", Hurry]):
         name = "+".join(m if isinstance(m, str) else m.name for m in (method if isinstance(method, list) else [method]))
@@ -56,16 +56,16 @@ if __name__ == "__main__":
             world="countdown",
             method=method,
             model="tiny-base",
-            out=f"{chosen.out}/{name}",
+            out=f"{args.out}/{name}",
             resume=True,
             quiet=True,
-            sft={"steps": chosen.steps, "tasks": 200},
-            iterations=chosen.iterations,
+            sft={"steps": args.steps, "tasks": 200},
+            iterations=args.iterations,
             tasks=256,
             groups=8,
             group_size=4,
             lr=2e-4,
-            evaluation={"tasks": chosen.panel, "every": 0, "untrained": False},
+            evaluation={"tasks": args.panel, "every": 0, "untrained": False},
         )
-        played = run.episodes("eval-rl", rows=True)
-        print(f"{name}: success {run.success:.1%}, {np.mean([episode['turns'] for episode in played]):.1f} steps an episode")
+        episodes = run.episodes("eval-rl", rows=True)
+        print(f"{name}: success {run.success:.1%}, {np.mean([episode['turns'] for episode in episodes]):.1f} steps an episode")

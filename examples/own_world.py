@@ -1,7 +1,7 @@
-"""A world of your own, trained in from a script: guess a number, told higher or lower. About half a minute on a CPU.
+"""A custom world and its training in one script: guess a number from the hints higher and lower. Half a minute on a CPU.
 
 python examples/own_world.py
-tacit play --policy runs/guess --task 3 --trust-code    # the run names this file, which is imported
+tacit play --policy runs/guess --task 3 --trust-code    # imports this file, which the run refers to
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Guess:
 
 
 class Bisect:
-    """The expert, whose play is imitated first."""
+    """The expert that the policy imitates before RL."""
 
     def __init__(self, task):
         self.low, self.high, self.last = 1, 20, 0
@@ -46,7 +46,7 @@ class Bisect:
 
 
 class Words(Wording):
-    """How it is told to an agent."""
+    """The text that the policy reads."""
 
     separator = "\n"
 
@@ -82,28 +82,28 @@ GUESS = Environment(
     action_tokens=8,
 )
 
-if __name__ == "__main__":  # `tacit eval` and worker processes import this file to find the world
-    options = argparse.ArgumentParser()
-    options.add_argument("--out", default="runs/guess")
-    options.add_argument("--steps", type=int, default=150, help="of imitation")
-    options.add_argument("--iterations", type=int, default=10, help="of RL")
-    options.add_argument("--panel", type=int, default=64, help="tasks to measure on")
-    chosen = options.parse_args()
+if __name__ == "__main__":  # guarded, since `tacit eval` and worker processes import this file
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", default="runs/guess")
+    parser.add_argument("--steps", type=int, default=150, help="imitation steps")
+    parser.add_argument("--iterations", type=int, default=10, help="RL iterations")
+    parser.add_argument("--panel", type=int, default=64, help="evaluation tasks")
+    args = parser.parse_args()
 
     print("the expert:", tacit.evaluate("expert", GUESS, tasks=64))
     run = tacit.train(
         world=GUESS,
-        model="tiny",  # a policy of a million parameters, made from scratch
-        out=chosen.out,
-        resume=True,  # killed? start the script again
-        history=-1,  # it reads all its past guesses
-        sft={"steps": chosen.steps, "tasks": 200},
-        iterations=chosen.iterations,
+        model="tiny",  # a new policy with a million parameters
+        out=args.out,
+        resume=True,  # after an interruption, run the script again
+        history=-1,  # the prompt has all past guesses
+        sft={"steps": args.steps, "tasks": 200},
+        iterations=args.iterations,
         groups=8,
         group_size=4,
         lr=2e-4,
-        evaluation={"tasks": chosen.panel},
+        evaluation={"tasks": args.panel},
     )
-    for played in run.trajectories("eval-rl", step=chosen.iterations)[:3]:
-        print(played.task.data["secret"], "guessed as", [step.action for step in played.steps])
+    for trajectory in run.trajectories("eval-rl", step=args.iterations)[:3]:
+        print(trajectory.task.data["secret"], "guessed as", [step.action for step in trajectory.steps])
     print("trained:", f"{run.success:.1%}", "in", run.path)

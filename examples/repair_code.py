@@ -1,4 +1,4 @@
-"""Repair a Python package in a sandbox: one episode of the oracle, then the shares that agents without a model solve.
+"""Repair a Python package in a sandbox: print one episode of the oracle, then the tasks that each rule-based expert solves.
 
 python examples/repair_code.py --tasks 4
 """
@@ -10,15 +10,15 @@ import argparse
 from tacit.worlds import get_environment
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser()
-    options.add_argument("--world", default="code", help="code, code+tests=hidden, code+folder=DIR")
-    options.add_argument("--split", default="test")
-    options.add_argument("--tasks", type=int, default=4)
-    options.add_argument("--experts", default="oracle,random,none")
-    chosen = options.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--world", default="code", help="code, code+tests=hidden, code+folder=DIR")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--tasks", type=int, default=4)
+    parser.add_argument("--experts", default="oracle,random,none")
+    args = parser.parse_args()
 
-    code = get_environment(chosen.world)
-    tasks = code.tasks(chosen.split, chosen.tasks, seed=0)
+    code = get_environment(args.world)
+    tasks = code.tasks(args.split, args.tasks, seed=0)
     world = code.make()
 
     def play(name, task, show=False):
@@ -36,7 +36,7 @@ if __name__ == "__main__":
 
     print(tasks[0].goal, "\n")
     play("oracle", tasks[0], show=True)
-    for name in chosen.experts.split(","):
+    for name in args.experts.split(","):
         won = sum(play(name, task) for task in tasks)
         print(f"{name}: {won} of {len(tasks)} solved")
     world.close()

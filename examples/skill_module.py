@@ -1,4 +1,4 @@
-"""A skill module in a program of your own: trained once, kept as a directory, and asked for actions one by one.
+"""Use a skill module in your own program: train and export it once, then ask it for one action at a time.
 
 python examples/skill_module.py
 """
@@ -14,26 +14,26 @@ from tacit.modules.export import export_run
 from tacit.worlds import get_environment
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser()
-    options.add_argument("--out", type=Path, default=Path("modules/countdown"))
-    options.add_argument("--steps", type=int, default=200, help="of imitation, the first time")
-    chosen = options.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, default=Path("modules/countdown"))
+    parser.add_argument("--steps", type=int, default=200, help="imitation steps if the module has to be trained")
+    args = parser.parse_args()
 
-    if not chosen.out.exists():
+    if not args.out.exists():
         run = tacit.train(
             world="countdown",
             model="tiny-base",
-            out=chosen.out.with_name(f"{chosen.out.name}-run"),
+            out=args.out.with_name(f"{args.out.name}-run"),
             resume=True,
             tasks=256,
-            sft={"steps": chosen.steps, "tasks": 200},
+            sft={"steps": args.steps, "tasks": 200},
             iterations=0,
             evaluation={"tasks": 8, "untrained": False},
         )
-        export_run(run.path, "newest", chosen.out)
+        export_run(run.path, "newest", args.out)
 
     world = get_environment("countdown")
-    agent = Agent.load(chosen.out)
+    agent = Agent.load(args.out)
     for task in world.tasks("test", 3, 7):
         live = world.make()
         observation, done = live.reset(task), False

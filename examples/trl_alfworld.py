@@ -1,6 +1,6 @@
-"""GRPO of TRL on our household, through the Gymnasium door: pip install trl 'tacit-agents[gymnasium]'
+"""TRL's GRPO on ALFWorld, through the Gymnasium adapter: pip install trl 'tacit-agents[gymnasium]'
 
-python examples/trl_alfworld.py [MODEL] [STEPS]. A game is one growing text; what the agent read in it is masked."""
+python examples/trl_alfworld.py [MODEL] [STEPS]. An episode is one token sequence; the loss masks observations."""
 
 import sys
 
@@ -18,22 +18,22 @@ env = TacitEnv("alfworld", split="train", max_steps=6, wording="terse")
 
 
 def play(prompts, trainer):
-    """One game for each prompt, which is the number of a task."""
-    games = []
+    """One episode per prompt. A prompt is a task number."""
+    episodes = []
     for number in prompts:
         (text, info), paid = env.reset(options={"task": int(number)}), 0.0
-        start, rest, ours, over = tokenizer(text)["input_ids"], [], [], False
-        while not over:
-            known = torch.tensor([start + rest], device=trainer.model.device)
-            said = trainer.model.generate(known, do_sample=True, max_new_tokens=12, stop_strings="\n", tokenizer=tokenizer)
-            said = said[0, known.shape[1] :].tolist()
-            text, reward, terminated, truncated, info = env.step(tokenizer.decode(said, skip_special_tokens=True).strip())
-            over, paid = terminated or truncated, paid + reward + 0.1 * info["effective"]  # a command that was understood
-            answer = [] if over else tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"]
-            rest, ours = rest + said + answer, ours + [1] * len(said) + [0] * len(answer)
-        games.append((start, rest, ours, paid))
-    start, rest, ours, paid = map(list, zip(*games, strict=True))
-    return {"prompt_ids": start, "completion_ids": rest, "logprobs": None, "env_mask": ours, "paid": paid}
+        start, tokens, mask, done = tokenizer(text)["input_ids"], [], [], False
+        while not done:
+            context = torch.tensor([start + tokens], device=trainer.model.device)
+            output = trainer.model.generate(context, do_sample=True, max_new_tokens=12, stop_strings="\n", tokenizer=tokenizer)
+            completion = output[0, context.shape[1] :].tolist()
+            text, reward, terminated, truncated, info = env.step(tokenizer.decode(completion, skip_special_tokens=True).strip())
+            done, paid = terminated or truncated, paid + reward + 0.1 * info["effective"]  # a bonus for valid commands
+            answer = [] if done else tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"]
+            tokens, mask = tokens + completion + answer, mask + [1] * len(completion) + [0] * len(answer)
+        episodes.append((start, tokens, mask, paid))
+    start, tokens, mask, paid = map(list, zip(*episodes, strict=True))
+    return {"prompt_ids": start, "completion_ids": tokens, "logprobs": None, "env_mask": mask, "paid": paid}
 
 
 settings = GRPOConfig(

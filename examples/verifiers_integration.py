@@ -1,5 +1,5 @@
-"""Our household in a verifiers rollout, and a verifiers environment as a world of ours:
-pip install 'tacit-agents[verifiers]'. A client of yours (vf.ClientConfig(...)) stands where the echo does here."""
+"""ALFWorld in a verifiers rollout, and a verifiers environment as a Tacit world: pip install 'tacit-agents[verifiers]'.
+Replace `Echo` with a real client (vf.ClientConfig(...))."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tacit.integrations.verifiers import TacitMultiTurnEnv, verifiers_environmen
 
 
 class Echo(Client):
-    """A model that always says the same."""
+    """A model that always gives the same answer."""
 
     def setup_client(self, config): ...
     async def to_native_tool(self, tool): ...
@@ -37,12 +37,12 @@ output = asyncio.run(env.run_rollout(row, Echo(None), "echo", {}))
 print("reward in verifiers' rollout:", output["reward"], "after", int(output["metrics"]["turns"]), "turns")
 
 
-def theirs():
+def make_environment():
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "What is 6 times 7?"}], "answer": "42"}])
     return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric(funcs=[lambda completion, answer: float(answer in str(completion))]))
 
 
-QUESTION = verifiers_environment("question", theirs)  # tacit train --world verifiers_integration.py:QUESTION …
+QUESTION = verifiers_environment("question", make_environment)  # tacit train --world verifiers_integration.py:QUESTION …
 world = QUESTION.make()
 world.reset(QUESTION.tasks("train", 1, 0)[0])
 print("won here:", world.step("It is 42.").success)

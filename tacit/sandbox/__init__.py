@@ -5,8 +5,8 @@
         result = workspace.run(["bash", "-c", "python -m pytest -q"])
         print(result.code, result.output)
 
-Any world can use it. `server.py` says how isolation works. Where the kernel allows no user namespaces, bubblewrap isolates, if
-it is installed; else `Sandbox()` refuses with the reason. `Sandbox(mode="none")` sets limits and isolates nothing.
+`server.py` describes the isolation. If the kernel does not allow user namespaces, bubblewrap isolates instead. If it is not
+installed either, `Sandbox()` raises TacitError with the reason. `Sandbox(mode="none")` sets limits but does not isolate.
 """
 
 from __future__ import annotations

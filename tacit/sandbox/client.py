@@ -1,4 +1,4 @@
-"""The trainer's side of the sandbox: workspaces, and commands in them."""
+"""Client of the sandbox server: creates workspaces and runs commands in them."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from typing import Any, Self
 from tacit.core.errors import TacitError, unknown
 from tacit.sandbox.server import remove_tree
 
-AT = "/testbed"  # where commands see their workspace
-PYTHON = "/opt/python"  # where they see the Python installation
+AT = "/testbed"  # path of the workspace inside the sandbox
+PYTHON = "/opt/python"  # path of the Python installation inside the sandbox
 SHARED_MEMORY = Path("/dev/shm")
 AUTO, NAMESPACES, BUBBLEWRAP, NONE = MODES = ("auto", "namespaces", "bubblewrap", "none")
 
 
 @dataclass(frozen=True)
 class Limits:
-    wall_s: float = 30.0  # wall time of a command
-    cpu_s: int = 30  # CPU time of a process
-    memory_mb: int = 1024  # memory of a process, and of all processes of a command together
-    processes: int = 64  # processes and threads at a time
-    file_mb: int = 16  # size of one file
-    disk_mb: int = 64  # size of the workspace, and of /tmp
-    output_kb: int = 256  # output kept; a command that writes 64 times as much is killed
+    wall_s: float = 30.0  # per command
+    cpu_s: int = 30  # per process
+    memory_mb: int = 1024  # per process, and for all processes of a command together
+    processes: int = 64  # concurrent processes and threads
+    file_mb: int = 16  # per file
+    disk_mb: int = 64  # for the workspace, and for /tmp
+    output_kb: int = 256  # output kept; a command that writes more than 64 times as much is killed
 
 
 @dataclass(frozen=True)
 class Result:
-    code: int  # exit status; 128 + N where signal N ended the command
+    code: int  # exit status; 128 + N if signal N ended the command
     output: str  # stdout and stderr together, in the order they were written
-    killed: str  # which limit ended the command; empty: none
-    report: str  # what a preloaded function wrote to its report pipe; programs have none
-    dropped: int  # bytes of output beyond the limit
+    killed: str  # the limit that ended the command; empty if none did
+    report: str  # what a preloaded function wrote to its report pipe; empty for programs
+    dropped: int  # bytes of output discarded beyond `output_kb`
     seconds: float
 
 
 @dataclass(frozen=True, eq=False)
 class Workspace:
-    """A directory of its own for one episode."""
+    """The directory of one episode."""
 
     sandbox: Sandbox
     folder: Path
@@ -64,7 +64,7 @@ class Workspace:
 
 
 def remove_stale(base: Path) -> None:
-    """Remove folders of owners that were killed: their process is gone and nobody holds the folder's lock."""
+    """Remove folders left by killed processes: the process id is gone and nobody holds the folder's lock."""
     for folder in base.glob("tacit-sandbox-*-*"):
         pid = folder.name.split("-")[2]
         if not pid.isdigit() or Path(f"/proc/{pid}").exists():
@@ -84,17 +84,17 @@ def remove_stale(base: Path) -> None:
 
 @dataclass
 class Sandbox:
-    """One server process. Thread-safe: commands of many workspaces run at the same time."""
+    """One server process. Thread-safe; commands in different workspaces run concurrently."""
 
     limits: Limits = field(default_factory=Limits)
     binds: Mapping[str, Path] = field(default_factory=dict)  # path inside -> file or directory outside, read-only
     preload: Sequence[str] = ()
-    """`module:function` that the server imports once; `start(function=…)` calls it in a fork with the arguments and the
-    descriptor of the report pipe, without starting Python anew. `module:maker=argument` names the function a maker returns."""
+    """functions that the server imports once: `module:function`, or `module:maker=argument` for what `maker(argument)` returns;
+    `start(function=…)` calls one in a fork, with the arguments and the descriptor of the report pipe"""
     python_path: Sequence[str] = ()  # PYTHONPATH inside
     mode: str = AUTO
-    """namespaces, bubblewrap (slower: no forks of preloaded functions) or none (no isolation at all; only limits);
-    auto: namespaces if the kernel allows them, else bubblewrap if it is installed"""
+    """namespaces, bubblewrap (slower: it starts Python anew for preloaded functions) or none (limits, no isolation);
+    auto takes namespaces if the kernel allows them, else bubblewrap if it is installed"""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -116,7 +116,7 @@ class Sandbox:
             server = Path(__file__).with_name("server.py")
             binds = {PYTHON: sys.base_prefix, **{inside: str(outside) for inside, outside in self.binds.items()}}
             binds = {} if self.mode == NONE else binds
-            if self.mode in (AUTO, BUBBLEWRAP) and self._bwrap:  # it starts functions from these files
+            if self.mode in (AUTO, BUBBLEWRAP) and self._bwrap:  # bubblewrap starts preloaded functions from these files
                 modules = [name.partition(":")[0] for name in self.preload if ".py:" in name]
                 binds |= {path: path for path in (str(server), str(server.with_name("seccomp.py")), *modules)}
             words = [sys.executable, "-s", "-P", str(server), str(theirs.fileno()), str(self.folder), json.dumps(binds)]
@@ -130,7 +130,7 @@ class Sandbox:
         self._check()
 
     def copy(self, tree: Path) -> Workspace:
-        """A workspace that begins as a copy of a directory."""
+        """A new workspace with a copy of the directory."""
         folder = self.folder / f"work-{next(self._numbers)}"
         shutil.copytree(tree, folder, symlinks=True)
         folder.chmod(0o700)
@@ -144,8 +144,8 @@ class Sandbox:
         environment: Mapping[str, str] | None = None,
         limits: Limits | None = None,
     ) -> Future[Result]:
-        """Begin a command. `function` is one of `preload` and gets the arguments; else they are a program and its arguments."""
-        own = {
+        """Start a command: the preloaded `function` with these arguments, or, without one, a program and its arguments."""
+        defaults = {
             "PATH": f"{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin",
             "LD_LIBRARY_PATH": f"{PYTHON}/lib",
             "HOME": "/home/agent",
@@ -161,13 +161,13 @@ class Sandbox:
             "at": AT,
             "arguments": list(arguments),
             "function": function,
-            "environment": {**own, **(environment or {})},
+            "environment": {**defaults, **(environment or {})},
             "limits": asdict(limits or self.limits),
             "mode": self.mode,
             "show": (folder, AT) if self.mode == NONE else (AT, AT),
             "bwrap": self._bwrap,
         }
-        if self.mode == NONE:  # nothing is mounted: paths inside are paths outside
+        if self.mode == NONE:  # nothing is mounted: replace sandbox paths by real ones
             path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}"
             order |= {"at": folder, "arguments": [text.replace(AT, folder) for text in arguments]}
             order["environment"] |= {
@@ -184,17 +184,17 @@ class Sandbox:
                 self._line.sendall(struct.pack("<I", len(body)) + body)
             except OSError as error:
                 del self._waiting[number]
-                raise TacitError("the sandbox server has ended; open a new Sandbox.") from error
+                raise TacitError("the sandbox server has exited; open a new Sandbox.") from error
         return future
 
     @property
     def alive(self) -> bool:
-        """False once the server has ended"""
+        """False once the server has exited"""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """of the server"""
+        """process id of the server"""
         return self._process.pid
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class Sandbox:
         self.close()
 
     def _check(self) -> None:
-        """Refuse at once where the kernel does not allow isolation."""
+        """Run a probe command; raise TacitError if commands cannot be isolated."""
         probe = self.folder / "probe"
         probe.mkdir(mode=0o700)
         try:
@@ -252,7 +252,7 @@ class Sandbox:
         with self._lock:
             lost, self._waiting = list(self._waiting.values()), {}
         for future in lost:
-            future.set_exception(TacitError("the sandbox server ended while a command was running."))
+            future.set_exception(TacitError("the sandbox server exited while a command was running; open a new Sandbox."))
 
     def _answer(self, answer: dict[str, Any]) -> None:
         with self._lock:

@@ -1,9 +1,9 @@
-"""A seccomp filter that refuses system calls no test or shell command needs: namespaces, mounts, tracing, kernel modules, keys,
-memory that belongs to no process (memfd, System V), and sockets other than Unix and Internet ones (a virtual machine's vsock
-reaches its host).
+"""A seccomp filter that refuses system calls that tests and shell commands do not need: namespaces, mounts, tracing, kernel
+modules, keys, memory outside of process limits (memfd, System V), and sockets other than Unix and Internet ones (vsock reaches
+a virtual machine's host).
 
-`install()` applies it to the calling process and everything it starts. Refused calls fail with EPERM, `clone3` with ENOSYS, so
-that libc falls back to `clone`, whose flags can be checked.
+`install()` applies it to the calling process and everything it starts. Refused calls fail with EPERM. `clone3`
+fails with ENOSYS, so that libc falls back to `clone`, whose flags the filter can check.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, MODE_FILTER = 38, 22, 2
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME
-# name: (number on x86_64, number on aarch64); None where the architecture has no such call
+# name: (number on x86_64, number on aarch64); None if the architecture lacks the call
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "chroot": (161, 51),
     "clock_adjtime": (305, 266), "clock_settime": (227, 112), "delete_module": (176, 106), "finit_module": (313, 273),
@@ -43,7 +43,7 @@ X32 = 0x40000000
 
 
 def install() -> None:
-    """Raises OSError where the kernel or the architecture has no support."""
+    """Apply the filter. Raises OSError if the kernel or the architecture does not support it."""
     code = make_program()
     buffer = ctypes.create_string_buffer(code)
     header = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
@@ -56,7 +56,7 @@ def install() -> None:
 
 
 def make_program() -> bytes:
-    """[load the number; compare with each refused call; check socket's family and clone's flags; allow]"""
+    """The BPF program: compare the call's number with each refused one, check socket's family and clone's flags, else allow."""
     machine = platform.machine()
     if machine not in ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no system-call table for {machine}")

@@ -1,11 +1,11 @@
 """The sandbox server: a small process that forks one isolated child per command.
 
-It imports only the standard library and what `preload` names (pytest, for instance), never runs untrusted code itself, and
+It imports only the standard library and the `preload` modules (pytest, for instance). It never runs untrusted code itself, and
 answers JSON messages on one socket. Each child gets
 
-    namespaces   user, mount, pid, network, ipc, uts: no network, no foreign processes
+    namespaces   user, mount, pid, network, ipc, uts: no network, no other processes visible
     root         a tmpfs with read-only system directories, a private /tmp, a minimal /dev, and the workspace
-    privileges   no capabilities, no_new_privs, a seccomp filter, a user id of its own where the server runs as root
+    privileges   no capabilities, no_new_privs, a seccomp filter, its own user id if the server runs as root
     limits       CPU time, wall time, memory, processes, file size, workspace size, output
 
 The command's process tree lives in its own pid namespace. Its init exits with the command, so nothing survives a step. If the
@@ -50,17 +50,17 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVA
 MNT_DETACH, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 2, 1, 4, 24, 36
 MOUNT_SETATTR, MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 442, 1, -100, 0x8000
 CAPSET, PIVOT_ROOT = {"x86_64": 126, "aarch64": 91}, {"x86_64": 155, "aarch64": 41}
-FIRST_UID = 1_900_000_000  # with root privileges every sandbox runs under a user id of its own, from here on
+FIRST_UID = 1_900_000_000  # as root, concurrent commands get distinct user ids, starting here
 INSIDE_ID = 1000
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LOOK_S = 0.1  # how often memory and workspace size are checked
-OWNER_S = 5.0  # how often an idle server looks for its owner, where a fork of it keeps the line open
+OWNER_S = 5.0  # how often an idle server checks for its owner: a fork of the owner may keep the socket open
 SETUP_FAILED = 125
 PIPES = ("output", "report", "status")
 LONGEST_PATH, ENTRY_BYTES = 1024, 1024
-OVERFULL = 2  # times the disk limit: no further command starts in such a workspace
-REPORT_BYTES = 4 << 20  # kept of what a preloaded function reports
+OVERFULL = 2  # multiple of the disk limit above which no further command starts in a workspace
+REPORT_BYTES = 4 << 20  # maximum size of a preloaded function's report
 Message = dict[str, Any]
 
 
@@ -77,7 +77,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     )
 
 
-# Inside the child.
+# In the child.
 
 
 def bind(source: str, target: str, read_only: bool = True) -> None:
@@ -111,7 +111,7 @@ def enter_user_namespace(uid: int, gid: int) -> None:
 
 
 def build_root(root: str, order: Message) -> None:
-    """A tmpfs as the new root: system directories read-only, the workspace writable, everything else absent."""
+    """Switch to a tmpfs root: system directories read-only, the workspace writable, everything else absent."""
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=4m,mode=755")
     for source in SYSTEM:
@@ -127,7 +127,7 @@ def build_root(root: str, order: Message) -> None:
     Path(f"{root}/etc/passwd").write_text(f"agent:x:{INSIDE_ID}:{INSIDE_ID}::/home/agent:/bin/bash\n")
     Path(f"{root}/etc/group").write_text(f"agent:x:{INSIDE_ID}:\n")
     mount("tmpfs", f"{root}/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"size={order['limits']['disk_mb']}m,nr_inodes=64k,mode=1777")
-    with suppress(OSError):  # containers with a masked /proc do not allow a new one
+    with suppress(OSError):  # not allowed in containers with a masked /proc
         mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     bind(order["workspace"], root + order["at"], read_only=False)
     os.chdir(root)
@@ -164,7 +164,7 @@ def drop_privileges(limits: Message) -> None:
 
 
 def run_command(order: Message, report: int, functions: dict[str, Callable[[list[str], int], int]]) -> None:
-    """Become the command: exec a program, or call a preloaded function without exec. Only a function may write to `report`."""
+    """Exec the program, or call the preloaded function and exit. Only functions may write to `report`. Never returns."""
     os.chdir(order["at"])
     os.umask(0o022)
     if order.get("function"):
@@ -176,7 +176,7 @@ def run_command(order: Message, report: int, functions: dict[str, Callable[[list
 
 
 def isolate(order: Message, root: str, uid: int, pipes: Sequence[int], functions: dict[str, Any]) -> None:
-    """The monitor's whole life. Set-up errors go to `status`; nothing of the sandbox can write there."""
+    """Monitor of an isolated command; never returns. Set-up errors go to `status`, which sandboxed code cannot write to."""
     output, report, status = pipes
     try:
         own, group = (uid, uid) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
@@ -184,7 +184,7 @@ def isolate(order: Message, root: str, uid: int, pipes: Sequence[int], functions
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
-        LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # else a changed user id may not write its own uid_map
+        LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # needed to write uid_map after the user id has changed
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         enter_user_namespace(own, group)
         init = os.fork()
@@ -208,7 +208,7 @@ def isolate(order: Message, root: str, uid: int, pipes: Sequence[int], functions
             drop_privileges(order["limits"])
             os.close(status)
             run_command(order, report, functions)
-        LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # the command may not look into init
+        LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # keeps the command from inspecting init
         os.closerange(0, 5)
         while True:
             pid, code = os.wait()
@@ -222,7 +222,7 @@ def isolate(order: Message, root: str, uid: int, pipes: Sequence[int], functions
 
 
 def supervise(order: Message, uid: int, pipes: Sequence[int], functions: dict[str, Any]) -> None:
-    """The monitor's whole life where bubblewrap isolates the command, or nothing does. It kills what the command leaves."""
+    """Monitor of a command in mode bubblewrap or none; never returns. Kills the processes that the command leaves behind."""
     output, report, status = pipes
     try:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -264,7 +264,7 @@ def supervise(order: Message, uid: int, pipes: Sequence[int], functions: dict[st
 
 
 def bubblewrap_words(order: Message) -> list[str]:
-    """The command line: the same root as `build_root` makes."""
+    """The bubblewrap command line, with the same root as `build_root` makes."""
     words = [order["bwrap"], "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
     words += ["--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID)]
     for source in SYSTEM:
@@ -281,7 +281,7 @@ def bubblewrap_words(order: Message) -> list[str]:
     command = order["arguments"]
     if order.get("function"):
         tools = [path for path in environment["PYTHONPATH"].split(":") if not path.startswith(order["at"])]
-        environment["PYTHONPATH"] = ":".join(tools)  # no module of the workspace is imported before the function says so
+        environment["PYTHONPATH"] = ":".join(tools)  # do not import from the workspace before the function adds it to the path
         python = environment["LD_LIBRARY_PATH"].removesuffix("/lib") + "/bin/python3"
         command = [python, "-s", "-P", os.path.abspath(__file__), "call", order["function"], *command]
     for name, value in environment.items():
@@ -298,7 +298,7 @@ def bubblewrap_words(order: Message) -> list[str]:
 
 
 class Job:
-    """One command under way."""
+    """One running command."""
 
     def __init__(self, order: Message, pid: int, pipes: dict[str, int], slot: int) -> None:
         self.order, self.pid, self.slot = order, pid, slot
@@ -310,7 +310,7 @@ class Job:
         self.deadline = self.began + order["limits"]["wall_s"]
 
     def read(self, name: str) -> bool:
-        """Take what the pipe holds; False at its end. What is beyond the limit is counted and dropped."""
+        """Read what is available; False at the end of the pipe. Bytes beyond the limit are counted and dropped."""
         chunk = os.read(self.pipes[name], 1 << 16)
         limit = self.order["limits"]["output_kb"] * 1024 if name == "output" else REPORT_BYTES
         room = max(0, limit - len(self.data[name]))
@@ -320,7 +320,7 @@ class Job:
 
     def kill(self, reason: str) -> None:
         self.reason = self.reason or reason
-        below = [] if self.order["mode"] == "namespaces" else descendants(self.pid)  # else the kernel kills what is inside
+        below = [] if self.order["mode"] == "namespaces" else descendants(self.pid)  # in namespaces the kernel kills them
         for pid in (self.pid, *below):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -350,7 +350,7 @@ def resident_mb(pids: Sequence[int]) -> float:
 
 
 def open_mb(pids: Sequence[int]) -> float:
-    """Of files that were deleted and are still open: no directory shows them."""
+    """Size of files that are deleted but still open; `tree_mb` does not see them."""
     found: dict[tuple[int, int], int] = {}
     for pid in pids:
         with suppress(OSError):
@@ -362,7 +362,7 @@ def open_mb(pids: Sequence[int]) -> float:
 
 
 def tree_mb(folder: str) -> float:
-    """Space of a workspace, names included; endless where directories lie so deep that their paths cannot be looked up."""
+    """Disk space of a workspace, directory entries included; infinite if a directory's path exceeds LONGEST_PATH."""
     total, queue = 0, [folder]
     while queue:
         where = queue.pop()
@@ -379,7 +379,7 @@ def tree_mb(folder: str) -> float:
 
 
 def remove_tree(folder: str | os.PathLike[str]) -> None:
-    """Also with locked directories, and some nested so deep that Python cannot follow."""
+    """Remove a tree, including locked directories and those nested too deep for Python's recursion."""
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
     if os.path.lexists(folder):
@@ -404,7 +404,7 @@ class Server:
         self.pending = bytearray()
 
     def stage(self, outside: str, number: int) -> str:
-        """Where a command's user id can reach the path: root may bind from directories that others cannot enter."""
+        """A path that commands can reach. As root, a bind mount below `folder`: their user ids may not enter the original."""
         if os.geteuid() != 0:
             return outside
         if number == 0:
@@ -415,8 +415,8 @@ class Server:
         return staged
 
     def serve(self, owner: int) -> None:
-        """Until the owner, a process, hangs up or ends."""
-        looked = 0.0
+        """Serve until the owner process closes the socket or exits."""
+        last_check = 0.0
         while os.getppid() == owner:
             soonest = min((job.deadline for job in self.jobs.values()), default=math.inf)
             wait = max(0.0, min(soonest - time.monotonic(), LOOK_S if self.jobs else OWNER_S))
@@ -436,13 +436,13 @@ class Server:
                     job.kill("time limit")
                 elif job.dropped > 64 * job.order["limits"]["output_kb"] * 1024:
                     job.kill("output limit")
-            if now - looked >= LOOK_S:
-                looked = now
+            if now - last_check >= LOOK_S:
+                last_check = now
                 self.look()
             self.finish()
 
     def stop(self) -> bool:
-        """Kill what runs and unmount what is staged. True if nothing of the host is left in the folder, so that it may go."""
+        """Kill all jobs and undo the bind mounts. True if all are unmounted, so that the folder can be removed safely."""
         for pid, job in self.jobs.items():
             job.kill("")
             os.waitpid(pid, 0)
@@ -490,7 +490,7 @@ class Server:
         self.selector.register(job.ended, selectors.EVENT_READ, (job, ""))
 
     def look(self) -> None:
-        """Kill what takes more memory or disk than it may."""
+        """Kill commands that exceed their memory or disk limit."""
         for job in self.jobs.values():
             limits = job.order["limits"]
             if time.monotonic() - job.began > LOOK_S:
@@ -505,7 +505,7 @@ class Server:
             done, code = os.waitpid(pid, os.WNOHANG)
             if not done:
                 continue
-            for name, descriptor in job.pipes.items():  # all writers are dead: what is left is in the pipe
+            for name, descriptor in job.pipes.items():  # all writers are dead: drain the pipe
                 self.selector.unregister(descriptor)
                 while job.read(name):
                     pass
@@ -525,14 +525,14 @@ class Server:
                 seconds=time.monotonic() - job.began,
             )
 
-    def answer(self, order: Message, **said: Any) -> None:
+    def answer(self, order: Message, **fields: Any) -> None:
         blank = {"output": "", "report": "", "dropped": 0, "error": "", "seconds": 0.0}
-        body = json.dumps({"id": order["id"], **blank, **said}).encode()
+        body = json.dumps({"id": order["id"], **blank, **fields}).encode()
         self.line.sendall(struct.pack("<I", len(body)) + body)
 
 
 def load_function(name: str) -> Callable[[list[str], int], int]:
-    """`module:function`, or `module:maker=argument` for the function that the maker returns; a module may be a file's path."""
+    """Load `module:function`, or `module:maker=argument` for what `maker(argument)` returns; a module may be a file path."""
     module, _, function = name.partition(":")
     function, is_maker, argument = function.partition("=")
     if module.endswith(".py"):
@@ -546,7 +546,7 @@ def load_function(name: str) -> Callable[[list[str], int], int]:
 
 
 def own_tree(folder: str, uid: int) -> None:
-    """Hand a workspace to the user id its commands run under; symbolic links are not followed."""
+    """Change the owner of a workspace to its commands' user id; symbolic links are not followed."""
     if os.lstat(folder).st_uid == uid:
         return
     for where, folders, files in os.walk(folder):
@@ -555,7 +555,7 @@ def own_tree(folder: str, uid: int) -> None:
 
 
 def main() -> None:
-    if sys.argv[1] == "call":  # by bubblewrap
+    if sys.argv[1] == "call":  # started by bubblewrap
         sys.exit(load_function(sys.argv[2])(sys.argv[3:], 3))
     descriptor, folder, binds, *preload = sys.argv[1:]
     owner = os.getppid()

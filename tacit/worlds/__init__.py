@@ -1,4 +1,4 @@
-"""Worlds by name. A world is imported when it is asked for, so heavy ones cost nothing until then."""
+"""The registry of worlds. A world is imported on first use."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ REGISTRY = Registry(
 
 
 def get_environment(name: str) -> Environment:
-    """A world by its name, or your own as `package.module:OBJECT` or `path/to/file.py:OBJECT`; `NAME+OPTION=VALUE` with options
-    of its own."""
-    base, *said = name.split("+")
-    if not said or not all("=" in option for option in said):
+    """The world `NAME`, or your own as `package.module:OBJECT` or `path/to/file.py:OBJECT`. `NAME+OPTION=VALUE` sets options of
+    the world."""
+    base, *settings = name.split("+")
+    if not settings or not all("=" in option for option in settings):
         return REGISTRY.get(name)
     world = REGISTRY.get(base)
-    options = dict(option.partition("=")[::2] for option in said)
-    known = tuple(inspect.signature(world.configure).parameters) if world.configure else ()
+    options = dict(option.partition("=")[::2] for option in settings)
+    accepted = tuple(inspect.signature(world.configure).parameters) if world.configure else ()
     for option in options:
-        if option not in known:
-            raise unknown(f"option of world {base!r}", option, known)
+        if option not in accepted:
+            raise unknown(f"option of world {base!r}", option, accepted)
     if options.get("sandbox") == "none":
         danger = f"a file names world {name!r}, which would run commands without isolation"
         check_typed("sandbox=none", danger, "--sandbox none")

@@ -57,7 +57,7 @@ def test_completion_lengths_match_the_setting_and_episodes_do_not_end_early(monk
 
 def test_unknown_setting_for_grow_is_an_error():
     done = run("--grow", "rows=3")
-    assert done.code == 2 and "rows=3: it takes episodes, turns, prompt_tokens, new_tokens" in done.err
+    assert done.code == 2 and "rows=3: unknown option; choose from episodes, turns, prompt_tokens, new_tokens" in done.err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="it would start")

@@ -28,4 +28,4 @@ def test_benchmark_reports_both_paces_as_json():
 
 def test_unknown_case_is_an_error():
     done = run("--only", "raged")
-    assert done.code == 2 and "raged is none of distinct, grouped, short, ragged, growing" in done.err
+    assert done.code == 2 and "unknown case raged; choose from distinct, grouped, short, ragged, growing" in done.err

@@ -121,7 +121,7 @@ def test_moved_folder_has_the_same_panels(folder, tmp_path):
     assert panels[0].hash == panels[1].hash and str(tmp_path) not in json.dumps(panels[1].to_json())
     assert record_of(panels[0].tasks[0])[0].package == "mini"
     lost = replace(panels[0].tasks[0], data={**panels[0].tasks[0].data, "folder": "0" * 16})
-    with pytest.raises(TacitError, match="is not open; name its directory with --folder"):
+    with pytest.raises(TacitError, match="is not open; give its directory with --folder"):
         record_of(lost)
 
 
@@ -154,7 +154,7 @@ def test_unusable_packages_are_reported_and_skipped(tmp_path, monkeypatch):
     assert [package.name for package in open_folder(tmp_path / "out").packages.values()] == ["mini"]
     with pytest.raises(TacitError, match="exists and is not empty"):
         prepare_packages(tmp_path / "out", [good], 2, archives=tmp_path)
-    with pytest.raises(TacitError, match="no package gave a task"):
+    with pytest.raises(TacitError, match="no package has a usable task"):
         prepare_packages(tmp_path / "none", [failing], 2, archives=tmp_path)
     monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -275,8 +275,8 @@ def test_prepare_patches_makes_tasks_from_breaking_patches(tmp_path):
     said: list[str] = []
     assert prepare_patches(tmp_path / "out", repository, sorted(patches.iterdir()), said.append) == 1
     text = "\n".join(said)
-    assert "other.diff is left out: the patch does not fit mini/__init__.py near line 1" in text
-    assert "test.diff is left out: it must change files of the package" in text and "none.diff is left out: it is not" in text
+    assert "other.diff is left out: the patch does not apply to mini/__init__.py near line 1" in text
+    assert "test.diff is left out: it must change existing files" in text and "none.diff is left out: it is not" in text
     [record] = open_folder(tmp_path / "out").records
     assert len(record.edits) == 2 and "tests/test_mini.py::test_mean" in record.fail_to_pass
     assert "-= value" in apply_edits(CODE, record.edits)

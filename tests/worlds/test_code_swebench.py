@@ -155,10 +155,10 @@ def test_damaged_instance_lines_are_reported_and_skipped(runtime):
     for reason in (
         "line 2:",
         "has no instance_id",
-        "is there twice",
-        "FAIL_TO_PASS of 'x' is no list",
+        "occurs twice",
+        "FAIL_TO_PASS of 'x' is not a list",
         "not a unified diff",
-        "the image '--v",
+        "invalid image name '--v",
     ):
         assert reason in text
     with pytest.raises(TacitError, match="no usable instances"):

@@ -138,11 +138,11 @@ def test_damaged_task_lines_are_reported_and_skipped(folder, caplog):
         f"line {len(lines) + 1}",
         "no failing tests",
         "has no package",
-        "there twice",
+        "occurs twice",
         "outside",
         "typo",
-        "not usable",
-        "the line is None, not a record",
+        "which was skipped",
+        "the line is None, not a JSON object",
         "characters 1 to 2 are not",
     ):
         assert words in said, (words, said)

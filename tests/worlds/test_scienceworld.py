@@ -88,7 +88,7 @@ def test_eto_splits_match_the_published_lists(shared_data, monkeypatch):
     ("lists", "says"),
     [
         (None, "set SCIENCEWORLD_ETO to the directory"),
-        ("not JSON", "is no list of ETO's"),
+        ("not JSON", "is not a list"),
         ('[["task-1-boil", 30]]', "names variation 30 of 'boil'"),
         ('[["task-1-bake", 0]]', "'bake', which ScienceWorld does not have"),
     ],
@@ -142,8 +142,10 @@ def test_missing_jar_or_failing_java_is_reported(monkeypatch, tmp_path):
     java.write_text("#!/bin/sh\necho 'no such option' >&2\nexit 3\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert re.fullmatch(r"needs the simulator .*scienceworld.jar, which its .* install that again, `pip .*", WORLD.remedy)
-    with pytest.raises(TacitError, match=r"ScienceWorld needs the simulator .*install that again, `pip"):
+    assert re.fullmatch(
+        r"needs the simulator .*scienceworld.jar, which is part of its package: reinstall that, `pip .*", WORLD.remedy
+    )
+    with pytest.raises(TacitError, match=r"ScienceWorld needs the simulator .*reinstall that, `pip"):
         world.start_simulator()
     jar = tmp_path / "scienceworld" / "scienceworld.jar"
     jar.touch()
@@ -151,7 +153,7 @@ def test_missing_jar_or_failing_java_is_reported(monkeypatch, tmp_path):
     with pytest.raises(TacitError, match=r"scienceworld.jar is not the simulator of scienceworld 1.2.3: .*EnvObject.class"):
         world.start_simulator()
     monkeypatch.setattr(world, "write_patched_class", lambda jar, directory: None)
-    with pytest.raises(TacitError, match=r"could not start ScienceWorld's simulator: no such option. A Java that can: `apt"):
+    with pytest.raises(TacitError, match=r"could not start ScienceWorld's simulator: no such option. Try another Java: `apt"):
         world.start_simulator()
 
 

@@ -74,7 +74,7 @@ def test_files_without_split_are_divided_without_overlap(tmp_path):
     write(tmp_path / "all.jsonl", many, lines=True)
     write(tmp_path / "again_test.jsonl", [{**q, "question": q["question"].upper()} for q in many[:50]], lines=True)
     world = searchqa_environment(tmp_path)
-    with pytest.raises(TacitError, match=r"999 questions of 'published_train' were asked for, but .* has 1\d\d; ask for fewer"):
+    with pytest.raises(TacitError, match=r"999 questions of 'published_train' were requested, but .* has 1\d\d; ask for fewer"):
         world.tasks("published_train", 999, 0)
     train = world.tasks_of("published_train", 999, 0, ("one_hop",))
     test = world.tasks_of("published_test", 999, 0, ("one_hop",))
@@ -190,10 +190,10 @@ def test_bad_passage_is_reported_by_line_and_the_rest_load(folder, caplog):
 def test_missing_or_changed_files_errors_name_the_remedy(folder, monkeypatch, tmp_path):
     (task, *_) = ENVIRONMENT.tasks("published_train", 2, 0)
     (folder / "towns_corpus.json").write_text(json.dumps(PASSAGES[:2]))
-    with pytest.raises(TacitError, match=r"is not the one task 'searchqa/towns_train/.' was made with"):
+    with pytest.raises(TacitError, match=r"has changed since task 'searchqa/towns_train/.' was made"):
         ENVIRONMENT.make().reset(task)
     (folder / "towns_corpus.json").unlink()
-    with pytest.raises(TacitError, match=r"there is no corpus '.*towns_corpus.json'; SEARCHQA_DATA names where"):
+    with pytest.raises(TacitError, match=r"there is no corpus '.*towns_corpus.json'; set SEARCHQA_DATA"):
         ENVIRONMENT.make().reset(task)
     with pytest.raises(TacitError, match="has no corpus beside it"):
         ENVIRONMENT.tasks("published_train", 1, 0)
@@ -241,7 +241,9 @@ def test_missing_sentence_encoder_library_error_says_how_to_install(folder, monk
     monkeypatch.setenv("SEARCHQA_RETRIEVER", "sentence-transformers/all-MiniLM-L6-v2")
     (task, *_) = ENVIRONMENT.tasks("published_test", 2, 0)
     assert task.data["retriever"] == "sentence-transformers/all-MiniLM-L6-v2"
-    with pytest.raises(TacitError, match=r"not bm25, so it is a sentence encoder.*pip install 'tacit-agents\[sentences\]'"):
+    with pytest.raises(
+        TacitError, match=r"not bm25, so it must be a sentence encoder.*pip install 'tacit-agents\[sentences\]'"
+    ):
         ENVIRONMENT.make().reset(task)
 
 

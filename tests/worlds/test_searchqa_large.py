@@ -56,7 +56,7 @@ def test_large_corpus_is_indexed_once_and_reindexed_when_changed(tmp_path, monke
 def test_large_json_corpus_is_rejected(tmp_path):
     corpus = tmp_path / "corpus.json"
     corpus.write_text("[]")
-    with pytest.raises(TacitError, match=r"give a corpus of this size as \.jsonl or \.parquet"):
+    with pytest.raises(TacitError, match=r"convert a large corpus to \.jsonl or \.parquet"):
         open_disk_index(corpus, "d", published.stream_passages(corpus))
 
 

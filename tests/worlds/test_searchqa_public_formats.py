@@ -62,7 +62,7 @@ def test_corpus_with_published_name_error_says_to_rename_it(tmp_path):
     """Search-R1's wiki-18.jsonl next to FlashRAG's test.jsonl: its 21 million lines are not read as questions."""
     write(tmp_path, {"question": "Which river?", "golden_answers": ["Danube"]}, name="test.jsonl")
     write(tmp_path, {"id": "0", "contents": '"Ulm"\nUlm lies on the Danube.'}, {"id": "1"}, name="wiki-18.jsonl")
-    with pytest.raises(TacitError, match=r"wiki-18\.jsonl holds passages, not questions; name it corpus\.jsonl to search it"):
+    with pytest.raises(TacitError, match=r"wiki-18\.jsonl holds passages, not questions; rename it to corpus\.jsonl"):
         searchqa_environment(tmp_path).tasks("published_test", 1, 0)
     (tmp_path / "wiki-18.jsonl").rename(tmp_path / "corpus.jsonl")
     assert searchqa_environment(tmp_path).tasks("published_test", 1, 0)

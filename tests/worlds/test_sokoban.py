@@ -245,12 +245,12 @@ def reflections(layout: Layout) -> set[tuple[int, int]]:
         ({"room": []}, "rows of equal length, at most 30 by 30"),
         ({"room": ["@AC", "W"]}, "rows of equal length"),
         ({"room": ["@AC" + "." * 28]}, "at most 30 by 30"),
-        ({"room": ["@$C"]}, r"symbols that mean nothing here: \$; known are W A C"),
+        ({"room": ["@$C"]}, r"unknown symbols: \$; known are W A C"),
         ({"room": ["@A."]}, "1 agents, 1 boxes, 0 targets"),
         ({"room": ["@" + "A" * 11 + "C" * 11]}, "1 to 10 boxes"),
         ({"room": ["@.."]}, "1 to 10 boxes"),
         ({"room": ["@A@C"]}, "got 2 agents"),
-        ({"room": ["@*"]}, "is solved already"),
+        ({"room": ["@*"]}, "is already solved"),
     ],
 )
 def test_invalid_rooms_are_rejected(data, message):
@@ -378,7 +378,7 @@ def test_rewards_equal_gym_sokoban():
     [
         (None, "set BOXOBAN_LEVELS to the directory of the repository google-deepmind/boxoban-levels; it is not set"),
         ("nowhere", r"has no \.txt files"),
-        ("broken", r"level 1 of .*000\.txt has symbols that mean nothing here: x"),
+        ("broken", r"level 1 of .*000\.txt has unknown symbols: x"),
     ],
 )
 def test_missing_or_broken_levels_are_reported(tmp_path, monkeypatch, setting, says):
@@ -392,5 +392,5 @@ def test_missing_or_broken_levels_are_reported(tmp_path, monkeypatch, setting, s
 
 
 def test_request_for_too_many_levels_is_rejected(boxoban):
-    with pytest.raises(TacitError, match=r"3 levels of 'boxoban_test' were asked for; .* has 2"):
+    with pytest.raises(TacitError, match=r"3 levels of 'boxoban_test' were requested; .* has 2"):
         ENVIRONMENT.tasks("boxoban_test", 3, 0)

@@ -256,12 +256,12 @@ def test_adapt_games_are_read_from_its_result_file(published, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (None, "set TEXTCRAFT_ADAPT to the file of its repository"),
-        ("{", "is not ADaPT's file of TextCraft results: JSONDecodeError"),
-        ("{}", "is not ADaPT's file of TextCraft results: KeyError: 'env_0'"),
+        (None, "set TEXTCRAFT_ADAPT to this file of its repository"),
+        ("{", "is not ADaPT's TextCraft result file: JSONDecodeError"),
+        ("{}", "is not ADaPT's TextCraft result file: KeyError: 'env_0'"),
         (
             '{"env_0": {"problem": "craft stick.", "commands": "craft 9 stick using 1 moon"}}',
-            "shows 'craft 9 stick using 1 moon'",
+            "lists 'craft 9 stick using 1 moon'",
         ),
     ],
 )
@@ -335,10 +335,10 @@ def test_published_panels_match_pinned_hashes(published):
         ({}, "its data has no 'book'"),
         ({"book": "workshop"}, "its data has no 'goal'"),
         ({"book": "workshop", "goal": "minecraft:ash_log"}, "'minecraft:ash_log' cannot be made"),
-        ({"book": "workshop", "goal": "minecraft:peg", "digest": "0"}, "was made with other recipes: .* has the digest 0"),
+        ({"book": "workshop", "goal": "minecraft:peg", "digest": "0"}, "was made with other recipes: .* has digest 0"),
         (
             {"book": "workshop", "goal": "minecraft:peg", "commands": ["craft 1 sun using 1 moon"]},
-            "no recipe of the book .*: 'craft 1 sun",
+            "not a recipe of the book .*: 'craft 1 sun",
         ),
         ({"book": "nowhere.jsonl", "goal": "minecraft:peg"}, "no file or directory nowhere.jsonl"),
     ],

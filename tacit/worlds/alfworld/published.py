@@ -1,6 +1,6 @@
-"""Published games as tasks: a `game.tw-pddl` per game as `alfworld-download` lays them out (<root>/json_2.1.1/<split>/…), or
-<root>/<split>.jsonl[.xz] with task, trial, goal_text, walkthrough, pddl_problem a line. Both give the same tasks with the same
-ids in the same order. A game that cannot be read is reported and skipped."""
+"""Published games as tasks: the `game.tw-pddl` files of `alfworld-download` (<root>/json_2.1.1/<split>/…), or JSON lines in
+<root>/<split>.jsonl[.xz] with task, trial, goal_text, walkthrough and pddl_problem. Both give the same tasks, ids and order.
+Games that cannot be read are reported and skipped."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ _log = logging.getLogger(__name__)
 
 
 class _ExcludedGame(Exception):
-    """The published lists exclude this game: unsolvable, or of a type that the text engine does not support."""
+    """A game that the published splits exclude: unsolvable, or of an unsupported type."""
 
 
 class Entry(NamedTuple):
@@ -262,7 +262,7 @@ def data_root() -> Path:
 
 
 def _load(entries: list[Entry], count: int, failures: list[str]) -> Loaded:
-    """The first `count` that load."""
+    """The first `count` games that can be read."""
     tasks: list[Task] = []
     left_out = 0
     for entry in entries:
@@ -278,7 +278,7 @@ def _load(entries: list[Entry], count: int, failures: list[str]) -> Loaded:
 
 
 def find_games(source: Path | str) -> tuple[list[Entry], list[str]]:
-    """The games of a path, sorted by id and not yet read, and the reasons why others cannot be."""
+    """The games of a path, sorted by id and not yet read, and the errors of unreadable ones."""
     source, failures, entries = Path(source).expanduser(), list[str](), list[Entry]()
     if not source.exists():
         raise TacitError(f"no such file or directory: {source}.")

@@ -1,7 +1,7 @@
 """Skill alphabet (five atomic skills and a carry flag, ReuseRL Table 3), handbook, failure reasons and hindsight.
 
-An effective take sets the flag, an effective move or put clears it. Every executed command has a skill, even a malformed or
-refused one: otherwise a badly written win would look shorter than a well written one.
+An effective take sets the flag, an effective move or put clears it. Every command has a skill, even if malformed or
+refused: otherwise a win with invalid actions would have the shorter skill sequence.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def failure(trajectory: Trajectory) -> str:
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success the workflow (`take apple from fridge, clean apple with sinkbasin, move apple to countertop`), after a
-    failure what was missing. It sees the game, so it may say where things are."""
+    """After a success, its workflow (`take apple from fridge, clean apple with sinkbasin, move apple to countertop`); after a
+    failure, what was missing. Uses the full game state, so the advice may name the object's place."""
     goal = Game.from_data(trajectory.task.data["game"]).goal
     steps = critical_steps(trajectory, Explorer(trajectory.task), AlfworldTracker())
     if trajectory.success:

@@ -1,8 +1,8 @@
 """ALFWorld tasks: generated `train`, `seen` and `unseen`, and published splits, which need data on disk (`published.py`).
 
-`seen` has training plans and pairs in (plan, goal) combinations that `train` never has; `unseen` has held-out plans, goals over
-held-out pairs, and goal objects that start in held-out places. A pair is an object kind and a receptacle kind (or the lamp); a
-digest holds out about a third of each kind's. Every game is solvable and not won at the start.
+`seen` has training plans and pairs in (plan, goal) combinations that `train` never has; `unseen` has held-out plans, goals with
+held-out pairs, and goal objects that start in held-out places. A pair is an object kind and a receptacle kind (or the lamp);
+about a third of each kind's pairs are held out, by a digest. Every game is solvable and not won at the start.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ FITS: Mapping[str, frozenset[str]] = {place: frozenset(kinds.split()) for place,
 CAPACITY: Mapping[str, int] = _TABLES["capacity"]
 OPENABLE: Mapping[str, float] = _TABLES["openable"]
 PUBLISHED_KINDS: Sequence[str] = _TABLES["published_kinds"].split()
-SIDE_BY_SIDE = ("cabinet", "drawer", "shelf", "stoveburner")  # kinds of which two neighbours may be faced at once
+SIDE_BY_SIDE = ("cabinet", "drawer", "shelf", "stoveburner")  # kinds whose neighbors may share a location
 LAMP = "desklamp"
-SMALL = frozenset(_TABLES["abilities"]["small"].split())  # what may be seen lying in a vessel
+SMALL = frozenset(_TABLES["abilities"]["small"].split())  # objects that a vessel may contain
 _PUT = frozenset(FITS) - {"bathtubbasin", "handtowelholder", "laundryhamper", "sinkbasin", "towelholder", "tvstand"}
 TARGETS: Mapping[str, frozenset[str]] = {
     "pick": _PUT,
@@ -39,7 +39,7 @@ TARGETS: Mapping[str, frozenset[str]] = {
     "heat": _PUT - {"microwave"},
     "cool": _PUT - {"fridge"},
     "look": frozenset({LAMP}),
-}  # family -> where its goals may want things put; for `look`, what to look under
+}  # family -> possible target kinds; for `look`, the lamp
 SENTENCES: Mapping[str, Sequence[str]] = {name: table["sentences"] for name, table in _TABLES["families"].items()}
 ROOMS_OF_FAMILY: Mapping[str, Mapping[str, int]] = {name: table["rooms"] for name, table in _TABLES["families"].items()}
 
@@ -50,17 +50,17 @@ def fits(receptacle: str, kind: str) -> bool:
 
 @cache
 def traits(kind: str) -> frozenset[str]:
-    """What a kind of object can be or have done to it."""
+    """The traits of an object kind, in the words of `world.TRAITS`."""
     listed = {trait for trait, kinds in _TABLES["abilities"].items() if kind in kinds.split()} - {"small"}
     return frozenset(listed - {"standing"} if "standing" in listed else listed | {"pickupable"})
 
 
-SELDOM = 0.5  # weight of a place that a thing fits but that its row does not name
+SELDOM = 0.5  # weight of a fitting place that the table does not list
 
 
 @dataclass(frozen=True)
 class Amount:
-    """How often a room has a kind, and how many of it then."""
+    """Probability that a room has a kind, and its minimum and maximum number then."""
 
     chance: float
     fewest: int
@@ -93,7 +93,7 @@ ROOMS: Mapping[str, Room] = {name: _room(**tables) for name, tables in _TABLES["
 # Common knowledge of houses, for experts.
 
 PLACES: Mapping[str, Mapping[str, float]] = {thing: _weights(listed) for thing, listed in _TABLES["likelihood"].items()}
-OPENED_KINDS = frozenset(OPENABLE)  # usually closed, so that looking inside takes one more step
+OPENED_KINDS = frozenset(OPENABLE)  # often closed: looking inside takes one more step
 UNLIKELY = 0.5  # for places that the table does not list
 _ANYWHERE: Mapping[str, float] = {
     place: sum(row.get(place, UNLIKELY) for row in PLACES.values()) / len(PLACES)
@@ -116,13 +116,13 @@ valid_seen       16:98d1887b768a725e 128:76f52842355f1432 140:3975d5a97cdb5737
 
 
 PLANS = 80  # floor plans per room
-KEPT_BACK = 4  # one plan in so many is held out for the unseen split
+KEPT_BACK = 4  # every fourth plan is held out for the unseen split
 SHARED_PLACE = 0.2  # probability that two neighbors of a kind in SIDE_BY_SIDE share a location
 
 
 @dataclass(frozen=True, eq=False)
 class FloorPlan:
-    """A room without belongings: its receptacles, which of them have doors, and where the agent stands to face them."""
+    """A room without belongings: its receptacles, with doors and locations."""
 
     room: str
     number: int
@@ -132,8 +132,8 @@ class FloorPlan:
 
 @cache
 def floor_plans(room: str) -> tuple[FloorPlan, ...]:
-    """All plans of a room, the same on every machine. How many receptacles there are of each kind, the first thing an agent
-    reads, is unique among them."""
+    """All plans of a room, the same on every machine. No two have the same number of receptacles of every kind, which is the
+    first thing an agent reads."""
     rng, layouts, plans = Random(f"alfworld/floor plans/{room}"), dict[tuple[str, ...], None](), []
     while len(layouts) < PLANS:
         counts = {kind: draw_count(rng, amount) for kind, amount in sorted(ROOMS[room].furniture.items())}
@@ -161,8 +161,8 @@ def draw_count(rng: Random, amount: Amount) -> int:
 
 HOUSE_SPLITS = ("train", "seen", "unseen")
 SPLITS = (*HOUSE_SPLITS, *FOLDERS)
-SEEN_SHARE = 8  # one (training plan, goal) in so many belongs to `seen`
-MOST_SOUGHT = 4  # the most copies of the goal object
+SEEN_SHARE = 8  # one in eight (training plan, goal) combinations belongs to `seen`
+MOST_SOUGHT = 4  # maximum copies of the goal object
 COOL_IN_FRIDGE = 0.1  # probability that an object in the fridge starts cool
 IN_VESSEL = 0.05  # probability that a dish shows a small object next to it as its contents
 _WeightedPlaces = tuple[tuple[str, ...], tuple[float, ...]]  # receptacle kinds, and their cumulative weights
@@ -212,8 +212,8 @@ def make_task(split: str, family: str, seed: int, number: int) -> Task:
 def held_out_places(kind: str) -> frozenset[str]:
     """The receptacle kinds (and `desklamp`) that training never pairs with this object kind.
 
-    About a third of those it fits, never its most usual place in a room. Of two or three places one is held out, of four or
-    more at least two (a start and a target), of one none. The lamp is held out for a quarter of the kinds.
+    These are about a third of the kinds it fits, never its most usual place in a room: none of one, one of two or three, and at
+    least two (a start and a target) of four or more. The lamp is held out for a quarter of the object kinds.
     """
     rooms = [room for room in ROOMS.values() if kind in room.belongings]
     options = {place for room in rooms for place in room.furniture if fits(place, kind)}

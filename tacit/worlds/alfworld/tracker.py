@@ -90,7 +90,7 @@ class Progress:
     visited: tuple[str, ...] = ()
     checked: tuple[str, ...] = ()  # receptacles whose contents were seen, the latest last
     opened: frozenset[str] = frozenset()
-    destination: str = ""  # pick2: where the first object was placed and the second has to go
+    destination: str = ""  # pick2: where the first object was placed, and the second must go
     subgoal: str = "find_object"
     best: int = 0  # the most subgoals achieved at any time: each is rewarded once
     recent: tuple[str, ...] = ()  # the latest actions since the last progress
@@ -211,9 +211,9 @@ def update_facts(before: Progress, observation: Observation) -> Progress:
         filled = [where for thing, where in seen.items() if kind_of(thing) == goal.kind]
         places = [r for r in sort_by_number(set(filled)) if kind_of(r) == goal.target]
         destination = destination if destination in places else max(places, key=filled.count, default="")
-    known = tuple(dict.fromkeys((*before.receptacles, *facing)))
+    receptacles = tuple(dict.fromkeys((*before.receptacles, *facing)))
     return replace(
-        before, receptacles=known, facing=facing, holding=holding, seen=seen, treated=treated, visited=visited,
+        before, receptacles=receptacles, facing=facing, holding=holding, seen=seen, treated=treated, visited=visited,
         checked=checked, opened=opened, destination=destination,
     )  # fmt: skip
 
@@ -256,7 +256,7 @@ class AlfworldTracker:
         good, once = _progress(state, after, command)
         errors = _errors(state, after, command)
         if refused:
-            # Whatever the block uses, the reward uses the world's list of actions if there is one (Table 6).
+            # The reward uses the admissible actions if there are any (Table 6), even if the state block does not.
             errors.append("invalid" if transition.observation.actions else "no_effect")
         elif state.subgoal == "place_object" and action.split()[:1] in (["look"], ["examine"], ["inventory"]):
             errors.append("looked_while_placing")
@@ -322,7 +322,7 @@ def _progress(before: Progress, after: Progress, command: str) -> tuple[list[str
     put = verb == "move" and before.subgoal in _PLACED and rest.partition(" to ")[2] in before.destinations()
     if after.subgoal == "place_object":
         once.append(f"reached_destination {after.delivered}")
-    elif put:  # from the text alone, the agent's location may become known only now
+    elif put:  # with text alone, only this command may reveal the agent's location
         once.append(f"reached_destination {before.delivered}")
     if before.subgoal == "place_object" and verb == "open" and rest in before.destinations():
         once.append(f"opened_destination {before.delivered}")
@@ -333,7 +333,7 @@ def _progress(before: Progress, after: Progress, command: str) -> tuple[list[str
 
 
 def _errors(before: Progress, after: Progress, command: str) -> list[str]:
-    """What was wrong with a command that was executed."""
+    """The errors of an executed command; at most one."""
     verb, _, rest = command.partition(" ")
     place, subgoal, searching = rest.removeprefix("to "), before.subgoal, before.subgoal in SEARCHES
     if searching and verb == "go" and place in before.visited:
@@ -449,4 +449,4 @@ class NoPlacesTracker(AlfworldTracker):
 
 
 FORMS: Mapping[str, Tracker] = {"paper": PaperTracker(), "text": TextTracker(), "no_places": NoPlacesTracker()}
-"""in addition to `full`"""
+"""form -> tracker, in addition to `full`"""

@@ -19,7 +19,7 @@ from tacit.core.world import Brief, StepCountWording, World
 # The initial state of a game. `published.py` and `tasks.py` both build a `Game`. Tuple order is listing order. Names are `kind
 # number`, unique, and count down within a kind: `a fork 3, a fork 2, a fork 1`. Several receptacles may share a location: the
 # agent then faces all of them. In published games, no receptacle is at the start location. An object may start in several
-# receptacles at once, or at a location without being in one: it is then invisible, but a knife reaches it.
+# receptacles at once, or at a location outside of receptacles: then it is invisible, but can be sliced.
 
 PUBLISHED_TYPES: Mapping[str, str] = {
     "pick": "pick_and_place_simple",
@@ -157,7 +157,7 @@ APPLIANCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }  # verb -> the ability a held thing needs, and the kinds of receptacle that do it
 OPPOSITE_TREATMENT = {"heat": "cool", "cool": "heat"}
 _QUIET = ("look", "inventory", "help", "examine", "slice")
-"""commands after which the same commands are admissible and the goal holds or not as before"""
+"""verbs that change neither the admissible commands nor whether the goal is reached"""
 
 
 class Household:
@@ -180,7 +180,7 @@ class Household:
         self.location = game.start
         self.held: int | None = None
         self.opened = [r.opened for r in game.receptacles]
-        self.contents: list[list[int]] = [[] for _ in game.receptacles]  # things in each receptacle, in listing order
+        self.contents: list[list[int]] = [[] for _ in game.receptacles]  # receptacle -> its things, in listing order
         for i, thing in enumerate(game.things):
             for r in thing.receptacles:
                 self.contents[r].append(i)

@@ -32,7 +32,7 @@ PLAIN, LOCATED = ISSUES = ("plain", "located")
 
 
 def example_texts(seed: int) -> list[str]:
-    """Text to train a tiny tokenizer: what the terse wording shows along the oracle's episodes. Nothing is run."""
+    """Text to train a tiny tokenizer: the terse wording along the oracle's episodes, without running them."""
     wording, texts = TerseWording(), ["Edited /testbed passed failed [exit status 0]", "submit"]
     for task in tasks("train", 200, seed):
         record, folder = record_of(task)
@@ -50,10 +50,10 @@ def example_texts(seed: int) -> list[str]:
 def code_environment(
     folder: str | Path = PACKAGED, tests: str = SHOWN, sandbox: str = world.ISOLATED, runtime: str = "", issue: str = PLAIN
 ) -> Environment:
-    """The world with the tasks of a folder that `tacit prepare code` made, with tests shown or hidden; `sandbox` none runs
-    commands without isolation, which is only for repositories and models you trust. `issue` located names the function that
-    has the defect. With a .jsonl file of SWE-bench instances
-    as `folder`, commands run in containers of `runtime`: docker, podman or apptainer, the first installed if none is named."""
+    """The code world with other options. `folder` is a task folder from `tacit prepare code`, or a .jsonl file of SWE-bench
+    instances, which run in containers of `runtime` (docker, podman or apptainer; default: the first installed). `tests` are
+    shown or hidden. `sandbox` none runs commands without isolation: only for repositories and models you trust. `issue` located
+    names the function with the defect."""
     if tests not in world.TESTS:
         raise unknown("value of tests", tests, world.TESTS)
     if sandbox not in world.MODES:

@@ -1,19 +1,18 @@
 """Grading of a submitted repository, in a fresh copy of the original.
 
-Only changes of source files are carried over. Tests, test settings and whatever Python loads by itself (conftest.py,
-pytest.ini, setup.cfg, sitecustomize.py, byte code, …) stay as they were. Outcomes come from a fork of a warm pytest over a
-pipe of its own, never from what the tests print.
+Only changes of source files are copied. Tests, test settings and files that Python loads by itself (conftest.py, pytest.ini,
+setup.cfg, sitecustomize.py, byte code, …) stay as in the original. Outcomes come from a fork of a warm pytest over a separate
+pipe, never from the tests' output.
 
-The code under test runs in the same process as its tests, so it could still try to make them pass. Canaries catch that: tests
-that fail with the original package and must fail here too. Some fail in any case (`assert False`). The others contradict the
-FAIL_TO_PASS tests: one assertion, chosen at random, expects another value, or the opposite. Where such a test and its
-contradiction both pass, an assertion was patched, a result equals everything, or code looked up what its caller expects. Test
-files have random names, so that code cannot tell a test from its canary by name. What passed before a limit ended the tests
-counts only if the canaries had failed by then.
+The code under test runs in the same process as its tests, so it could still manipulate them. Canaries detect that: tests that
+fail with the original package and must fail here too. Some always fail (`assert False`). The others are FAIL_TO_PASS tests in
+which one random assertion expects another value, or the opposite. If a test and its canary both pass, an assertion was patched,
+a result equals everything, or code read the expected value from its caller. Test files have random names, so that code cannot
+tell a test from its canary. If a limit ends the tests, passed tests count only if all canaries had failed before.
 
-`Runner` runs a package's tests in a fork of a warm pytest process, isolated by the sandbox. A fork imports the package from its
-workspace, so edited sources count. Settings files of the tree (pytest.ini, tox.ini, …) are ignored, planted .pyc files too. The
-same sandbox runs shell commands; there `pytest` is the usual command.
+`Runner` runs a package's tests in a fork of a warm pytest process, isolated by the sandbox. The fork imports the package from
+its workspace, and ignores settings files of the tree (pytest.ini, tox.ini, …) and .pyc files. The same sandbox runs shell
+commands, where `pytest` is the usual command.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ from tacit.sandbox.server import LONGEST_PATH
 from tacit.worlds.code.tasks import IGNORED, Record, TaskFolder, broken_files
 from tacit.worlds.code.tools import LARGEST, read_beneath, write_beneath
 
-TOOLS = "/opt/tools"  # where commands find pytest
-NEEDED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")  # packages that commands find
+TOOLS = "/opt/tools"  # path of pytest inside the sandbox
+NEEDED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")  # packages visible to commands
 PASSED, FAILED = "passed", "failed"
 PYTEST_SCRIPT = f"#!{PYTHON}/bin/python3\nimport sys, pytest\nsys.exit(pytest.main())\n"
 SECONDS = re.compile(r"(?<= in )\d+\.\d+s( \(\d+:\d+:\d+\))?")
@@ -56,7 +55,7 @@ ENVIRONMENT = {
     "PYTEST_ADDOPTS": "",
     "TZ": "UTC",
     "COLUMNS": "100",
-}  # for tests, and for shell commands beside them
+}  # of tests and shell commands
 Function = tuple[str, int]  # file and first line
 
 
@@ -69,10 +68,10 @@ class TestRun:
     messages: Mapping[str, str]  # node id -> why it failed, shortened
     output: str  # what pytest printed, with durations replaced
     code: int  # pytest's exit status: 0 all passed, 1 some failed, 2 interrupted, 4 usage, 5 no tests
-    killed: str  # which limit ended the run; empty: none
-    forged: str  # why the outcomes cannot be trusted; empty: they can. A forged run has no outcomes.
+    killed: str  # the limit that ended the run; empty if none did
+    forged: str  # why the outcomes cannot be trusted; empty if they can. A forged run has no outcomes.
     calls: Mapping[str, frozenset[Function]] = field(default_factory=dict)
-    """of a traced run: node id -> functions it calls; `` -> those called by imports"""
+    """only of a traced run: node id -> functions it calls; `` -> functions called by imports"""
 
     @cached_property
     def passed(self) -> frozenset[str]:
@@ -88,27 +87,27 @@ class Runner:
     """Sandbox servers for any number of packages and workspaces. Thread-safe."""
 
     limits: Limits = field(default_factory=Limits)
-    trees: Sequence[Path] = ()  # original packages, whose byte code the server holds; tests of others run too, somewhat slower
-    cache: Path | None = None  # directory that keeps byte code between servers
-    mode: str = AUTO  # of the sandbox
+    trees: Sequence[Path] = ()  # original packages whose byte code is preloaded; tests of others run slower
+    cache: Path | None = None  # directory of byte code, shared by later servers
+    mode: str = AUTO  # mode of the sandbox
 
     def __post_init__(self) -> None:
         self._made = tempfile.TemporaryDirectory(prefix="tacit-tools-")
-        own = Path(self._made.name)
-        own.chmod(0o755)
-        (own / "empty").mkdir()
-        (own / "pytest").write_text(PYTEST_SCRIPT)
-        (own / "pytest").chmod(0o755)
+        folder = Path(self._made.name)
+        folder.chmod(0o755)
+        (folder / "empty").mkdir()
+        (folder / "pytest").write_text(PYTEST_SCRIPT)
+        (folder / "pytest").chmod(0o755)
         if self.cache is not None:
             self.cache.mkdir(parents=True, exist_ok=True)
         settings = {"trees": [str(tree) for tree in self.trees], "cache": self.cache and str(self.cache)}
         self._function = f"{Path(__file__).with_name('pytest_fork.py')}:make_runner={json.dumps(settings)}"
         hidden = Path(sysconfig.get_path("purelib", vars={"base": PYTHON}))
-        binds = {f"{TOOLS}/bin/pytest": own / "pytest", str(hidden): own / "empty", **find_tools()}
+        binds = {f"{TOOLS}/bin/pytest": folder / "pytest", str(hidden): folder / "empty", **find_tools()}
         python_path = (f"{AT}/src", AT, TOOLS)
-        with ExitStack() as stack:  # undone where a server cannot start
+        with ExitStack() as stack:  # clean up if a server cannot start
             stack.callback(self._made.cleanup)
-            # Two servers: one without pytest in it forks shell commands in half the time.
+            # Two servers: one without pytest forks shell commands in half the time.
             self.sandbox = stack.enter_context(Sandbox(self.limits, binds=binds, python_path=python_path, mode=self.mode))
             self._warm = Sandbox(
                 self.limits, binds=binds, preload=(self._function,), python_path=python_path, mode=self.sandbox.mode
@@ -116,20 +115,20 @@ class Runner:
             stack.pop_all()
 
     def run(self, workspace: Workspace, arguments: Sequence[str], limits: Limits | None = None, trace: bool = False) -> TestRun:
-        """`arguments` are files, node ids and options, as on pytest's command line. `trace` notes the calls."""
+        """Run pytest with these arguments (files, node ids, options). `trace` records `TestRun.calls`."""
         key = secrets.token_hex(16)
         words = [json.dumps({"key": key, "trace": trace}), *arguments]
-        begun = self._warm.start(workspace, words, function=self._function, environment=ENVIRONMENT, limits=limits)
-        return read_run(begun.result(), key.encode())
+        future = self._warm.start(workspace, words, function=self._function, environment=ENVIRONMENT, limits=limits)
+        return read_run(future.result(), key.encode())
 
     @property
     def alive(self) -> bool:
-        """False once a server has ended"""
+        """False once a server has exited"""
         return self.sandbox.alive and self._warm.alive
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """of the servers"""
+        """process ids of the servers"""
         return self.sandbox.pid, self._warm.pid
 
     def close(self) -> None:
@@ -145,7 +144,7 @@ class Runner:
 
 
 def find_tools() -> dict[str, Path]:
-    """Path inside -> path outside, of pytest and what it needs. Other installed packages stay out of sight."""
+    """path inside -> path outside, of pytest and its dependencies; other installed packages are not visible"""
     found: dict[str, Path] = {}
     for name in NEEDED:
         try:
@@ -158,13 +157,13 @@ def find_tools() -> dict[str, Path]:
 
 
 def read_run(result: Result, key: bytes) -> TestRun:
-    """Check the fork's messages and join the phases of each test: one that failed in any phase has failed."""
+    """Check the fork's messages and merge the phases of each test. A test that failed in any phase has failed."""
     outcomes: dict[str, str] = {}
     messages: dict[str, str] = {}
     calls: dict[str, list[int]] = {}
     functions: list[Function] = []
     forged, ended = "", False
-    lines = result.report.split("\n")[:-1]  # a run that was killed may leave half a line
+    lines = result.report.split("\n")[:-1]  # a killed run may end within a line
     for number, line in enumerate(lines):
         proof, _, body = line.partition(" ")
         wanted = hashlib.blake2b(f"{number}\0{body}".encode(), key=key, digest_size=16).hexdigest()
@@ -200,7 +199,7 @@ def read_run(result: Result, key: bytes) -> TestRun:
 
 
 def hide_paths(text: str) -> str:
-    """Tracebacks name files of pytest and Python by their paths outside; name those inside."""
+    """Replace real paths of pytest and Python in tracebacks by those inside the sandbox."""
     return text.replace(sysconfig.get_path("purelib"), TOOLS).replace(sys.base_prefix, PYTHON)
 
 
@@ -208,7 +207,7 @@ SETTINGS = ("conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "setup.py", "py
 LOADED = ("sitecustomize.py", "usercustomize.py", "__pycache__")
 TEST_FOLDERS = ("tests", "test")
 CANARY_FILE = "canary"
-MOST_FILES = 200  # changed files of a submission
+MOST_FILES = 200  # maximum changed files of a submission
 
 
 def other(value: Any) -> Any:
@@ -244,9 +243,9 @@ class Grade:
     wanted: int
     kept: int  # PASS_TO_PASS tests that pass
     known: int
-    forged: str  # why the outcomes do not count; empty: they do
+    forged: str  # why the outcomes do not count; empty if they do
     diff: str  # from the broken repository to the submitted one
-    killed: str = ""  # which limit ended the tests
+    killed: str = ""  # the limit that ended the tests; empty if none did
 
     @property
     def success(self) -> bool:
@@ -258,7 +257,7 @@ class Grade:
 
     @property
     def label(self) -> str:
-        """Why it failed: `forged`, `no_change`, `time` (or another limit), `tests_fail`, `tests_broken`."""
+        """Why it failed: `forged`, `no_change`, `time` (or another limit), `tests_fail` or `tests_broken`; else empty."""
         if self.success:
             return ""
         if self.forged:
@@ -271,7 +270,7 @@ class Grade:
 
 
 def is_carried(path: str, record: Record, original: bool) -> bool:
-    """Whether a change of this file counts. `original`: the package has such a file."""
+    """Whether a change of this file counts. `original`: whether the package has the file."""
     if path in (edit.path for edit in record.edits):
         return True
     pure = PurePosixPath(path)
@@ -281,14 +280,14 @@ def is_carried(path: str, record: Record, original: bool) -> bool:
         return False
     if re.fullmatch(r"test_.*\.py|.*_test\.py", pure.name) or pure.suffix in (".pyc", ".pyo", ".pth", ".so", ".egg-link"):
         return False
-    # A new top-level module could take the place of one of Python or pytest.
+    # A new top-level module could shadow one of Python or pytest.
     return original or PurePosixPath(pure.parts[0]).stem not in (*sys.stdlib_module_names, "_pytest", *NEEDED)
 
 
 def list_files(folder: Path) -> Iterator[str]:
     """Regular files below the folder; symbolic links are neither listed nor followed."""
     for where, folders, files in os.walk(folder):
-        deep = len(where) > LONGEST_PATH  # a chain of directories that a command made
+        deep = len(where) > LONGEST_PATH  # deeply nested directories made by a command
         folders[:] = sorted(name for name in folders if name not in IGNORED and not deep)
         for name in sorted(files):
             path = os.path.join(where, name)
@@ -297,7 +296,7 @@ def list_files(folder: Path) -> Iterator[str]:
 
 
 def find_changes(record: Record, tree: Path, folder: Path) -> dict[str, bytes | None]:
-    """path -> content of each file that counts and differs from the original; None: it is gone."""
+    """path -> content of each changed file that counts; None for a deleted file. At most MOST_FILES."""
     there, mine = set(list_files(tree)), set(list_files(folder))
     changes: dict[str, bytes | None] = {path: None for path in there - mine if is_carried(path, record, True)}
     for path in sorted(mine):
@@ -313,7 +312,7 @@ def find_changes(record: Record, tree: Path, folder: Path) -> dict[str, bytes | 
 
 
 def show_diff(record: Record, tree: Path, changes: dict[str, bytes | None]) -> str:
-    """A unified diff from the broken repository."""
+    """A unified diff from the broken to the submitted repository."""
     broken = broken_files(record, tree)
     paths = sorted({*changes, *broken})
     lines: list[str] = []
@@ -327,7 +326,7 @@ def show_diff(record: Record, tree: Path, changes: dict[str, bytes | None]) -> s
 
 
 def make_canary(record: Record, tree: Path) -> str:
-    """Source of a test file in which every test must fail: fixed ones, and the failing tests with a contradicted assertion."""
+    """Source of a test file in which every test must fail: fixed tests, and FAIL_TO_PASS ones with a contradicted assertion."""
     bodies: list[str] = []
     imports: dict[str, None] = {}
     for path in dict.fromkeys(node.partition("::")[0] for node in record.fail_to_pass):
@@ -359,7 +358,7 @@ def make_canary(record: Record, tree: Path) -> str:
 
 
 def contradict(test: ast.FunctionDef) -> bool:
-    """Change one assertion of a test, so that it cannot pass where the original does. False where it has none."""
+    """Change one random assertion, so that the test and the original cannot both pass. False if it has no assertion."""
     found = [node for node in ast.walk(test) if isinstance(node, ast.Assert) or _is_assert_equal(node)]
     if not found:
         return False
@@ -368,15 +367,15 @@ def contradict(test: ast.FunctionDef) -> bool:
             constants = [
                 node for node in ast.walk(expected) if isinstance(node, ast.Constant) and type(node.value) in (int, str)
             ]
-            if isinstance(expected, ast.Name):  # changed before the call, where the caller's variables may be looked up
+            if isinstance(expected, ast.Name):  # change the variable before the call, which may look it up in the caller
                 changed = ast.NamedExpr(ast.Name(expected.id), _call_other(expected))
                 compared.left, compared.comparators = changed, [compared.left]
             elif constants:
                 constants[0].value = other(constants[0].value)
             else:
                 compared.comparators = [_call_other(expected)]
-        case ast.Assert(test=told) as asserted:
-            asserted.test = ast.UnaryOp(ast.Not(), told)
+        case ast.Assert(test=condition) as asserted:
+            asserted.test = ast.UnaryOp(ast.Not(), condition)
         case ast.Call(args=[actual, expected, *rest]) as called:
             called.args = [actual, _call_other(expected), *rest]
     return True
@@ -392,15 +391,15 @@ def _call_other(expected: ast.expr) -> ast.Call:
 
 @dataclass(frozen=True)
 class Exam:
-    """How a task is graded, found out with the original package."""
+    """How to grade a task; determined with the original package."""
 
-    canary: str  # source of a file of tests
-    must_fail: frozenset[str]  # tests in it
-    aliases: bool  # the tests pass under other file names too
+    canary: str  # source of the canary file
+    must_fail: frozenset[str]  # node ids of its tests
+    aliases: bool  # whether the tests also pass under random file names
 
 
 class Grader:
-    """Grades submissions of one process."""
+    """Grades submissions. Caches each task's exam."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -413,26 +412,26 @@ class Grader:
         run = self._run(record, tree, changes, exam)
         forged = run.forged
         passed = {node.partition("::")[2] for node in record.fail_to_pass if run.outcomes.get(node) == PASSED}
-        twins = {node.partition("::")[2] for node in record.fail_to_pass} - passed  # fail themselves: their canaries may pass
-        open_ones = [
+        twins = {node.partition("::")[2] for node in record.fail_to_pass} - passed  # these fail, so their canaries may pass
+        not_failed = [
             name for name in exam.must_fail if run.outcomes.get(name) != FAILED and name.partition("::")[2] not in twins
         ]
-        if not forged and any(name in run.outcomes or not run.killed for name in open_ones):
+        if not forged and any(name in run.outcomes or not run.killed for name in not_failed):
             forged = "tests pass that must fail"
-        known = folder.pass_to_pass(record)
-        outcomes = {} if open_ones else run.outcomes
+        pass_to_pass = folder.pass_to_pass(record)
+        outcomes = {} if not_failed else run.outcomes
         return Grade(
             fixed=sum(outcomes.get(node) == PASSED for node in record.fail_to_pass),
             wanted=len(record.fail_to_pass),
-            kept=sum(outcomes.get(node) == PASSED for node in known),
-            known=len(known),
+            kept=sum(outcomes.get(node) == PASSED for node in pass_to_pass),
+            known=len(pass_to_pass),
             forged=forged,
             diff=show_diff(record, tree, changes),
             killed=run.killed,
         )
 
     def _exam(self, folder: TaskFolder, record: Record) -> Exam:
-        """One or two runs of the original package, the first time a task is graded."""
+        """The task's exam, from one or two runs of the original package. Raises TacitError if its tests fail."""
         if record.id not in self._exams:
             tree = folder.tree(record)
             for exam in (Exam(make_canary(record, tree), frozenset(), True), Exam(CANARY, frozenset(), False)):
@@ -450,8 +449,8 @@ class Grader:
         return self._exams[record.id]
 
     def _run(self, record: Record, tree: Path, changes: dict[str, bytes | None], exam: Exam) -> TestRun:
-        """Run the task's tests and the canary. Files have random names, so that code cannot know which tests must pass;
-        outcomes have the usual ones."""
+        """Run the task's tests and the canary in a copy of the tree with these changes. Files get random names; outcomes have
+        the real names."""
         workspace = self._runner.sandbox.copy(tree)
         names = {CANARY_FILE: alias(record.test_files[0])}
         names |= {path: alias(path) if exam.aliases else path for path in record.test_files}
@@ -467,11 +466,11 @@ class Grader:
             run = self._runner.run(workspace, [*sorted(names.values()), "-q", "--tb=no"])
         finally:
             workspace.close()
-        usual = {name: path for path, name in names.items()}
+        real_names = {name: path for path, name in names.items()}
         outcomes = {}
         for node, outcome in run.outcomes.items():
             file, colons, test = node.partition("::")
-            outcomes[f"{usual.get(file, file)}{colons}{test}"] = outcome
+            outcomes[f"{real_names.get(file, file)}{colons}{test}"] = outcome
         return replace(run, outcomes=outcomes)
 
 

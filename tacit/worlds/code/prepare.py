@@ -1,13 +1,13 @@
-"""Make repair tasks: `tacit prepare code DIR`, from published packages, or from a folder of your own: broken programs beside
-correct ones (the layout of QuixBugs), or a repository and patches that break it.
+"""Make repair tasks (`tacit prepare code DIR`) from published packages, or from your own folder: broken and correct programs in
+the layout of QuixBugs, or a repository and patches that break it.
 
-Each package is pinned by version and sha256. Its suite must pass as shipped, three times. One to three functions are then
-broken by mutations (tasks.py), and a task is kept if 1 to 10 tests fail, nothing hangs, and three runs agree. Which tests call
-a function is known from one traced run, so that a mutation is tried with those tests first.
+Each package is pinned by version and sha256. Its test suite must pass three times. Mutations (tasks.py) then break one to three
+functions, and a task is kept if 1 to 10 tests fail, nothing hangs, and three runs agree. A traced run shows which tests call a
+function; a mutation is first tried with those.
 
     python_programs/NAME.py  correct_python_programs/NAME.py  python_testcases/test_NAME.py       QuixBugs
 
-The same seed gives the same tasks, whatever the number of processes. A hang is judged by CPU time, not by wall time.
+The same seed gives the same tasks, whatever the number of processes. Hangs are detected by CPU time, not by wall time.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ SEVERAL_SHARE = 5  # every fifth task of a package has two or three edits
 SUITE = Limits(wall_s=900, cpu_s=300, disk_mb=256, processes=256)
 MUTANT = Limits(wall_s=120, cpu_s=6, disk_mb=256, processes=256)
 MOST_SOLVED = 0.8
-LISTED, SHOWN_LINES = 5, 30  # failing tests that an issue names, and lines of the first one
+LISTED, SHOWN_LINES = 5, 30  # maximum failing tests that an issue lists, and lines of the shown test
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A package of the registry."""
+    """A package from the package index."""
 
     name: str
     version: str
     sha256: str  # of the source archive; empty for OWN_SOURCES
     code: tuple[str, ...]  # files and directories that may be broken
     tests: tuple[str, ...]  # files and directories with tests
-    without: tuple[str, ...] = ()  # files left out: tests that need a network, another package or much time
-    more: tuple[str, ...] = ()  # other files that the tests read
+    without: tuple[str, ...] = ()  # excluded files: tests that need a network, another package or much time
+    more: tuple[str, ...] = ()  # other files that the tests need
 
     @property
     def label(self) -> str:
@@ -84,7 +84,7 @@ class Source:
 
 
 def read_sources(table: str) -> tuple[Source, ...]:
-    """From lines `name version sha256`, each with lines of paths below it: code, ?tests, +further files, -tests left out."""
+    """Parse lines `name version sha256`, each followed by lines of paths: code, ?tests, +other files, -excluded tests."""
     found = []
     for words in (row.split() for row in re.split(r"\n(?! )", table.strip())):
         marked: dict[str, tuple[str, ...]] = {}
@@ -133,16 +133,16 @@ webcolors 25.10.0 62abae86504f66d0f6364c2a8520de4a0c47b80c03fc3a5f1815fedbef7c19
 xmltodict 1.0.4 6d94c9f834dd9e44514162799d344d815a3a4faec913717a9ecbfa5be1bb8e61
   xmltodict.py ?tests
 """)
-"""pure Python, small, with suites that pass in the sandbox; left out are tests that need a network, a locale, another package
-or seconds of time"""
-OWN = ("almanac", "gridways", "spans", "tillbook", "wordsmith")  # repositories of the packaged tasks: they have no archive
+"""small pure-Python packages whose suites pass in the sandbox, without tests that need a network, a locale, another package or
+seconds of time"""
+OWN = ("almanac", "gridways", "spans", "tillbook", "wordsmith")  # packaged repositories, without an archive
 OWN_SOURCES = tuple(Source(name, "1.0", "", (name,), ("tests",)) for name in OWN)
 HELD_PACKAGES = ("almanac", "cachetools", "parse", "webcolors")  # split other_packages
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What a package's tests do as shipped."""
+    """Outcome of a package's test suite before any mutation."""
 
     passing: frozenset[str]
     callers: Mapping[Function, frozenset[str]]  # function -> tests that call it
@@ -150,7 +150,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A broken tree that makes a task."""
+    """A broken tree that is accepted as a task."""
 
     fail_to_pass: tuple[str, ...]
     test_files: tuple[str, ...]
@@ -159,10 +159,10 @@ class Verdict:
 
 @dataclass
 class Counts:
-    """What became of the candidates of a package."""
+    """Numbers of kept and rejected candidates of a package."""
 
-    kinds: Counter[str] = field(default_factory=Counter)  # kept, by kind
-    rejected: Counter[str] = field(default_factory=Counter)  # by reason
+    kinds: Counter[str] = field(default_factory=Counter)  # kept candidates, by kind
+    rejected: Counter[str] = field(default_factory=Counter)  # rejected candidates, by reason
 
 
 def prepare_packages(
@@ -174,7 +174,7 @@ def prepare_packages(
     archives: Path | None = None,
     say: Say = lambda line: None,
 ) -> dict[str, Counts]:
-    """Write a task folder with up to `count` tasks for each package. A package that cannot be used is named and left out."""
+    """Write a task folder with up to `count` tasks for each package. Unusable packages are reported and skipped."""
     check_empty(root)
     packages, records, counts = [], [], {}
     for source in sources:
@@ -195,18 +195,18 @@ def prepare_packages(
         packages.append(Package(source.name, source.version, tuple(sorted(suite.passing)), tree_digest(tree), source.sha256))
         say(f"{source.label}: {pluralize(len(suite.passing), 'test')}, {pluralize(len(made), 'task')}")
     if not records:
-        raise TacitError(f"no package gave a task; nothing was written to {root / 'tasks.jsonl'}.")
+        raise TacitError(f"no package has a usable task; nothing was written to {root / 'tasks.jsonl'}.")
     write_folder(root, seed, packages, records)
     return counts
 
 
 def check_empty(root: Path) -> None:
     if root.exists() and any(root.iterdir()):
-        raise TacitError(f"{root} exists and is not empty; give a new directory, or remove that one.")
+        raise TacitError(f"{root} exists and is not empty; choose a new directory, or remove it.")
 
 
 def fetch(source: Source, archives: Path | None = None) -> Path:
-    """The source archive, from `archives` or from the registry that pip is set up to use."""
+    """The source archive, from `archives` or from pip's package index."""
     names = (f"{source.label}.tar.gz", f"{source.label.replace('-', '_', source.name.count('-'))}.tar.gz")
     folder = archives or Path(tempfile.gettempdir()) / "tacit-archives"
     folder.mkdir(parents=True, exist_ok=True)
@@ -215,7 +215,7 @@ def fetch(source: Source, archives: Path | None = None) -> Path:
             if archive.is_file():
                 found = hashlib.sha256(archive.read_bytes()).hexdigest()
                 if found != source.sha256:
-                    raise TacitError(f"{archive} has sha256 {found}, not {source.sha256}; remove it to fetch it anew.")
+                    raise TacitError(f"{archive} has sha256 {found}, not {source.sha256}; remove it to download it again.")
                 return archive
         if not again:
             pinned = folder / f"{source.label}.txt"
@@ -224,13 +224,13 @@ def fetch(source: Source, archives: Path | None = None) -> Path:
             command += ["--no-binary", ":all:", "--dest", str(folder), "-r", str(pinned)]
             run = subprocess.run(command, capture_output=True, text=True)
             pinned.unlink()
-    lines = (run.stderr.strip() or run.stdout.strip() or "no archive came").splitlines()
+    lines = (run.stderr.strip() or run.stdout.strip() or "pip downloaded no archive").splitlines()
     reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
     raise TacitError(f"cannot download it ({reason}). Check the network and pip's settings, or give --archives.")
 
 
 def unpack(source: Source, archive: Path, tree: Path) -> None:
-    """The parts that tasks need."""
+    """Extract the files that tasks need. Raises TacitError if the archive is damaged or incomplete."""
     wanted = (*source.code, *source.tests, *source.more)
     try:
         with tarfile.open(archive) as opened:
@@ -258,7 +258,7 @@ def find_tests(tree: Path, parts: Sequence[str]) -> list[str]:
 
 
 def check_suite(runner: Runner, tree: Path, files: Sequence[str]) -> Suite:
-    """Run the suite as shipped. Raises TacitError if a test fails, or passes only sometimes."""
+    """Run the unchanged suite. Raises TacitError if a test fails, or if outcomes differ between runs."""
     workspace = runner.sandbox.copy(tree)
     try:
         runs = [runner.run(workspace, files, SUITE) for _ in range(RUNS)]
@@ -267,7 +267,7 @@ def check_suite(runner: Runner, tree: Path, files: Sequence[str]) -> Suite:
         workspace.close()
     for run in (*runs, traced):
         if run.killed or run.forged:
-            raise TacitError(f"its suite does not end by itself: {run.killed or run.forged}.")
+            raise TacitError(f"its suite does not finish: {run.killed or run.forged}.")
         if run.failed:
             names = ", ".join(sorted(run.failed)[:3])
             raise TacitError(f"{pluralize(len(run.failed), 'test')} of its suite fail before any mutation, such as {names}.")
@@ -275,18 +275,18 @@ def check_suite(runner: Runner, tree: Path, files: Sequence[str]) -> Suite:
     if not passing:
         raise TacitError(f"no test passes in {', '.join(files) or 'it'}.")
     if any(run.passed != passing for run in runs):
-        raise TacitError("its suite passes other tests each time.")
+        raise TacitError("different tests of its suite pass in each run.")
     callers: dict[Function, set[str]] = {}
     for test, functions in traced.calls.items():
         for function in functions if test in passing else ():
             callers.setdefault(function, set()).add(test)
-    for function in traced.calls.get("", ()):  # broken, it would break the import of everything
+    for function in traced.calls.get("", ()):  # breaking these would break all imports
         callers.pop(function, None)
     return Suite(passing, {function: frozenset(tests) for function, tests in callers.items()})
 
 
 def find_candidates(tree: Path, source: Source, suite: Suite, seed: int) -> list[Mutation]:
-    """Mutations of functions that tests call, in a seeded order that takes the kinds in turn."""
+    """Mutations of functions that tests call, in a seeded order that alternates between kinds."""
     kinds: dict[str, list[Mutation]] = {kind: [] for kind in KINDS}
     for path in sorted(
         file.relative_to(tree).as_posix()
@@ -325,7 +325,7 @@ def make_tasks(
         return verify(runner, tree, [each.edit for each in mutations], suite.passing, sorted(tests))
 
     def keep(candidates: Iterator[list[Mutation]], limit: int) -> Iterator[tuple[list[Mutation], Verdict]]:
-        """Judged side by side, kept in their order."""
+        """Judge candidates in parallel and keep the first `limit` accepted ones, in order."""
         kept = 0
         with ThreadPoolExecutor(processes) as pool:
             while kept < limit and (batch := list(itertools.islice(candidates, 2 * processes))):
@@ -347,7 +347,7 @@ def make_tasks(
     splits = [choose_split(source.name, [m.kind], m.site, HELD_PACKAGES, HELD_KINDS) for [m], _ in singles]
 
     def together() -> Iterator[list[Mutation]]:
-        """Two or three kept mutations of different functions of a file, of the same split."""
+        """Pairs and triples of kept mutations in different functions of one file, all of one split."""
         found = []
         for size in (2, 3):
             for chosen in itertools.combinations(range(len(singles)), size):
@@ -377,7 +377,7 @@ def make_tasks(
 def verify(
     runner: Runner, tree: Path, edits: Sequence[Edit], passing: frozenset[str], first: Sequence[str], most: int = MOST_FAILING
 ) -> Verdict | str:
-    """Whether the edits make a task, or why not. `first` are the tests to try first, at most `most` tests may fail."""
+    """The verdict, or the reason for rejecting the edits. Runs the tests `first`, then their files; at most `most` may fail."""
     changed = {}
     for path in {edit.path for edit in edits}:
         changed[path] = apply_edits(read_source(tree / path), [edit for edit in edits if edit.path == path])
@@ -396,24 +396,24 @@ def verify(
         if reason:
             return reason
         files = sorted({test.partition("::")[0] for test in first})
-        known = frozenset(test for test in passing if test.partition("::")[0] in files)
+        expected = frozenset(test for test in passing if test.partition("::")[0] in files)
         found = []
         for _ in range(RUNS):
             run = runner.run(workspace, ["-q", "--tb=short", *files], MUTANT)
-            failing = known - run.passed
-            reason = _reject(run, known, len(failing), most)
+            failing = expected - run.passed
+            reason = _reject(run, expected, len(failing), most)
             if reason:
                 return reason
             found.append(failing)
         if any(failing != found[0] for failing in found):
-            return "other tests fail each time"
+            return "different tests fail in each run"
         return Verdict(tuple(sorted(found[0])), tuple(files), run.messages)
     finally:
         workspace.close()
 
 
-def _reject(run: TestRun, known: frozenset[str], failing: int, most: int) -> str:
-    if run.killed or (run.forged and run.code in (137, 152)):  # 128 + SIGKILL, SIGXCPU: the limit of CPU time
+def _reject(run: TestRun, expected: frozenset[str], failing: int, most: int) -> str:
+    if run.killed or (run.forged and run.code in (137, 152)):  # 128 + SIGKILL or SIGXCPU: the CPU time limit
         return "hangs or takes too much"
     if run.forged:
         return "ends the run"
@@ -421,13 +421,13 @@ def _reject(run: TestRun, known: frozenset[str], failing: int, most: int) -> str
         return "no test fails"
     if failing > most:
         return "too many tests fail"
-    if not known <= run.outcomes.keys():
+    if not expected <= run.outcomes.keys():
         return "tests cannot be collected"
     return ""
 
 
 def write_issue(package: str, verdict: Verdict, tree: Path) -> str:
-    """A report as a user would write it: which tests fail, the first one's source, and its error. It names no line."""
+    """An issue as a user would write it: the failing tests, the source of the shortest, and its error, without line numbers."""
     tests = verdict.fail_to_pass
     shown = min(tests, key=lambda test: (len(show_test(tree, test)) or 10**6, test))
     source = show_test(tree, shown)
@@ -471,8 +471,8 @@ def _indent(text: str) -> str:
 
 
 def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = lambda line: None) -> None:
-    """A folder with the tasks of another that a policy solves sometimes: in more than none and less than 80% of its tries, as
-    Complementary RL chooses tasks of SWE-bench Verified with 16 tries (appendix C). `played` are episodes as JSON lines."""
+    """Write a folder with the tasks of another that a policy solves in some, but less than 80%, of its tries.
+    Complementary RL filters SWE-bench Verified so, with 16 tries (appendix C). `played` are files of episodes as JSON lines."""
     check_empty(root)
     tries: dict[str, list[bool]] = {}
     for file in played:
@@ -486,27 +486,27 @@ def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = l
                 episode = json.loads(line)
                 tries.setdefault(episode["task"].rpartition("/")[2], []).append(bool(episode["success"]))
             except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # the head of the file, or half a line
+                continue  # the header, or a truncated line
     folder = open_folder(source)
-    known = [record for record in folder.records if record.id in tries]
-    kept = [record for record in known if 0 < sum(tries[record.id]) < MOST_SOLVED * len(tries[record.id])]
+    tried = [record for record in folder.records if record.id in tries]
+    kept = [record for record in tried if 0 < sum(tries[record.id]) < MOST_SOLVED * len(tries[record.id])]
     if not kept:
-        raise TacitError(f"none of the {pluralize(len(known), 'played task')} is solved sometimes; nothing was written.")
+        raise TacitError(f"none of the {pluralize(len(tried), 'played task')} is solved in some tries, but less than 80%.")
     labels = {f"{record.package}-{record.version}" for record in kept}
     for label in sorted(labels):
         shutil.copytree(source / "packages" / label, root / "packages" / label)
     seed = json.loads((source / "manifest.json").read_text())["seed"]
     write_folder(root, seed, [folder.packages[label] for label in sorted(labels)], kept)
-    say(f"{len(kept)} of {pluralize(len(known), 'played task')} are solved sometimes")
+    say(f"{len(kept)} of {pluralize(len(tried), 'played task')} are solved in some, but less than 80%, of their tries")
 
 
-# From a folder of your own.
+# Tasks from your own folder.
 
 BROKEN, CORRECT, TESTS = "python_programs", "correct_python_programs", "python_testcases"
 
 
 def difference_edits(path: str, before: str, after: str) -> list[Edit]:
-    """Edits that turn one text into another, of whole lines."""
+    """Edits of whole lines that turn one text into another."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     edits = []
     for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
@@ -517,7 +517,7 @@ def difference_edits(path: str, before: str, after: str) -> list[Edit]:
 
 
 def prepare_programs(root: Path, folder: Path, say: Say = lambda line: None) -> int:
-    """Tasks from a folder in the layout of QuixBugs; the number of tasks."""
+    """Write tasks from a folder in the layout of QuixBugs; returns their number."""
     missing = [name for name in (BROKEN, CORRECT, TESTS) if not (folder / name).is_dir()]
     if missing:
         raise TacitError(f"{folder} has no directory {', '.join(missing)}; it needs the layout of QuixBugs.")
@@ -537,7 +537,7 @@ def prepare_programs(root: Path, folder: Path, say: Say = lambda line: None) -> 
 
 
 def prepare_patches(root: Path, repository: Path, patches: Sequence[Path], say: Say = lambda line: None) -> int:
-    """Tasks from a repository whose suite passes, one for each patch that breaks it; the number of tasks."""
+    """Write tasks from a repository whose suite passes, one per patch that breaks it; returns their number."""
     if not repository.is_dir():
         raise TacitError(f"there is no directory {repository}.")
 
@@ -548,7 +548,7 @@ def prepare_patches(root: Path, repository: Path, patches: Sequence[Path], say: 
                 edits = []
                 for patch in read_patch(file.read_text()):
                     if patch.new or patch.gone or patch.path in tests or not (tree / patch.path).is_file():
-                        raise TacitError(f"it must change files of the package that are there, not {patch.path}")
+                        raise TacitError(f"it must change existing files that are not tests, not {patch.path}")
                     edits += patch_edits(patch, read_source(tree / patch.path))
                 yield file.stem, edits, tests
             except (OSError, ValueError, TacitError) as error:
@@ -591,7 +591,7 @@ def _prepare(
             records.append(Record(label, name, version, split, (), issue, tuple(edits), *tests_of))
     if not records:
         shutil.rmtree(root)
-        raise TacitError(f"{folder} gave no task; nothing was written.")
+        raise TacitError(f"{folder} has no usable task; nothing was written.")
     passing = sorted(frozenset().union(*(suite.passing for suite in suites.values())))
     write_folder(root, 0, [Package(name, version, tuple(passing), tree_digest(tree))], records)
     return len(records)

@@ -1,18 +1,18 @@
-"""What the sandbox server preloads to run tests: pytest is imported once, each run happens in an isolated fork.
+"""The sandbox server's preloaded test runner: pytest is imported once, and each run is an isolated fork.
 
-The server loads this file by its path, so it imports nothing of Tacit. The package under test is never imported by the server:
-a fork imports it from its workspace. To save the time of compiling it, the server holds the byte code of the original sources
-by their hash. A changed source has another hash and is compiled in the fork.
+The server loads this file by its path, so it does not import Tacit. Only a fork imports the package under test, from its
+workspace. To save compile time, the server holds the byte code of the original sources by hash. A changed source has another
+hash, so the fork compiles it.
 
-Each message of a fork carries a number and a hash with a key that only its first frames know. Test code that writes to the
-pipe itself, or replaces parts of pytest, makes the run count as forged. Code in the same process cannot be kept out entirely;
-this catches what is written without studying this file.
+Each message of a fork has a number and a hash with a key that only its first frames know. If test code writes to the pipe or
+replaces parts of pytest, the run counts as forged. Isolation within one process is never complete: this does not stop code
+written with knowledge of this file.
 """
 
 from __future__ import annotations
 
 import builtins
-import doctest  # noqa: F401  (what tests and pytest import late)
+import doctest  # noqa: F401  (imported late by tests and pytest)
 import gc
 import hashlib
 import importlib.machinery
@@ -38,16 +38,16 @@ from _pytest._io import TerminalWriter
 
 AT = "/testbed"
 PYTHON, TOOLS = "/opt/python", "/opt/tools"
-MESSAGE = 600  # characters kept of why a test failed
-MESSAGES = 200  # failed tests whose reason is kept
+MESSAGE = 600  # maximum characters of a failure message
+MESSAGES = 200  # maximum failed tests with a message
 OPTIONS = ("-p", "no:cacheprovider", "-c", "/dev/null", "--color=no", "--disable-warnings")
-"""no cache, no settings file of the tree"""
+"""ignore the cache and settings files of the tree"""
 Codes = dict[str, bytes]
 Parts = list[tuple[Any, str, Any, Any]]
 
 
 def hash_source(path: str, kind: str, source: bytes) -> str:
-    """Key of a file's byte code; `kind` is plain, or rewritten by pytest."""
+    """Key of a file's byte code; `kind` is `plain`, or `rewritten` by pytest."""
     version = f"{sys.version}\0{pytest.__version__}\0{kind}\0{path}\0"
     return hashlib.blake2b(version.encode() + source, digest_size=20).hexdigest()
 
@@ -64,7 +64,7 @@ def find_sources(tree: str) -> Iterator[tuple[str, bytes]]:
 
 
 def compile_trees(trees: list[str], cache: Path | None) -> Codes:
-    """Byte code of the sources of all trees. `cache` is a directory that keeps it for the next server."""
+    """Byte code of the sources of all trees. `cache` is a directory that keeps it for later servers."""
     found: Codes = {}
     for tree in trees:
         for relative, source in find_sources(tree):
@@ -83,7 +83,7 @@ def compile_trees(trees: list[str], cache: Path | None) -> Codes:
                         parsed = rewrite.ast.parse(source, filename=inside)
                         rewrite.rewrite_asserts(parsed, source, inside, None)
                         code = compile(parsed, inside, "exec", dont_inherit=True)
-                except (SyntaxError, ValueError):  # a template, or a test of syntax errors
+                except (SyntaxError, ValueError):  # not Python: a template, or data for a test of syntax errors
                     continue
                 found[key] = marshal.dumps(code)
                 if kept is not None:
@@ -94,18 +94,19 @@ def compile_trees(trees: list[str], cache: Path | None) -> Codes:
 
 
 def make_runner(settings: str) -> Callable[[list[str], int], int]:
-    """`settings` is JSON: `trees`, the originals; `cache`, a directory or null."""
-    given = json.loads(settings)
-    codes = compile_trees(given["trees"], Path(given["cache"]) if given["cache"] else None)
+    """The function `run(arguments, report)` of a fork. `settings` is JSON: `trees`, the original packages; `cache`, a directory
+    or null."""
+    options = json.loads(settings)
+    codes = compile_trees(options["trees"], Path(options["cache"]) if options["cache"] else None)
     base_prefix, version = sys.base_prefix, f"python{sys.version_info.major}.{sys.version_info.minor}"
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # installed plugins would bring their packages into every fork
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):  # import what pytest imports late
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins would import their packages into every fork
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):  # trigger pytest's late imports
         Path(folder, "test_warm.py").write_text(
             "def test_pass(tmp_path, capsys, monkeypatch): assert 1\ndef test_fail(): assert 0\n"
         )
         pytest.main([*OPTIONS, f"--rootdir={folder}", folder])
     use_codes(codes)
-    TerminalWriter.flush = lambda self: None  # type: ignore[method-assign]  # a wake-up of the server for each test
+    TerminalWriter.flush = lambda self: None  # type: ignore[method-assign]  # flushing would wake the server for each test
     parts = [(where, name, part, getattr(part, "__code__", None)) for where, name, part in find_parts()]
     gc.collect()
     gc.freeze()
@@ -113,17 +114,17 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
     def run(arguments: list[str], report: int) -> int:
         global AT
         order = json.loads(arguments.pop(0))
-        own = f"{PYTHON}/lib/{version}"
+        library = f"{PYTHON}/lib/{version}"
         if os.getcwd() == AT:
             for name in ("prefix", "base_prefix", "exec_prefix", "base_exec_prefix"):
                 setattr(sys, name, PYTHON)
             sys.executable = sys._base_executable = f"{PYTHON}/bin/python3"  # type: ignore[attr-defined]
-            sys.path[:] = [own, f"{own}/lib-dynload", TOOLS]
-            for module in list(sys.modules.values()):  # packages look for their late imports where they were found
+            sys.path[:] = [library, f"{library}/lib-dynload", TOOLS]
+            for module in list(sys.modules.values()):  # late imports use the paths inside the sandbox
                 search = getattr(module, "__path__", None)
                 if isinstance(search, list):
                     search[:] = [move(path, base_prefix) for path in search]
-        AT = os.getcwd()  # another one where nothing is mounted: --sandbox none
+        AT = os.getcwd()  # differs from the default with --sandbox none, where nothing is mounted
         sys.path[:0] = [f"{AT}/src"] * os.path.isdir(f"{AT}/src") + [AT]
         sys.path_importer_cache.clear()
         sys.dont_write_bytecode = True
@@ -136,7 +137,7 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
             for relative, source in find_sources(AT)
             for kind in ("plain", "rewritten")
         }
-        for unseen in codes.keys() - seen:  # a fork keeps only what its workspace holds anyway
+        for unseen in codes.keys() - seen:  # keep only byte code of files in the workspace: the rest would reveal the originals
             del codes[unseen]
         messenger = Messenger(order["key"].encode(), report, parts)
         plugins = [messenger, CallTracer(messenger)] if order["trace"] else [messenger]
@@ -151,7 +152,7 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
 
 
 def move(path: str, base_prefix: str) -> str:
-    """Where a fork finds what the server found at `path`."""
+    """The path inside the sandbox of the server's `path`."""
     if path.startswith(base_prefix + os.sep) and "site-packages" not in path:
         return PYTHON + path[len(base_prefix) :]
     _, found, tail = path.partition(f"site-packages{os.sep}")
@@ -159,7 +160,7 @@ def move(path: str, base_prefix: str) -> str:
 
 
 def use_codes(codes: Codes) -> None:
-    """From now on, import what lies in the workspace from `codes` or from source, never from a .pyc file."""
+    """Import modules of the workspace from `codes` or from source from now on, never from .pyc files."""
     loader = importlib.machinery.SourceFileLoader
     usual = loader.get_code
 
@@ -178,7 +179,7 @@ def use_codes(codes: Codes) -> None:
 
 
 class Messenger:
-    """A pytest plugin that sends one line for each test, and a last one."""
+    """A pytest plugin that sends one line per test phase, and a last one."""
 
     def __init__(self, key: bytes, report: int, parts: Parts) -> None:
         count, failed = 0, 0
@@ -203,8 +204,8 @@ class Messenger:
                 outcome = "xfailed" if report.skipped else "xpassed"
             if report.when == "call" or outcome != "passed":
                 failed += outcome == "failed"
-                told = explain(report) if outcome == "failed" and failed <= MESSAGES else ""
-                send({"test": report.nodeid, "when": report.when, "outcome": outcome, "message": told})
+                reason = explain(report) if outcome == "failed" and failed <= MESSAGES else ""
+                send({"test": report.nodeid, "when": report.when, "outcome": outcome, "message": reason})
 
         def pytest_collectreport(report: Any) -> None:
             if report.failed:
@@ -216,7 +217,7 @@ class Messenger:
 
 
 class CallTracer:
-    """A pytest plugin that notes which functions of the workspace each test calls; those called by imports come under ``."""
+    """A pytest plugin that records which workspace functions each test calls; functions called by imports have the test ``."""
 
     def __init__(self, messenger: Messenger) -> None:
         numbers: dict[types.CodeType, int] = {}
@@ -258,7 +259,8 @@ def explain(report: Any) -> str:
 
 
 def find_parts() -> Iterator[tuple[Any, str, Any]]:
-    """(namespace, name, value) of what decides about a test: to see whether it was replaced. Honest tests put things back."""
+    """(namespace, name, value) of functions and classes that decide a test's outcome, to detect replacements. Tests may
+    patch them if they undo it."""
     for name in builtins.__dict__.keys() - {"_"}:
         yield builtins.__dict__, name, builtins.__dict__[name]
     for name, module in list(sys.modules.items()):

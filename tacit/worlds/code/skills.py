@@ -4,15 +4,15 @@
     progress   +1.0 for a solved issue, +0.2 for each phase reached for the first time, +0.1 for fewer failing tests
     error      0.3 for an unreadable action, 0.2 for a refused one, 0.1 for a repeated one, 0.1 for more failing tests
 
-Values follow Table 6 of the constant-context paper; errors are positive. Nine atomic skills, by the tool and what it is used
-on:
+Values follow Table 6 of the constant-context paper; errors are positive. Nine atomic skills, by tool and
+kind of file:
 
     SEARCH                       grep, find, ls and the like, or a view of a directory
     VIEW-SOURCE, VIEW-TEST       a file of the package, or one of its tests
     EDIT-SOURCE, EDIT-TEST       str_replace, insert or create
     UNDO, TEST, RUN, SUBMIT      RUN is any other shell command
 
-Every readable call is projected, even if refused.
+Every readable call has a skill, even if refused.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from tacit.worlds.code.tasks import (
 from tacit.worlds.code.tools import BASH, EDITOR, SUBMIT, check_action, shown_lines, write_line
 from tacit.worlds.code.world import read_pytest
 
-AROUND = 6  # lines viewed around a defect
-TRIES = 15  # candidates of the rule: three steps each
+AROUND = 6  # lines shown before and after a defect
+TRIES = 15  # candidates that `Rule` tries; each takes three steps
 
 
 @dataclass(frozen=True)
 class Hunk:
-    """One defect: lines of the broken file, and what stands there in the original."""
+    """One defect: lines of the broken file, and the original lines."""
 
     path: str
     first: int
-    last: int  # lines of the broken file, from 1
+    last: int  # first and last line in the broken file, counted from 1
     broken: tuple[str, ...]
-    original: tuple[str, ...]  # both with a line before and after
-    edit: str  # the action that mends it
+    original: tuple[str, ...]  # both with one line of context before and after
+    edit: str  # the action that fixes it
 
     @property
     def view(self) -> str:
@@ -62,9 +62,9 @@ class Hunk:
 
 
 def replace_lines(path: str, text: str, first: int, last: int, new: list[str]) -> str:
-    """A `str_replace` of lines [first, last) (from 0), with as many lines above as make the old text unique."""
+    """A `str_replace` of lines [first, last) (counted from 0), with enough lines above to make the old text unique."""
     lines, top = text.split("\n"), first
-    if first == last:  # an insertion: take a neighbor along
+    if first == last:  # an insertion: include the next line
         last = min(len(lines), last + 1)
         new = [*new, *lines[first:last]]
     while True:
@@ -93,8 +93,8 @@ def find_hunks(record: Record, folder: TaskFolder) -> tuple[Hunk, ...]:
 
 
 class Oracle(ByReading):
-    """Knows the original source: views each defect, mends it, runs the tests, submits. It acts on what is shown, so it can
-    advise in any episode."""
+    """Knows the original source: views each defect, fixes it, runs the tests, submits. It depends only on the observation, so
+    it can advise in any episode."""
 
     def __init__(self, task: Task) -> None:
         record, folder = record_of(task)
@@ -122,14 +122,14 @@ class Oracle(ByReading):
 
 
 def _contains(lines: list[str], region: tuple[str, ...]) -> bool:
-    """Whether the region stands in the lines; the view may end within it, but not before its core."""
+    """Whether the lines contain the region."""
     size = len(region)
     return any(tuple(lines[start : start + size]) == region for start in range(len(lines) - size + 1))
 
 
 def line_action(text: str, start: int, end: int, path: str, new: str) -> str:
-    """A `str_replace` of [start, end) in one line of the text, with as many words beside it as make it unique there; of whole
-    lines where the change has several."""
+    """A `str_replace` of [start, end) in one line, with enough neighboring words to make it unique there; of whole lines if the
+    change spans several."""
     number, top = text[:start].count("\n") + 1, text.rfind("\n", 0, start) + 1
     bottom = text.find("\n", end) if "\n" in text[end:] else len(text)
     if "\n" in text[start:end] + new:
@@ -141,21 +141,21 @@ def line_action(text: str, start: int, end: int, path: str, new: str) -> str:
             last = _WORD.match(text, last).end()  # type: ignore[union-attr]
         else:
             first -= 1
-    said = {"command": "str_replace", "path": path, "line": str(number)}
+    fields = {"command": "str_replace", "path": path, "line": str(number)}
     old = text[first:last]
-    return write_line(Call(EDITOR, {**said, "old_str": old, "new_str": text[first:start] + new + text[end:last]}))
+    return write_line(Call(EDITOR, {**fields, "old_str": old, "new_str": text[first:start] + new + text[end:last]}))
 
 
 _WORD = re.compile(r" *(\w+|[^\w\s]|$)")
 
 
 def function_at(text: str, offset: int) -> str:
-    """Name of the function that an offset of the text lies in."""
+    """Name of the last function that starts before the offset."""
     return next(reversed(re.findall(r"def (\w+)\(", text[:offset])), "")
 
 
 def locate_defects(task: Task) -> str:
-    """A line for an issue that names the functions with defects: easier tasks, for policies that would solve none."""
+    """A sentence for the issue that names the functions with defects, which makes tasks easier."""
     record, folder = record_of(task)
     tree = folder.tree(record)
     places = [f"{function_at(read_source(tree / edit.path), edit.start)} in {edit.path}" for edit in record.edits]
@@ -163,9 +163,8 @@ def locate_defects(task: Task) -> str:
 
 
 class Search(ByReading):
-    """Acts only on what it reads, except that it knows the function and the right edit: greps for the function, views it, edits
-    one place of a line, tests, and undoes what does not help. Up to two wrong edits come before the right one, so that a small
-    policy that imitates it keeps trying."""
+    """Knows only the function and the right edit: greps for the function, views it, edits part of a line, tests, and undoes
+    edits that do not help. Makes up to two wrong edits first, so that a small policy that imitates it learns to retry."""
 
     def __init__(self, task: Task) -> None:
         self._record, folder = record_of(task)
@@ -198,12 +197,12 @@ class Search(ByReading):
 
     @property
     def actions(self) -> list[str]:
-        """that it may take, besides tests and views"""
+        """all actions that it may take, except tests and views"""
         found = [action for _, _, _, function, right in self._repairs for action in (self._grep(function), right)]
         return [*found, *self._wrong, f"undo_edit {self._repairs[0][0]}"]
 
     def happened(self, action: str) -> None:
-        """In another agent's episode the agent makes the mistakes."""
+        """In another agent's episode, it plans no wrong edits of its own."""
         self._wrong = []
 
     def act(self, observation: Observation) -> str:
@@ -241,8 +240,8 @@ def mutation_action(text: str, mutation: Mutation) -> str:
 
 
 class Rule:
-    """Tries the inverse of single mutations where the traceback leads, until the shown tests pass. Uses only what the agent can
-    see: the broken sources and what the shown tests print."""
+    """Tries single mutations, nearest to the traceback first, until the shown tests pass. Uses only what an agent can see: the
+    broken sources and the tests' output."""
 
     def __init__(self, task: Task) -> None:
         self._record, folder = record_of(task)
@@ -250,7 +249,7 @@ class Rule:
         self._tests = f"bash pytest -q --tb=short {' '.join(self._record.test_files)}"
         self._hidden = task.data.get("tests") == "hidden"
         self._queue: list[tuple[str, str]] | None = None  # (path, action) of candidates
-        self._tried = ""  # path of the candidate in place
+        self._tried = ""  # path of the edit that is currently applied
         self._last = ""
 
     def act(self, observation: Observation) -> str:
@@ -280,7 +279,7 @@ class Rule:
         return action
 
     def _rank(self, output: str) -> list[tuple[str, str]]:
-        """Mutations by how near they are to the traceback: lines it names, then functions it names, then the rest."""
+        """Mutations by distance to the traceback: lines that it names, then functions that it names, then the rest."""
         named = {(path, int(line)) for path, line in re.findall(r"^(\S+\.py):(\d+): ", output, re.MULTILINE)}
         words = set(re.findall(r"\w+", output))
         ranked = []
@@ -288,14 +287,14 @@ class Rule:
             for mutation in find_mutations(path, text):
                 line = text[: mutation.edit.start].count("\n") + 1
                 near = min((abs(line - at) for where, at in named if where == path), default=1000)
-                known = mutation.function.rpartition(".")[2] in words
-                ranked.append((near > 0, not known, near, path, mutation.edit.start, mutation))
+                is_named = mutation.function.rpartition(".")[2] in words
+                ranked.append((near > 0, not is_named, near, path, mutation.edit.start, mutation))
         ranked.sort(key=lambda row: row[:5])
         return [(path, mutation_action(self._sources[path], mutation)) for *_, path, _, mutation in ranked[:TRIES]]
 
 
 class RandomEdit:
-    """One random mutation of a file the failing tests use."""
+    """Applies one random mutation to a source file, then submits."""
 
     def __init__(self, task: Task) -> None:
         record, folder = record_of(task)
@@ -333,8 +332,8 @@ _COUNTS = re.compile(r"(?:(\d+) failed)?(?:, )?(?:(\d+) passed)?[^\n]* in \d")
 @dataclass(frozen=True)
 class RepairState:
     viewed: tuple[str, ...] = ()  # the latest `path first-last`, oldest first
-    edited: tuple[str, ...] = ()  # the latest edits in place, as actions
-    failing: int = -1  # of the last test run; -1: none yet
+    edited: tuple[str, ...] = ()  # the latest edits that were not undone, as actions
+    failing: int = -1  # failing tests of the last run; -1 before the first
     passing: int = 0
     fewest: int = -1
     stale: bool = False  # edited since the last test run
@@ -456,7 +455,7 @@ def failure(trajectory: Trajectory) -> str:
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success the edits that worked; after a failure where the defect is."""
+    """After a success, its edits; after a failure, the places of the defects."""
     steps = critical_steps(trajectory, Oracle(trajectory.task), RepairTracker())
     summary = trajectory.task.goal.strip().split("\n")[0]
     if trajectory.success:

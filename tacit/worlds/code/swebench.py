@@ -1,17 +1,17 @@
-"""SWE-bench, SWE-bench Verified, SWE-smith and SWE-Gym: JSON lines of instances, played in containers with the same tools.
+"""SWE-bench, SWE-bench Verified, SWE-smith and SWE-Gym: instances from JSON lines, run in containers with the same tools.
 
-Each instance has an image with the repository at /testbed. It is copied out once; an episode works on a copy of its own, which
-every command sees at /testbed in a new container without network. So the editor needs no container, and no process outlives its
-step. Version control data is left out: it holds the fix.
+Each instance has an image with the repository at /testbed, which is copied to the host once. An episode works on its own copy;
+each command sees it at /testbed in a new container without network. So the editor needs no container, and no process outlives
+its step. The .git directory is removed, since it contains the fix.
 
 | field | SWE-bench, Verified, SWE-Gym | SWE-smith |
 |---|---|---|
-| `patch` | mends the repository | breaks it |
+| `patch` | fixes the repository | breaks it |
 | `test_patch` | changes the tests before grading | absent |
 | image | `image_name`, or the published name | `image_name` |
 
-The tests are run by pytest, or as Django and SymPy run theirs. As in the published harness, outcomes are read from what the
-tests print.
+Tests run with pytest, or with the test runners of Django and SymPy. As in the published harness, outcomes are parsed from the
+tests' output.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RUNTIMES = ("docker", "podman", "apptainer")
 STEP = Limits(wall_s=180, memory_mb=8192, processes=512)
 GRADING = Limits(wall_s=1800, memory_mb=8192, processes=512, output_kb=8192)
 ACTIVATE = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi; "
-"""the published images keep each repository's Python in a conda environment"""
+"""activates the conda environment of the published images"""
 OK = ("PASSED", "XFAIL", "ok")
 
 
@@ -65,7 +65,7 @@ class Instance:
     test_patch: str
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
-    breaks: bool  # `patch` breaks the repository (SWE-smith), instead of mending it
+    breaks: bool  # whether `patch` breaks the repository (SWE-smith) instead of fixing it
 
     @property
     def test_files(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Instance:
 
 
 def read_instance(row: Mapping[str, Any]) -> Instance:
-    """One line. Raises TacitError with the field that is missing or wrong."""
+    """Parse one line. Raises TacitError naming a missing or invalid field."""
     missing = [name for name in ("instance_id", "repo", "problem_statement", "patch", "FAIL_TO_PASS") if name not in row]
     if missing:
         raise TacitError(f"the line has no {', '.join(missing)}")
@@ -86,7 +86,7 @@ def read_instance(row: Mapping[str, Any]) -> Instance:
         with contextlib.suppress(ValueError):
             value = json.loads(value) if isinstance(value, str) else value
         if not isinstance(value, list):
-            raise TacitError(f"{key} of {name!r} is no list")
+            raise TacitError(f"{key} of {name!r} is not a list")
         lists.append(tuple(map(str, value)))
     if not lists[0]:
         raise TacitError(f"{name!r} has no failing tests")
@@ -94,7 +94,7 @@ def read_instance(row: Mapping[str, Any]) -> Instance:
     bench = "swebench/sweb.eval.x86_64." + name.replace("__", "_1776_").lower() + ":latest"
     image = str(row.get("image_name") or row.get("image") or (gym if "SWE-Gym" in str(row.get("dataset", "")) else bench))
     if image.startswith("-"):  # the container runtime would read it as an option
-        raise TacitError(f"{name!r} has the image {image!r}")
+        raise TacitError(f"{name!r} has an invalid image name {image!r}")
     issue, patch, test_patch = str(row["problem_statement"]), str(row["patch"]), str(row.get("test_patch") or "")
     for text in filter(None, (patch, test_patch)):
         read_patch(text)
@@ -104,7 +104,7 @@ def read_instance(row: Mapping[str, Any]) -> Instance:
 
 @lru_cache(maxsize=8)
 def read_instances(path: Path) -> tuple[tuple[Instance, ...], tuple[str, ...]]:
-    """Instances, and the lines that were skipped with their reasons."""
+    """(instances, errors of skipped lines)"""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -115,7 +115,7 @@ def read_instances(path: Path) -> tuple[tuple[Instance, ...], tuple[str, ...]]:
         try:
             instance = read_instance(json.loads(line))
             if instance.id in found:
-                raise TacitError(f"{instance.id!r} is there twice")
+                raise TacitError(f"{instance.id!r} occurs twice")
             found[instance.id] = instance
         except (ValueError, TypeError, AttributeError, TacitError) as error:
             failures.append(f"line {number}: {error}")
@@ -125,19 +125,19 @@ def read_instances(path: Path) -> tuple[tuple[Instance, ...], tuple[str, ...]]:
 
 
 def find_runtime(name: str = "") -> str:
-    """The container runtime to use: the one named, or the first that is installed."""
+    """The named container runtime, or the first installed one."""
     if name and name not in RUNTIMES:
         raise unknown("container runtime", name, RUNTIMES)
     for runtime in (name,) if name else RUNTIMES:
         if shutil.which(runtime):
             return runtime
     wanted = name or "docker, podman or apptainer"
-    raise TacitError(f"SWE-bench instances are played in containers, and {wanted} is not installed here.")
+    raise TacitError(f"SWE-bench instances run in containers, and {wanted} is not installed.")
 
 
 @dataclass(frozen=True, eq=False)
 class ContainerWorkspace:
-    """A repository of its own for one episode; used like a workspace of the sandbox."""
+    """The repository of one episode, with the interface of a sandbox workspace."""
 
     runtime: str
     image: str
@@ -146,7 +146,7 @@ class ContainerWorkspace:
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, limits: Limits | None = None
     ) -> Result:
-        """One command in a new container."""
+        """Run a command in a new container."""
         script = ACTIVATE + shlex.join(arguments)
         return run_container(self.runtime, self.image, {AT: self.folder}, script, limits or STEP)
 
@@ -204,8 +204,8 @@ def run_container(runtime: str, image: str, binds: Mapping[str, Path], script: s
 
 @dataclass
 class ContainerBench:
-    """What the episodes of one process share: the repositories of images, copied out once. It stands for the sandbox's runner
-    and grader."""
+    """Shared by the episodes of one process: the repositories of all used images. Has the interfaces of `Bench`, `Runner` and
+    `Grader`."""
 
     runtime: str = ""
     _trees: dict[str, Path] = field(default_factory=dict)
@@ -233,7 +233,7 @@ class ContainerBench:
             return self._trees[image]
 
     def open(self, instance: Instance) -> ContainerWorkspace:
-        """The repository as the agent finds it."""
+        """A workspace with the broken repository."""
         folder = self._folder / f"work-{uuid.uuid4().hex[:12]}"
         shutil.copytree(self.tree(instance.image), folder, symlinks=True)
         if instance.breaks:
@@ -244,7 +244,7 @@ class ContainerBench:
         return workspace.run(["python", "-m", "pytest", *arguments])
 
     def grade(self, instance: Instance, record: Record, submitted: ContainerWorkspace) -> Grade:
-        """Run the tests in a fresh copy with the changes of source files, and the tests of the instance."""
+        """Copy the changed source files to a fresh repository, apply the instance's `test_patch`, and run the tests there."""
         fresh = self.open(instance)
         try:
             changes = find_changes(record, fresh.folder, submitted.folder)
@@ -295,7 +295,7 @@ def grading_command(instance: Instance) -> str:
 
 
 def read_outcomes(log: str) -> dict[str, str]:
-    """test -> outcome. Of pytest only the summary counts, which it prints after the tests."""
+    """test -> outcome. With pytest, only the summary after the last test counts."""
     head = list(re.finditer(r"^=+ short test summary info =+$", log, re.MULTILINE))
     found: dict[str, str] = {}
     for line in log[head[-1].end() :].splitlines() if head else ():
@@ -311,14 +311,14 @@ def read_outcomes(log: str) -> dict[str, str]:
 
 
 class ContainerWorld(CodeWorld):
-    """The code world on an instance."""
+    """The code world with instances in containers."""
 
     def reset(self, task: Task) -> Observation:
         self.close()
         if "instance" not in task.data:
-            raise TacitError(f"task {task.id!r} is no instance of SWE-bench: its data has no 'instance'.")
-        said = {**task.data["instance"]}
-        instance = Instance(**{**said, **{name: tuple(said[name]) for name in ("fail_to_pass", "pass_to_pass")}})
+            raise TacitError(f"task {task.id!r} is not a SWE-bench instance: its data has no 'instance'.")
+        fields = {**task.data["instance"]}
+        instance = Instance(**{**fields, **{name: tuple(fields[name]) for name in ("fail_to_pass", "pass_to_pass")}})
         bench: Any = self._bench
         self._folder: Any = instance
         self._record = Record(instance.id, instance.repo, "", task.split, (), instance.issue, (), (), instance.test_files)

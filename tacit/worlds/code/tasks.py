@@ -1,18 +1,18 @@
-"""Repair tasks: a package with a few edits that break it, and the tests that then fail.
+"""Repair tasks: a package, one or more edits that break it, and the tests that fail then.
 
 A task folder, packaged or made by `tacit prepare code`:
 
     manifest.json                  format, seed, and for each package name, version, sha256, digest, passing
     packages/NAME-VERSION/…        the original tree with its tests
-    tasks.jsonl                    one record a line
+    tasks.jsonl                    one record per line
 
-The broken tree is the original with `edits` applied. FAIL_TO_PASS is `fail_to_pass`; PASS_TO_PASS is what the package's suite
-passes in `test_files`, without FAIL_TO_PASS. Node ids and paths are relative to the package's tree.
+The broken tree is the original with `edits` applied. FAIL_TO_PASS is `fail_to_pass`; PASS_TO_PASS are the other tests of
+`test_files` that pass in the original. Node ids and paths are relative to the package's tree.
 
-    train            eight tenths of the functions of most packages
-    test             the other functions, of the same packages and kinds
-    other_packages   packages that no other split has
-    other_kinds      kinds of mutation that no other split has
+    train            80% of the functions of most packages
+    test             the other functions of the same packages, with the same kinds of mutation
+    other_packages   packages that are in no other split
+    other_kinds      kinds of mutation that are in no other split
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ SPLITS = ("train", "test", "other_packages", "other_kinds")
 KINDS = (
     "comparison", "operator", "boolean", "negation", "off_by_one", "lost_return", "wrong_variable", "swapped_arguments"
 )  # fmt: skip
-"""of seeded mutations"""
+"""kinds of mutation"""
 HELD_KINDS = ("boolean", "lost_return")  # split other_kinds
 SEVERAL, PATCH = "several", "patch"
-"""families of tasks with more than one edit, and of tasks made from a patch or a program that was broken already"""
+"""families of tasks with more than one edit, and of tasks made from a patch or a broken program"""
 FAMILIES = (*KINDS, SEVERAL, PATCH)
 PACKAGED = Path(__file__).with_name("packaged")
 IGNORED = ("__pycache__", ".pytest_cache", ".git", ".hg", ".tox", ".mypy_cache", ".ruff_cache")
-"""directories that are no part of a package"""
+"""directories that do not belong to a package"""
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Record:
     package: str
     version: str
     split: str
-    kinds: tuple[str, ...]  # of the mutations, as in KINDS; empty for a patch
+    kinds: tuple[str, ...]  # kinds of its mutations; empty for a patch
     issue: str
     edits: tuple[Edit, ...]
     fail_to_pass: tuple[str, ...]
@@ -83,17 +83,17 @@ class Record:
         return PATCH if not self.kinds else self.kinds[0] if len(self.kinds) == 1 else SEVERAL
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Record:
-        """Raises TacitError with the field that is missing or wrong."""
-        if not isinstance(said, Mapping):
-            raise TacitError(f"the line is {said!r:.40}, not a record")
-        missing = [name for name in cls.__dataclass_fields__ if name not in said]
+    def from_dict(cls, row: Mapping[str, Any]) -> Record:
+        """The record of a parsed line. Raises TacitError naming a missing or invalid field."""
+        if not isinstance(row, Mapping):
+            raise TacitError(f"the line is {row!r:.40}, not a JSON object")
+        missing = [name for name in cls.__dataclass_fields__ if name not in row]
         if missing:
             raise TacitError(f"the record has no {', '.join(missing)}")
         try:
-            edits = tuple(Edit(**edit) for edit in said["edits"])
-            fields: dict[str, Any] = {name: str(said[name]) for name in ("id", "package", "version", "split", "issue")}
-            fields |= {name: tuple(map(str, said[name])) for name in ("kinds", "fail_to_pass", "test_files")}
+            edits = tuple(Edit(**edit) for edit in row["edits"])
+            fields: dict[str, Any] = {name: str(row[name]) for name in ("id", "package", "version", "split", "issue")}
+            fields |= {name: tuple(map(str, row[name])) for name in ("kinds", "fail_to_pass", "test_files")}
         except TypeError as error:
             raise TacitError(f"the record has a field of the wrong type: {error}") from error
         record = cls(edits=edits, **fields)
@@ -104,7 +104,7 @@ class Record:
                 raise TacitError(f"task {record.id!r} has kind {kind!r}; known: {', '.join(KINDS)}")
         for path in (*(edit.path for edit in edits), *record.test_files):
             if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-                raise TacitError(f"task {record.id!r} names {path!r}, which is outside of its package")
+                raise TacitError(f"task {record.id!r} has path {path!r}, which is outside of its package")
         return record
 
 
@@ -114,7 +114,7 @@ class Package:
     version: str
     passing: tuple[str, ...]  # node ids of the suite that pass as shipped
     digest: str = ""  # `tree_digest` of the tree
-    sha256: str = ""  # of the archive it came in, where there was one
+    sha256: str = ""  # of its source archive; empty without one
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +122,8 @@ class TaskFolder:
     root: Path
     packages: Mapping[str, Package] = field(repr=False)  # `NAME-VERSION` -> package
     records: tuple[Record, ...] = field(repr=False)
-    failures: tuple[str, ...] = ()  # lines and packages that were skipped, and why
-    name: str = ""  # hash of its content: the same on every machine; empty for the packaged tasks
+    failures: tuple[str, ...] = ()  # skipped lines and packages, with reasons
+    name: str = ""  # hash of its content; empty for the packaged tasks
 
     def tree(self, record: Record) -> Path:
         return self.root / "packages" / f"{record.package}-{record.version}"
@@ -134,12 +134,12 @@ class TaskFolder:
 
 
 def read_source(path: Path) -> str:
-    """The text that edits count in: line ends are kept."""
+    """The text that edit offsets refer to, with its line ends."""
     return path.read_bytes().decode("utf-8")
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """The broken text of one file. Raises TacitError where the original is another."""
+    """The text with all edits applied. Raises TacitError if it does not match an edit's `before`."""
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         if text[edit.start : edit.end] != edit.before:
             raise TacitError(
@@ -150,13 +150,13 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
 
 
 def broken_files(record: Record, tree: Path) -> dict[str, str]:
-    """path -> text of each file that the task's edits change, given the original tree."""
+    """path -> broken text of each edited file"""
     paths = dict.fromkeys(edit.path for edit in record.edits)
     return {path: apply_edits(read_source(tree / path), [e for e in record.edits if e.path == path]) for path in paths}
 
 
 def tree_digest(tree: Path) -> str:
-    """sha256 over paths and contents, in order; caches and version-control directories are left out."""
+    """sha256 of all paths and contents in order, without IGNORED directories."""
     digest = hashlib.sha256()
     for path in sorted(tree.rglob("*")):
         relative = path.relative_to(tree)
@@ -167,8 +167,8 @@ def tree_digest(tree: Path) -> str:
 
 
 def choose_split(package: str, kinds: Sequence[str], site: str, packages: Sequence[str], held_kinds: Sequence[str]) -> str:
-    """The split of a mutation task. `packages` and `held_kinds` are kept out of training; `site` names what is edited, such as
-    `toolz/itertoolz.py:get`, and lies in `train` or `test`, whatever is done there."""
+    """The split of a mutation task. `packages` and `held_kinds` are held out. Otherwise a digest of `site`, the edited
+    function such as `toolz/itertoolz.py:get`, chooses `train` or `test`, so all mutations of a function are in one split."""
     if package in packages:
         return "other_packages"
     if any(kind in held_kinds for kind in kinds):
@@ -177,37 +177,37 @@ def choose_split(package: str, kinds: Sequence[str], site: str, packages: Sequen
 
 
 def write_folder(root: Path, seed: int, packages: Sequence[Package], records: Sequence[Record]) -> None:
-    """manifest.json and tasks.jsonl; the trees are there already."""
+    """Write manifest.json and tasks.jsonl. The package trees must exist."""
     manifest = {"format": FORMAT, "seed": seed, "packages": [asdict(package) for package in packages]}
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     (root / "tasks.jsonl").write_text("".join(json.dumps(asdict(record)) + "\n" for record in records))
 
 
-_opened: dict[str, Path] = {}  # name of a folder -> where it is
+_opened: dict[str, Path] = {}  # `TaskFolder.name` -> its path
 
 
 @lru_cache(maxsize=8)
 def open_folder(root: Path) -> TaskFolder:
-    """A task folder. Records and packages that cannot be used are named and skipped."""
+    """Read a task folder. Unusable records and packages are reported and skipped."""
     try:
         texts = [(root / name).read_text() for name in ("manifest.json", "tasks.jsonl")]
         manifest, lines = json.loads(texts[0]), texts[1].splitlines()
     except OSError as error:
-        raise TacitError(f"{root} is no task folder ({error}); make one with `tacit prepare code {root}`.") from error
+        raise TacitError(f"{root} is not a task folder ({error}); make one with `tacit prepare code {root}`.") from error
     except ValueError as error:
-        raise TacitError(f"{root / 'manifest.json'} is damaged ({error}); make it anew with `tacit prepare code`.") from error
+        raise TacitError(f"{root / 'manifest.json'} is damaged ({error}); remake it with `tacit prepare code`.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else manifest
-        raise TacitError(f"{root / 'manifest.json'} has format {found!r}; this version reads {FORMAT}. Make it anew.")
+        raise TacitError(f"{root / 'manifest.json'} has format {found!r}; this version reads {FORMAT}. Remake the folder.")
     packages, failures = {}, []
-    for said in manifest["packages"]:
-        package = Package(**{**said, "passing": tuple(said["passing"])})
+    for row in manifest["packages"]:
+        package = Package(**{**row, "passing": tuple(row["passing"])})
         label = f"{package.name}-{package.version}"
         tree = root / "packages" / label
         if not tree.is_dir():
             failures.append(f"package {label}: there is no {tree}")
         elif package.digest and tree_digest(tree) != package.digest:
-            failures.append(f"package {label}: its files are not those its tasks were made with")
+            failures.append(f"package {label}: its files have changed since its tasks were made")
         else:
             packages[label] = package
     records: dict[str, Record] = {}
@@ -215,9 +215,9 @@ def open_folder(root: Path) -> TaskFolder:
         try:
             record = Record.from_dict(json.loads(line))
             if f"{record.package}-{record.version}" not in packages:
-                raise TacitError(f"task {record.id!r} is of package {record.package}-{record.version}, which is not usable")
+                raise TacitError(f"task {record.id!r} uses package {record.package}-{record.version}, which was skipped")
             if record.id in records:
-                raise TacitError(f"task {record.id!r} is there twice")
+                raise TacitError(f"task {record.id!r} occurs twice")
             broken_files(record, root / "packages" / f"{record.package}-{record.version}")
             records[record.id] = record
         except (ValueError, TypeError, OSError, TacitError) as error:
@@ -232,7 +232,7 @@ def open_folder(root: Path) -> TaskFolder:
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES, root: Path = PACKAGED) -> list[Task]:
-    """Up to `count` tasks of the split in a seeded order; a larger count begins with the same ones."""
+    """Up to `count` tasks of the split in a seeded order; a larger count begins with the same tasks."""
     check_split_and_count(NAME, SPLITS, split, count)
     found = [record for record in open_folder(root).records if record.split == split and record.family in families]
     found.sort(key=lambda record: shuffle_key(seed, record.id))
@@ -240,7 +240,7 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES,
 
 
 def split_sizes(root: Path = PACKAGED) -> dict[str, int]:
-    """split -> number of its tasks"""
+    """split -> number of tasks"""
     splits = [record.split for record in open_folder(root).records]
     return {split: splits.count(split) for split in SPLITS}
 
@@ -251,13 +251,13 @@ def make_task(record: Record, root: Path = PACKAGED, seed: int = 0) -> Task:
 
 
 def record_of(task: Task) -> tuple[Record, TaskFolder]:
-    """The record of a task and the folder it is from."""
+    """The record and the folder of a task. Raises TacitError if the folder was not opened in this process."""
     if "record" not in task.data:
         raise TacitError(f"task {task.id!r} is not a repair task: its data has no 'record'.")
     name = str(task.data.get("folder", ""))
     root = _opened.get(name) if name else PACKAGED
     if root is None:
-        raise TacitError(f"task {task.id!r} is of task folder {name}, which is not open; name its directory with --folder.")
+        raise TacitError(f"task {task.id!r} needs task folder {name}, which is not open; give its directory with --folder.")
     return Record.from_dict(task.data["record"]), open_folder(root)
 
 
@@ -292,7 +292,7 @@ OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Mod: ("%", "//"), ast.Pow: ("**", "*"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"), ast.BitAnd: ("&", "|"),
     ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"),
 }  # fmt: skip
-LOOSE = (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr)  # expressions that `not` would tear apart
+LOOSE = (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr)  # expressions that need parentheses after `not`
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -301,7 +301,7 @@ class Mutation:
     kind: str
     edit: Edit
     function: str  # qualified name of the function it is in
-    line: int  # first line of that function, decorators included: how Python's tracing knows it
+    line: int  # first line of that function, decorators included, as in `co_firstlineno`
 
     @property
     def site(self) -> str:
@@ -309,7 +309,7 @@ class Mutation:
 
 
 class _Text:
-    """Source text, with positions of the syntax tree turned into offsets."""
+    """Source text; converts positions of the syntax tree to character offsets."""
 
     def __init__(self, path: str, source: str) -> None:
         self.path, self.source = path, source
@@ -332,7 +332,7 @@ class _Text:
         return Edit(self.path, start, end, self.source[start:end], after)
 
     def between(self, left: ast.expr, right: ast.expr, pattern: str) -> tuple[int, int] | None:
-        """Where the operator stands between two expressions: beside it there are only parentheses, blanks and comments."""
+        """The span of the operator between two expressions. Comments are skipped."""
         start, end = self.span(left)[1], self.span(right)[0]
         gap = re.sub(r"#[^\n]*", lambda found: " " * len(found[0]), self.source[start:end])
         found = re.search(pattern, gap)
@@ -340,7 +340,7 @@ class _Text:
 
 
 def find_mutations(path: str, source: str) -> list[Mutation]:
-    """All mutations of a file, in the order of its text; a few may not compile. Raises SyntaxError."""
+    """All mutations of a file, in text order. A few may not compile. Raises SyntaxError if the source is invalid."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = ast.parse(source)
@@ -349,9 +349,9 @@ def find_mutations(path: str, source: str) -> list[Mutation]:
         for function, name in _functions(tree):
             line = min([function.lineno, *(node.lineno for node in function.decorator_list)])
             nodes = list(_walk(function))
-            given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+            parameters = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
             stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-            names = sorted({*(each.arg for each in given), *stored} - {"self", "cls", "_"})
+            names = sorted({*(each.arg for each in parameters), *stored} - {"self", "cls", "_"})
             for node in nodes:
                 found += [Mutation(kind, edit, name, line) for kind, edit in _mutate(text, node, names)]
     return sorted(set(found), key=lambda each: (each.edit.start, each.kind, each.edit.after))
@@ -369,7 +369,7 @@ def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[Function, str]
 
 
 def _walk(function: Function) -> Iterator[ast.AST]:
-    """Nodes of the function's own body: not of inner functions and classes, annotations, f-strings or constants of text."""
+    """Nodes of the function's body, without inner functions and classes, asserts, imports, annotations and f-strings."""
     queue: list[ast.AST] = list(function.body)
     while queue:
         node = queue.pop()
@@ -395,9 +395,9 @@ def _mutate(text: _Text, node: ast.AST, names: Sequence[str]) -> Iterator[tuple[
             before, after = OPERATORS[type(op)]
             augmented = "=" * isinstance(node, ast.AugAssign)
             place = text.between(left, right, re.escape(before) + augmented)
-            spoken = right if augmented else left  # joined text is no sum
-            literal = isinstance(spoken, ast.Constant) and isinstance(spoken.value, str | bytes)
-            if place and not literal and not isinstance(spoken, ast.JoinedStr):
+            operand = right if augmented else left  # do not mutate string concatenation
+            literal = isinstance(operand, ast.Constant) and isinstance(operand.value, str | bytes)
+            if place and not literal and not isinstance(operand, ast.JoinedStr):
                 yield "operator", text.edit(*place, after + augmented)
         case ast.BoolOp():
             before, after = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
@@ -444,13 +444,13 @@ HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 @dataclass(frozen=True)
 class FilePatch:
     path: str
-    new: bool  # the patch makes the file
-    gone: bool  # the patch removes it
+    new: bool  # whether the patch creates the file
+    gone: bool  # whether the patch deletes the file
     hunks: tuple[tuple[int, tuple[str, ...]], ...]  # (first line of the old file, lines with their marks)
 
 
 def read_patch(text: str) -> list[FilePatch]:
-    """The files of a unified diff. Raises TacitError where it is none."""
+    """The files of a unified diff. Raises TacitError if the text is not one."""
     found: list[FilePatch] = []
     lines = text.splitlines(keepends=True)
     at = 0
@@ -463,13 +463,13 @@ def read_patch(text: str) -> list[FilePatch]:
         hunks = []
         while at < len(lines) and (head := HUNK.match(lines[at])):
             left = int(head[2] or 1)
-            begun, at = at + 1, at + 1
+            start, at = at + 1, at + 1
             while at < len(lines) and (lines[at][:1] in ("+", "\\") or (left > 0 and lines[at][:1] in (" ", "-", "\n"))):
                 left -= lines[at][0] in " -\n"
                 at += 1
-            hunks.append((int(head[1]), tuple(lines[begun:at])))
+            hunks.append((int(head[1]), tuple(lines[start:at])))
         if not hunks:
-            raise TacitError(f"the patch has no lines for {new}")
+            raise TacitError(f"the patch has no hunks for {new}")
         found.append(FilePatch(old if new == "/dev/null" else new, old == "/dev/null", new == "/dev/null", tuple(hunks)))
     if not found:
         raise TacitError("it is not a unified diff")
@@ -477,7 +477,7 @@ def read_patch(text: str) -> list[FilePatch]:
 
 
 def patch_edits(patch: FilePatch, source: str) -> list[Edit]:
-    """One edit for each hunk. Raises TacitError where the text is another."""
+    """One edit per hunk. Raises TacitError if a hunk does not match the source."""
     lines = source.splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -489,7 +489,7 @@ def patch_edits(patch: FilePatch, source: str) -> list[Edit]:
             if line[0] == "\\":
                 continue
             body = line[1:] if line[0] != "\n" else line
-            if number + 1 < len(marked) and marked[number + 1][0] == "\\":  # no line end at the end of the file
+            if number + 1 < len(marked) and marked[number + 1][0] == "\\":  # `\ No newline at end of file`
                 body = body.rstrip("\n")
             old += body if line[0] in " -\n" else ""
             new += body if line[0] in " +\n" else ""
@@ -497,6 +497,6 @@ def patch_edits(patch: FilePatch, source: str) -> list[Edit]:
         if not source.startswith(old, start):
             start = source.find(old)  # the lines have moved
         if start < 0 or (not old and not patch.new):
-            raise TacitError(f"the patch does not fit {patch.path} near line {first}")
+            raise TacitError(f"the patch does not apply to {patch.path} near line {first}")
         edits.append(Edit(patch.path, start, start + len(old), old, new))
     return edits

@@ -1,21 +1,21 @@
-"""The agent's three tools, and how calls are written.
+"""The agent's three tools, and the formats of calls.
 
     execute_bash         command
     str_replace_editor   command (view, create, str_replace, insert, undo_edit), path, file_text, old_str, new_str, insert_line,
                          view_range
     submit
 
-A call has four forms. An action is always the first; the formats below translate.
+A call has three forms. An action is always a line; `FunctionTags` and `ToolCalls` translate the others.
 
     line    view spans/core.py 10 40                     one line; `\\n` is a line end, `\\\\` a backslash. `str_replace
                                                          spans/core.py:12 < ==> <=` edits line 12, as SWE-agent's `edit` does
-    tags    <function=str_replace_editor>                as R2E-Gym and Complementary RL release it
+    tags    <function=str_replace_editor>                as in R2E-Gym and Complementary RL
             <parameter=command>view</parameter> …
             </function>
-    JSON    {"name": …, "arguments": {…}}                in the model's own template
+    JSON    {"name": …, "arguments": {…}}                in the model's chat template
 
-Tools and their limits (40 + 40 lines of a shell command, 10,000 characters of the editor) are those of R2E-Gym
-(github.com/R2E-Gym/R2E-Gym), which Complementary RL trains with. The messages are our own.
+Tools and their limits (first and last 40 lines of a command's output, 10,000 characters from the editor) follow R2E-Gym
+(github.com/R2E-Gym/R2E-Gym), which Complementary RL trains with. The messages are ours.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ BASH, EDITOR, SUBMIT = TOOLS = ("execute_bash", "str_replace_editor", "submit")
 COMMANDS = ("view", "create", "str_replace", "insert", "undo_edit")
 BASH_LINES, EDITOR_CHARACTERS = 40, 10_000
 ARROW = " ==> "  # between old and new text of a `str_replace` line
-NO_CALL = "no tool call: "  # an answer without a readable call, as an action
+NO_CALL = "no tool call: "  # prefix of the action for a completion without a readable call
 FORMS = " As lines: bash COMMAND, view PATH, str_replace PATH OLD ==> NEW, submit."
 SNIPPET = 4  # lines shown around an edit
 
 
 class CallError(Exception):
-    """A call that cannot be read, or that the editor refuses. The message is shown to the agent."""
+    """An unreadable call, or one that the editor refuses. The agent sees the message."""
 
 
 # Calls as lines.
@@ -58,26 +58,26 @@ def write_line(call: Call) -> str:
     >>> write_line(Call("str_replace_editor", {"command": "view", "path": "/testbed/a b.py", "view_range": "[1, 9]"}))
     'view a\\\\sb.py 1 9'
     """
-    said = call.arguments
+    fields = call.arguments
     if call.name == SUBMIT:
         return "submit"
     if call.name == BASH:
-        return f"bash {_escape(said.get('command', ''))}"
-    command, path = said.get("command", ""), _escape(_relative(said.get("path", ""))).replace(" ", "\\s") or "."
+        return f"bash {_escape(fields.get('command', ''))}"
+    command, path = fields.get("command", ""), _escape(_relative(fields.get("path", ""))).replace(" ", "\\s") or "."
     if command == "view":
-        return " ".join(["view", path, *re.findall(r"-?\d+", str(said.get("view_range", "")))])
+        return " ".join(["view", path, *re.findall(r"-?\d+", str(fields.get("view_range", "")))])
     if command == "create":
-        return f"create {path} {_escape(said.get('file_text', ''))}"
+        return f"create {path} {_escape(fields.get('file_text', ''))}"
     if command == "str_replace":
-        path += f":{said['line']}" if "line" in said else ""
-        return f"str_replace {path} {_escape(said.get('old_str', ''))}{ARROW}{_escape(said.get('new_str', ''))}"
+        path += f":{fields['line']}" if "line" in fields else ""
+        return f"str_replace {path} {_escape(fields.get('old_str', ''))}{ARROW}{_escape(fields.get('new_str', ''))}"
     if command == "insert":
-        return f"insert {path} {said.get('insert_line', '')} {_escape(said.get('new_str', ''))}"
+        return f"insert {path} {fields.get('insert_line', '')} {_escape(fields.get('new_str', ''))}"
     return f"{command} {path}"
 
 
 def read_line(line: str) -> Call:
-    """The call that a line means. Raises CallError.
+    """Parse a line as a call. Raises CallError.
 
     >>> read_line("str_replace a.py x < y ==> x <= y").arguments["new_str"]
     'x <= y'
@@ -97,20 +97,20 @@ def read_line(line: str) -> Call:
     path = _unescape(path)
     at_line = re.fullmatch(r"(.+):(\d+)", path) if word == "str_replace" else None
     path = at_line[1] if at_line else path
-    said = {"command": word, "path": path if path.startswith("/") else AT if path == "." else f"{AT}/{path}"}
+    fields = {"command": word, "path": path if path.startswith("/") else AT if path == "." else f"{AT}/{path}"}
     if word == "view" and tail.strip():
-        said["view_range"] = f"[{', '.join(tail.split())}]"
+        fields["view_range"] = f"[{', '.join(tail.split())}]"
     if word == "create":
-        said["file_text"] = _unescape(tail)
+        fields["file_text"] = _unescape(tail)
     if word == "str_replace":
         old, arrow, new = tail.partition(ARROW) if ARROW in tail else tail.partition(ARROW.rstrip())
         if not arrow:
             raise CallError(f"str_replace needs the old text, {ARROW.strip()!r} and the new text.")
-        said |= {"old_str": _unescape(old), "new_str": _unescape(new)} | ({"line": at_line[2]} if at_line else {})
+        fields |= {"old_str": _unescape(old), "new_str": _unescape(new)} | ({"line": at_line[2]} if at_line else {})
     if word == "insert":
         number, _, text = tail.partition(" ")
-        said |= {"insert_line": number, "new_str": _unescape(text)}
-    return Call(EDITOR, said)
+        fields |= {"insert_line": number, "new_str": _unescape(text)}
+    return Call(EDITOR, fields)
 
 
 def _escape(text: str) -> str:
@@ -128,11 +128,11 @@ def _relative(path: str) -> str:
 
 
 def _checked_line(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call of one of the tools as a line. Raises CallError."""
+    """A validated call as a line. Raises CallError."""
     if name not in TOOLS:
         raise CallError(f"there is no tool {name!r}.")
-    said = {key: value for key, value in arguments.items() if value is not None}
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in said.items()}
+    fields = {key: value for key, value in arguments.items() if value is not None}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}
     if name == EDITOR and texts.get("command") not in COMMANDS:
         raise CallError(f"str_replace_editor has no command {texts.get('command')!r}; it has {', '.join(COMMANDS)}.")
     line = write_line(Call(name, texts))
@@ -161,7 +161,7 @@ class FunctionTags(ActionFormat):
             if not found:
                 raise CallError("no call")
             pairs = re.findall(r"<parameter=(\w+)>(.*?)</parameter>", found[0][2], re.DOTALL)
-            # A parameter of several lines stands between line ends.
+            # Multi-line values are surrounded by line ends.
             inside = {name: value[1:-1] if re.fullmatch(r"\n.*\n", value, re.DOTALL) else value for name, value in pairs}
             line = _checked_line(found[0][1], inside)
         except CallError:
@@ -177,7 +177,7 @@ class FunctionTags(ActionFormat):
         return f"{thought}\n\n" * bool(thought) + f"<function={call.name}>{inside}\n</function>"
 
     def message(self, action: str, past: bool = False) -> Message:
-        """As a past turn."""
+        """A past action as an assistant message."""
         with contextlib.suppress(CallError):
             return Message("assistant", self.write(action))
         return Message("assistant", action.removeprefix(NO_CALL))
@@ -204,7 +204,7 @@ def _schema(parameters: Mapping[str, Any], required: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class ToolCalls(ActionFormat):
-    """Calls in the model's own template."""
+    """Tool calls in the model's chat template."""
 
     stop: tuple[str, ...] = ("</tool_call>",)
     thinks: bool = False
@@ -215,14 +215,14 @@ class ToolCalls(ActionFormat):
     )  # fmt: skip
 
     def parse(self, text: str) -> Parsed:
-        thought, said = split_thought(text)
-        for name, arguments in find_json_calls(said):
+        thought, rest = split_thought(text)
+        for name, arguments in find_json_calls(rest):
             with contextlib.suppress(CallError):
                 return Parsed(_checked_line(name, arguments), True, thought)
-        if "<function=" in said:  # some templates write calls as tags
-            tagged = FunctionTags().parse(said)
+        if "<function=" in rest:  # some templates write calls as tags
+            tagged = FunctionTags().parse(rest)
             return Parsed(tagged.action, tagged.valid, thought)
-        return Parsed(NO_CALL + said.strip()[-60:], False, thought)
+        return Parsed(NO_CALL + rest.strip()[-60:], False, thought)
 
     def message(self, action: str, past: bool = False) -> Message:
         with contextlib.suppress(CallError):
@@ -241,7 +241,7 @@ class ToolCalls(ActionFormat):
 
 @dataclass(frozen=True)
 class Lines(ActionFormat):
-    """The line form itself."""
+    """Actions as lines, without conversion."""
 
     stop: tuple[str, ...] = ("\n",)
     thinks: bool = False
@@ -258,11 +258,11 @@ class Lines(ActionFormat):
         return action
 
 
-# What tools answer.
+# Tool output.
 
 
 def shorten_lines(text: str) -> str:
-    """The first and last forty lines, and no more characters than the editor shows."""
+    """The first and last 40 lines, cut to EDITOR_CHARACTERS."""
     lines = text.split("\n")
     if len(lines) > 2 * BASH_LINES:
         left_out = len(lines) - 2 * BASH_LINES
@@ -284,7 +284,7 @@ _CHANGING = (
 
 
 def normalize(text: str, folder: Path) -> str:
-    """Without what differs from run to run: addresses, durations, clock times, temporary names, the folder outside."""
+    """Replace text that differs between runs: addresses, durations, clock times, temporary names, the workspace's real path."""
     text = text.replace(str(folder), AT)
     for pattern, by in _CHANGING:
         text = pattern.sub(by, text)
@@ -292,20 +292,20 @@ def normalize(text: str, folder: Path) -> str:
 
 
 def clip(text: str) -> str:
-    text = text.encode("utf-8", errors="replace").decode()  # names of files may be no text
+    text = text.encode("utf-8", errors="replace").decode()  # file names may be invalid Unicode
     if len(text) <= EDITOR_CHARACTERS:
         return text
     return f"{text[:EDITOR_CHARACTERS]}\n<{len(text) - EDITOR_CHARACTERS} characters left out; view a range of lines>"
 
 
-# Files of a workspace, without following symbolic links: a shell command may have left some that lead outside.
+# File access in a workspace. Symbolic links are not followed, since shell commands may create links to the outside.
 
 LARGEST = 1 << 20
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def enter_beneath(folder: Path, parts: Sequence[str], make: bool = False) -> int:
-    """A descriptor of a directory below the folder; with `make`, missing ones are created. Raises OSError."""
+    """Open a directory below the folder; `make` creates missing ones. Returns its descriptor; raises OSError."""
     if ".." in parts or "/" in parts:
         raise OSError(f"{'/'.join(parts)!r} is outside of the repository")
     at = os.open(folder, os.O_DIRECTORY | os.O_CLOEXEC)
@@ -324,7 +324,7 @@ def enter_beneath(folder: Path, parts: Sequence[str], make: bool = False) -> int
 
 
 def open_beneath(folder: Path, path: str, flags: int) -> int:
-    """A descriptor of a regular file below the folder. Raises OSError."""
+    """Open a regular file below the folder. Returns its descriptor; raises OSError."""
     *parents, name = PurePosixPath(path).parts or ("/",)
     at = enter_beneath(folder, parents, bool(flags & os.O_CREAT))
     try:
@@ -345,7 +345,7 @@ def read_beneath(folder: Path, path: str, most: int = LARGEST) -> bytes:
 
 
 def write_beneath(folder: Path, path: str, text: bytes) -> None:
-    """Create or overwrite; the file belongs to whom the folder belongs to."""
+    """Create or overwrite a file below the folder. It gets the folder's owner."""
     owner = os.stat(folder)
     with os.fdopen(open_beneath(folder, path, os.O_WRONLY | os.O_CREAT), "wb") as file:
         os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
@@ -355,19 +355,19 @@ def write_beneath(folder: Path, path: str, text: bytes) -> None:
 
 @dataclass
 class Editor:
-    """`str_replace_editor` on one workspace, in this process."""
+    """The tool `str_replace_editor` for one workspace. Runs in this process."""
 
     folder: Path
     past: dict[str, list[bytes | None]] = field(default_factory=dict)  # path -> earlier contents; None: the file did not exist
 
     def run(self, call: Call) -> str:
-        """What the tool answers. Raises CallError."""
-        said = call.arguments
-        path = _relative(said.get("path", ""))
+        """Execute a call and return its output. Raises CallError."""
+        fields = call.arguments
+        path = _relative(fields.get("path", ""))
         if path.startswith("/") or ".." in PurePosixPath(path).parts:
             raise CallError(f"{path} is outside of {AT}.")
         try:
-            return getattr(self, f"_{said['command']}")(path.strip("/"), said)
+            return getattr(self, f"_{fields['command']}")(path.strip("/"), fields)
         except OSError as error:
             reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
             raise CallError(f"{AT}/{path}: {reason}.") from error
@@ -383,24 +383,24 @@ class Editor:
         write_beneath(self.folder, path, made)
         self.past.setdefault(path, []).append(before)
 
-    def _view(self, path: str, said: Mapping[str, str]) -> str:
+    def _view(self, path: str, fields: Mapping[str, str]) -> str:
         with contextlib.suppress(NotADirectoryError):
             return self._list(path)
         lines = self._text(path)[1].split("\n")
         if lines[-1] == "":
             lines.pop()
         first, last = 1, len(lines)
-        if said.get("view_range"):
-            numbers = [int(word) for word in re.findall(r"-?\d+", said["view_range"])]
+        if fields.get("view_range"):
+            numbers = [int(word) for word in re.findall(r"-?\d+", fields["view_range"])]
             if len(numbers) != 2:
-                raise CallError(f"view_range {said['view_range']} must be two line numbers.")
+                raise CallError(f"view_range {fields['view_range']} must be two line numbers.")
             first, last = numbers[0], len(lines) if numbers[1] == -1 else min(numbers[1], len(lines))
             if not 1 <= first <= last:
-                raise CallError(f"view_range {said['view_range']}: {AT}/{path} has lines 1 to {len(lines)}.")
+                raise CallError(f"view_range {fields['view_range']}: {AT}/{path} has lines 1 to {len(lines)}.")
         return clip(f"{AT}/{path}, lines {first} to {last} of {len(lines)}:\n" + number_lines(lines[first - 1 : last], first))
 
     def _list(self, path: str) -> str:
-        """Names two levels deep, without hidden ones."""
+        """List a directory two levels deep, without hidden files."""
         found: list[str] = []
         queue = [PurePosixPath(path).parts]
         for parts in queue:
@@ -417,22 +417,22 @@ class Editor:
                         queue.append((*parts, name))
         return clip(f"{AT}/{path}".rstrip("/") + ", two levels:\n" + "\n".join(sorted(found)))
 
-    def _create(self, path: str, said: Mapping[str, str]) -> str:
-        if "file_text" not in said or not path:
-            raise CallError("create needs the path of a file." if "file_text" in said else "create needs file_text.")
+    def _create(self, path: str, fields: Mapping[str, str]) -> str:
+        if "file_text" not in fields or not path:
+            raise CallError("create needs the path of a file." if "file_text" in fields else "create needs file_text.")
         with contextlib.suppress(FileNotFoundError):
             os.close(open_beneath(self.folder, path, os.O_RDONLY))
             raise CallError(f"{AT}/{path} exists already; edit it with str_replace.")
-        self._save(path, said["file_text"], None)
+        self._save(path, fields["file_text"], None)
         return f"Created {AT}/{path}."
 
-    def _str_replace(self, path: str, said: Mapping[str, str]) -> str:
-        old, new = said.get("old_str", ""), said.get("new_str", "")
+    def _str_replace(self, path: str, fields: Mapping[str, str]) -> str:
+        old, new = fields.get("old_str", ""), fields.get("new_str", "")
         if not old:
             raise CallError("str_replace needs old_str.")
         before, text = self._text(path)
         places = [(found.start(), text[: found.start()].count("\n") + 1) for found in re.finditer(re.escape(old), text)]
-        place, line = f"{AT}/{path}", said.get("line", "")
+        place, line = f"{AT}/{path}", fields.get("line", "")
         if line:
             places, place = [each for each in places if str(each[1]) == line], f"line {line} of {place}"
         if len(places) != 1:
@@ -442,18 +442,18 @@ class Editor:
         [(start, number)] = places
         return self._edit(path, text[:start] + new + text[start + len(old) :], before, number, new)
 
-    def _insert(self, path: str, said: Mapping[str, str]) -> str:
-        number = str(said.get("insert_line", "")).strip()
-        if not number.isdigit() or "new_str" not in said:
+    def _insert(self, path: str, fields: Mapping[str, str]) -> str:
+        number = str(fields.get("insert_line", "")).strip()
+        if not number.isdigit() or "new_str" not in fields:
             raise CallError("insert needs insert_line, a number, and new_str.")
         before, text = self._text(path)
         lines = text.split("\n")
         if int(number) > len(lines):
             raise CallError(f"insert_line {number}: {AT}/{path} has {len(lines)} lines.")
-        lines[int(number) : int(number)] = said["new_str"].split("\n")
-        return self._edit(path, "\n".join(lines), before, int(number) + 1, said["new_str"])
+        lines[int(number) : int(number)] = fields["new_str"].split("\n")
+        return self._edit(path, "\n".join(lines), before, int(number) + 1, fields["new_str"])
 
-    def _undo_edit(self, path: str, said: Mapping[str, str]) -> str:
+    def _undo_edit(self, path: str, fields: Mapping[str, str]) -> str:
         if not self.past.get(path):
             raise CallError(f"there is no edit of {AT}/{path} to undo.")
         before = self.past[path].pop()
@@ -473,7 +473,7 @@ class Editor:
 
 
 def show_edit(done: str, path: str, text: str, first: int, last: int) -> str:
-    """What the editor says after a change of these lines."""
+    """The editor's output after a change of these lines."""
     lines = text.removesuffix("\n").split("\n")
     first, last = max(1, first - SNIPPET), min(len(lines), last + SNIPPET)
     shown = number_lines(lines[first - 1 : last], first)
@@ -488,7 +488,7 @@ _SHOWN = re.compile(rf"^(?:Edited |Undid the last edit of )?{AT}/(\S+), lines (\
 
 
 def shown_lines(observation: str) -> tuple[str, dict[int, str]]:
-    """(path, line number -> text) of what the editor shows; ("", {}) where it shows no file."""
+    """(path, line number -> text) of the file in an editor observation; ("", {}) if it shows none."""
     found = _SHOWN.search(observation)
     if not found:
         return "", {}
@@ -497,7 +497,7 @@ def shown_lines(observation: str) -> tuple[str, dict[int, str]]:
 
 
 def check_action(action: str) -> Call | None:
-    """The call of an action; None where it is none."""
+    """The call of an action; None if it is not readable."""
     try:
         return read_line(action)
     except CallError:

@@ -1,13 +1,13 @@
-"""Code repair: mend a package until its tests pass.
+"""Code repair: fix a package until its tests pass.
 
     actions   bash COMMAND, view, create, str_replace, insert, undo_edit, submit     (tools.py)
     success   after submit, all FAIL_TO_PASS and PASS_TO_PASS tests pass in a fresh copy (grading.py)
     score     share of the FAIL_TO_PASS tests that pass
-    timeout   50 steps (counted by the rollout); what is not submitted does not count
+    timeout   50 steps (counted by the rollout); without submit, the episode fails
 
-An episode has a copy of the repository in memory. Shell commands run in the sandbox (tacit/sandbox), each in a shell of its own
-in /testbed; the editor works on the copy directly. `pytest` by itself runs in a fork of a warm process. Tests are part of the
-repository (`shown`) or taken out of it (`hidden`); those that grade are always the original ones.
+An episode has a copy of the repository in memory. Shell commands run in the sandbox (tacit/sandbox), each in a new shell in
+/testbed; the editor changes the copy directly. A plain `pytest` command runs in a fork of a warm process. The repository
+includes the tests (`shown`) or not (`hidden`); grading always uses the original ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PYTEST = re.compile(r"\s*(?:cd /testbed\s*&&\s*)?(?:python3? -m )?pytest((?:\s+
 
 
 class Bench:
-    """What the episodes of one process share: the sandbox server with a warm pytest."""
+    """Shared by the episodes of one process: sandbox servers with a warm pytest, and the grader."""
 
     def __init__(self, root: Path = PACKAGED, sandbox: str = ISOLATED) -> None:
         folder = open_folder(root)
@@ -110,7 +110,7 @@ class CodeWorld:
 
 
 def read_pytest(command: str) -> list[str] | None:
-    """The arguments of a command that is one plain call of pytest; None for any other."""
+    """The arguments if the command is a single plain pytest call; else None."""
     found = _PYTEST.fullmatch(command)
     try:
         return shlex.split(found[1]) if found else None
@@ -119,7 +119,7 @@ def read_pytest(command: str) -> list[str] | None:
 
 
 def show_grade(grade: Grade) -> str:
-    """What is seen after submit, and in reports."""
+    """The observation after submit, also used in reports."""
     verdict = "solved" if grade.success else f"not solved ({grade.label})"
     lines = [f"Submitted: {verdict}.", f"FAIL_TO_PASS: {grade.fixed} of {grade.wanted} pass."]
     lines.append(f"PASS_TO_PASS: {grade.kept} of {grade.known} pass.")
@@ -166,13 +166,13 @@ create PATH TEXT
 undo_edit PATH
 submit
 In texts, \\n is a line end and \\\\ a backslash."""
-# Styles: `tags` is a thought and one `<function=…>` call, as R2E-Gym and Complementary RL have it; `tools` a call in the
-# model's own template; `bare` one line.
+# Styles: `tags` is a thought and one `<function=…>` call, as in R2E-Gym and Complementary RL; `tools` a call in the model's
+# chat template; `bare` one line.
 FORMATS: Mapping[ActionStyle, ActionFormat] = {
     "tags": tools.FunctionTags(), "tools": tools.ToolCalls(), "bare": tools.Lines()
 }  # fmt: skip
 TERSE_ISSUE, TERSE_SEEN, TERSE_OUTPUT = 240, 700, 120
-"""characters shown to a tiny policy: of the issue, of a file, of a command's output"""
+"""maximum characters in the terse wording: of the issue, of a file, of a command's output"""
 
 
 class FullWording(Wording):
@@ -201,7 +201,7 @@ _ISSUE = re.compile(
 
 
 class TerseWording(Brief):
-    """The issue, cut; then what is seen, cut: `spans/core.py` and its lines for a view, the end of an output otherwise."""
+    """The truncated issue and observation: path and lines of a viewed file, else the end of the output."""
 
     formats = FORMATS
     ends = "\n>"

@@ -1,8 +1,8 @@
 """`Explorer` (an expert that acts on what it has read), `act_on_prompt` (the rule agent), alphabets, handbook and hindsight.
 
 In the native game, commands with an unknown verb have no skill. Real TextWorld games also accept the synonyms of Inform's
-grammar (`get`, `n`, `x cookbook`): each has the skill of its verb, and anything else is INSPECT, so that no synonym makes an
-episode look shorter.
+grammar (`get`, `n`, `x cookbook`): a synonym has the skill of its verb, and any other command is INSPECT, so that synonyms do
+not shorten the skill sequence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Explorer(ByReading):
     def __init__(self, task: Task | None = None) -> None:
         self._house = Explored()
         self._recipe: Recipe | None = None
-        self._prepared = False  # the meal exists: nothing else is needed
+        self._prepared = False  # whether the meal exists; then nothing else is needed
 
     def act(self, observation: Observation) -> str:
         scene = read_scene(observation.text)
@@ -86,7 +86,7 @@ def _take(name: str, place: str | None) -> str:
     return f"take {name}" if place == "floor" else f"take {name} from {place}"
 
 
-# The rule agent: it does what the state block lists as left to do, and has no memory.
+# The rule agent: it executes the remaining steps listed in the state block, and has no memory.
 
 _FIELD = re.compile(r"^(phase|still to do|needs|to search): (.*)$", re.M)
 _NEED = re.compile(r"([^,()]+) \(([^()]*)\)")
@@ -140,7 +140,7 @@ _DOING = ("take", "examine", "cook", "slice", "dice", "chop", "prepare", "eat")
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success its steps in order; after a failure what was missing."""
+    """After a success, its steps in order; after a failure, what was missing."""
     tracker = CookingTracker()
     steps = critical_steps(trajectory, Explorer(trajectory.task), tracker)
     if trajectory.success:

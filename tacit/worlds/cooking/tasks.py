@@ -1,8 +1,9 @@
 """Cooking tasks: ReuseRL's 4:1 mixture of simple games (one room, one ingredient) and hard ones (six rooms, two), all winnable.
 
-If the cook or cut gate is on, the ingredient starts raw (uncut) and the recipe wants it cooked (cut). If it is off, it starts
-as wanted, but the cookbook may still mention the step: cooking a roasted apple again burns it. A block of five games has the
-four gate settings and a hard game. A digest of the recipe decides its split: 70% train, 15% test, 15% hard (hard games only).
+If the cook or cut gate is on, the ingredient starts raw (uncut) and the recipe requires it cooked (cut). If it is off, the
+ingredient starts as required, but the cookbook may still mention the step: cooking a roasted apple again burns it. A block of
+five games has the four gate settings and a hard game. A digest of the recipe decides its split: 70% train, 15% test, 15% hard
+(hard games only).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Ingredient = tuple[str, str, str]  # food, cooking, cutting
 
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
-    """`count` different games of the split; a larger count begins with the same ones."""
+    """`count` different games of the split; a larger count begins with the same games."""
     check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[str, Task] = {}
@@ -61,7 +62,7 @@ def draw_game(rng: Random, family: str, cook: bool, cut: bool, split: str) -> di
     for name, cooking, cutting in recipe:
         where = rng.choice([place for place in FOODS[name].places if place in furniture])
         items.append([name, where, RAW if cook else cooking, UNCUT if cut else cutting])
-        # Up to two foods that share a word with this one (red apple: red onion, green apple), placed next to it.
+        # Distractors: up to two foods that share a word with this one (red apple: red onion, green apple), in the same place.
         taken = {item[0] for item in items} | {ingredient[0] for ingredient in recipe}
         words = name.split()
         for end in (0, -1) if len(words) > 1 else ():
@@ -78,8 +79,8 @@ def draw_game(rng: Random, family: str, cook: bool, cut: bool, split: str) -> di
         items.append(["knife", rng.choice(("counter", "table")), "", ""])
     rng.shuffle(items)
     start, flavour = rng.choice(list(house)), rng.randrange(1 << 16)
-    asked = [list(ingredient) for ingredient in recipe]
-    return {"house": house, "start": start, "items": items, "recipe": asked, "cook": cook, "cut": cut, "flavour": flavour}
+    required = [list(ingredient) for ingredient in recipe]
+    return {"house": house, "start": start, "items": items, "recipe": required, "cook": cook, "cut": cut, "flavour": flavour}
 
 
 def _draw_recipe(rng: Random, size: int, cook: bool, cut: bool, split: str, furniture: Sequence[str]) -> tuple[Ingredient, ...]:

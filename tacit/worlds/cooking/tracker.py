@@ -1,8 +1,8 @@
-"""Reading of observations, the wordings, and the tracker: the recipe once read, what is left of it, and where things are.
+"""Parsing of observations, the wordings, and the tracker: the recipe once read, its remaining steps, and places of things.
 
 Amounts follow Table 6 of the constant-context paper; errors are positive. Each subgoal (recipe read, ingredient taken,
 direction done, meal prepared, meal eaten) counts once. The state block has what an agent with perfect memory would know, never
-the action to take; `text` uses observations and actions only, `no_places` leaves out what is left to search.
+the action to take. The form `text` uses only observations and actions; `no_places` omits the places left to search.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Direction(NamedTuple):
 
     @property
     def heat(self) -> str:
-        """the source of heat a cooking direction needs"""
+        """the source of heat that a cooking direction needs"""
         return HEAT_FOR[self.verb]
 
     def done_to(self, item: Item) -> bool:
@@ -98,7 +98,7 @@ class Scene:
 
     @property
     def refused(self) -> bool:
-        """the last command changed nothing"""
+        """whether the last command changed nothing"""
         return bool(self.answer) and not _DONE.match(self.answer)
 
 
@@ -127,13 +127,13 @@ def read_scene(text: str) -> Scene:
 
 
 def place(action: str, observation: Observation) -> str:
-    """The visible room (ours or TextWorld's), at the start of an episode or after `go`."""
+    """The visible room, at the start of an episode or after `go`; else empty. Reads our format and TextWorld's."""
     header = _ANY_ROOM.search(observation.text) if action.split()[:1] in ([], ["go"]) else None
     return header[1].lower() if header else ""
 
 
 def read_recipe(text: str) -> Recipe | None:
-    """The recipe if the text shows the cookbook (ours or TextWorld's), else None."""
+    """The recipe if the text shows the cookbook (our format or TextWorld's), else None."""
     start, middle = text.find("Ingredients:"), text.find("Directions:")
     if start < 0 or middle < start:
         return None
@@ -224,7 +224,7 @@ class Explored:
         return Explored(scene.room, {**self.scenes, scene.room: scene}, ways)
 
     def has(self, thing: str, room: str) -> bool:
-        """Whether a room is it, or an item or a piece of furniture was seen there."""
+        """Whether `thing` is the room's name, or was seen there as furniture or item."""
         seen = self.scenes[room]
         return thing in (room, *seen.places) or seen.place_of(thing) is not None
 
@@ -235,15 +235,15 @@ class Explored:
         return bool(self.scenes[room].closed_containers or self.untried(room))
 
     def first_step(self, reached: Callable[[str], bool]) -> str | None:
-        """The direction to the nearest room with the property; empty if it is this one, None if there is none."""
-        queue, met = deque([(self.here, "")]), {self.here}
+        """The direction to the nearest room that satisfies `reached`; empty if it is this one, None if there is none."""
+        queue, visited = deque([(self.here, "")]), {self.here}
         while queue:
             room, first = queue.popleft()
             if reached(room):
                 return first
             for way, other in self.ways[room].items():
-                if other not in met:
-                    met.add(other)
+                if other not in visited:
+                    visited.add(other)
                     queue.append((other, first or way))
         return None
 

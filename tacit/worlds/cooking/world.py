@@ -52,7 +52,7 @@ FURNITURE: Mapping[str, Sequence[str]] = {room: table["furniture"] for room, tab
 NEIGHBOURS: Mapping[str, Sequence[str]] = {room: table["beside"] for room, table in _TABLES["rooms"].items()}
 DOORS = {frozenset(row["between"]): row["names"] for row in _TABLES["doors"]}
 CONTAINERS, HOLDS_NOTHING = ("fridge", "oven"), ("BBQ",)
-"""furniture that can be closed and holds items inside, and that holds none; on all other furniture they are on top"""
+"""furniture that can be closed and holds items inside; furniture without items. All other furniture has items on top."""
 FLOOR, CARRIED, GONE = "floor", "carried", "gone"
 MAX_STEPS = 40
 BURNED_LABEL, WRONG_LABEL = "burned", "wrong_processing"
@@ -149,7 +149,7 @@ class Game:
             self.content.setdefault(place, []).append(name)
 
     def stores(self) -> list[str]:
-        """The furniture of this room whose items are within reach."""
+        """The furniture in this room whose items can be reached."""
         open_here = (name for name in self.here if name not in CONTAINERS or name in self.opened)
         return [name for name in open_here if name not in HOLDS_NOTHING]
 
@@ -194,7 +194,7 @@ class Game:
 
     def admissible(self) -> tuple[str, ...]:
         """All admissible commands, sorted, as TextWorld lists them: `prepare meal` once the recipe's first ingredient is
-        carried (it may still be refused), and no `examine` for what is carried (it is not refused)."""
+        carried, although it may still be refused, and no `examine` for carried items, although it works."""
         commands = ["inventory", "look", *(f"examine {name}" for name in self.here)]
         commands += [f"go {way}" for way, (_, door) in self.exits[self.room].items() if not door or door in self.opened]
         for name in (*(name for name in self.here if name in CONTAINERS), *self.doors()):
@@ -438,7 +438,7 @@ def build_house(rng: Random, size: int) -> dict[str, Any]:
     """`{room: {"exits": {direction: [room, door or ""]}, "furniture": [...]}}`, one kitchen or six rooms.
 
     The six are kitchen, pantry, livingroom, corridor and two of bedroom, bathroom and backyard (where the BBQ is).
-    Rooms are set on a grid next to a room they belong with; those that happen to touch are joined half of the time.
+    Each room is placed on a grid next to one of its neighbors; other neighbors that touch are joined with probability 1/2.
     """
     rooms = ["kitchen"]
     if size == 6:

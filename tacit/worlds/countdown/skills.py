@@ -18,8 +18,8 @@ from tacit.worlds.countdown.world import STUCK, Operation, evaluate, operations,
 
 
 class Solver(ByReading):
-    """Plays the first solution in the order of `operations`. It resets an unsolvable pool; a rollback may be shorter, but the
-    pool does not show it."""
+    """Plays the first solution in the order of `operations`. Resets an unsolvable pool: a rollback may be shorter, but the
+    observation does not show the previous pool."""
 
     def __init__(self, task: Task | None = None) -> None:
         pass
@@ -51,7 +51,7 @@ SHOWN_OPENINGS = 4
 
 @dataclass(frozen=True)
 class SearchState:
-    numbers: int  # how many numbers the puzzle began with
+    numbers: int  # count of numbers at the start
     pool: tuple[int, ...]
     met: frozenset[tuple[int, ...]]  # every pool seen so far, sorted
     openings: tuple[str, ...] = ()  # the latest distinct first operations, oldest first
@@ -105,7 +105,7 @@ SKILLS = (
 
 
 def role(number: int, target: int) -> str:
-    """In integer arithmetic, so that the ten-percent border is exact."""
+    """The role of a number; NEAR_TARGET is within 10% of the target, exactly (integer arithmetic)."""
     if 10 * abs(number - target) <= abs(target):
         return "NEAR_TARGET"
     return "SMALL" if number < target else "LARGE"
@@ -131,7 +131,7 @@ HANDBOOK = {
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success the operations that worked; after a failure the first operation of a solution."""
+    """After a success, its operations; after a failure, the first operation of a solution."""
     steps = critical_steps(trajectory, Solver(), CountdownTracker())
     if trajectory.success:
         done = [step.action for step in trajectory.steps if step.effective]

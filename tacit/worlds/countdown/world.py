@@ -1,7 +1,7 @@
 """Countdown-Stepwise (ReuseRL §D): reach the target with every number, one operation at a time.
 
 The paper leaves open which results are legal. Here every result is a positive integer: divisions must be exact and differences
-positive. A refused action leaves the pool as it is, and the observation says why. With a single number left, an operation or
+positive. A refused action leaves the pool as it is, and the observation says why. With one number left, an operation or
 an unparsable action loses the episode (`stuck`); rollback and reset still work.
 """
 
@@ -63,7 +63,7 @@ def evaluate(operation: Operation) -> int | None:
 
 
 def replace_pair(pool: tuple[int, ...], operation: Operation, value: int) -> tuple[int, ...] | None:
-    """The pool with the two operands replaced by `value` at the end; None if it does not have both."""
+    """The pool without the two operands, with `value` appended; None if it does not contain both."""
     left = list(pool)
     try:
         left.remove(operation.first)
@@ -93,7 +93,7 @@ def legal_actions(pool: tuple[int, ...], can_undo: bool) -> tuple[str, ...]:
 
 
 def format_observation(pool: tuple[int, ...], target: int, refused: str = "") -> str:
-    """`numbers: 3 7 25 | target: 82`, and why the last action was refused, if it was."""
+    """`numbers: 3 7 25 | target: 82`, then the reason if the last action was refused."""
     text = f"numbers: {' '.join(map(str, pool))} | target: {target}"
     return f"{text} | refused: {refused}" if refused else text
 
@@ -121,8 +121,8 @@ class CountdownWorld(World):
         parsed, pools = parse_action(action), self._pools
         if parsed in ("rollback", "reset"):
             if len(pools) == 1:
-                nothing = "there is nothing to roll back" if parsed == "rollback" else "these are the first numbers already"
-                return self._refuse(nothing)
+                reason = "there is nothing to roll back" if parsed == "rollback" else "these are the first numbers already"
+                return self._refuse(reason)
             del pools[-1 if parsed == "rollback" else 1 :]
             return Transition(self._observe())
         if len(pools[-1]) < 2:
@@ -187,7 +187,7 @@ TARGETS = range(10, 1000)
 
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
-    """`count` different puzzles of the split; a larger count begins with the same ones."""
+    """`count` different puzzles of the split; a larger count begins with the same puzzles."""
     check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
 

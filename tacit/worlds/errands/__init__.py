@@ -1,4 +1,4 @@
-"""Errands: success needs experience. Where a thing is kept never changes, and no episode reveals it in advance."""
+"""Errands: a world that needs experience. Things keep their places across episodes, and no prompt reveals them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tacit.worlds.errands.world import DOORS, THINGS, door_of, parse_observation
 
 
 class Resident(ByReading):
-    """Knows where everything is."""
+    """Knows the door of every thing."""
 
     def __init__(self, task: Task) -> None:
         self._thing = str(task.data["thing"])
@@ -24,7 +24,7 @@ class Resident(ByReading):
 
 
 class Stranger:
-    """Opens each door once in random order; with a `hint` on the wanted thing (`mug behind red`), that door first."""
+    """Opens each door once in random order; with a hint about the wanted thing (`mug behind red`), that door first."""
 
     def __init__(self, task: Task, hint: str = "") -> None:
         self._thing = str(task.data["thing"])
@@ -46,7 +46,7 @@ PHASES = ("search", "found", "done")
 @dataclass(frozen=True)
 class ErrandState:
     wanted: str
-    opened: tuple[str, ...] = ()  # doors, each once, in order
+    opened: tuple[str, ...] = ()  # distinct doors, in order of opening
     phase: str = "search"
     fault: str = ""
 
@@ -94,7 +94,7 @@ HANDBOOK = {"": "open the door behind which the thing was seen before; take it a
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """Where the wanted thing was seen, if it was."""
+    """The door of the wanted thing, if it was seen; else empty advice."""
     wanted = str(trajectory.task.data["thing"])
     parsed = (parse_observation(observation.text) for observation in trajectory.observations)
     seen = {thing: door for door, things, _ in parsed for thing in things if door}

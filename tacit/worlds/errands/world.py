@@ -1,7 +1,8 @@
 """Errands: fetch a thing from behind one of eight doors in three steps, in a town where nothing ever moves.
 
-An agent new to the town succeeds in one of four errands; one that remembers always does. One episode shows an eighth or a
-quarter of the map. Town 0 is used by `train` and `test`; each errand elsewhere has its own town.
+A new agent can look behind two doors before it must take the thing, so it succeeds in one of four errands; an agent that
+remembers always succeeds. One episode shows one or two eighths of the map. `train` and `test` use town 0; each errand of
+`elsewhere` has its own town.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ THINGS = (
 PLACES = (
     *("kitchen", "bathroom", "bedroom", "livingroom", "corridor", "pantry", "backyard", "patio"),
     *("pool", "desk", "sofa", "bed", "table", "shelf", "dresser", "armchair"),
-)  # where things are wanted
+)  # destinations named in goals
 HOME = 0  # the town of `train` and `test`
 
 
@@ -66,7 +67,7 @@ class ErrandsWorld(World):
         return Transition(self._observe(self._open, refused), effective=False)
 
     def _observe(self, door: str, refused: str = "") -> Observation:
-        """Open a door (none: the street). `behind red: mug, bell, egg | here it is`"""
+        """Open a door (empty: the street) and describe it: `behind red: mug, bell, egg | here it is`"""
         self._open, self._shown = door, town_map(self._town)[door] if door else ()
         remark = refused or (HERE if self._wanted in self._shown else "")
         text = (f"behind {door}: {', '.join(self._shown)}" if door else "street") + (f" | {remark}" if remark else "")
@@ -117,7 +118,7 @@ TOWNS = 2**31
 
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
-    """`count` different errands of the split, or all of them; a larger count begins with the same ones."""
+    """`count` different errands of the split, or all if there are fewer; a larger count begins with the same errands."""
     check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     if split == "elsewhere":

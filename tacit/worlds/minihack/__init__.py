@@ -1,4 +1,4 @@
-"""MiniHack: rooms, mazes, keys and rivers of NetHack as text. Needs the extra `minihack`; its tasks can be listed without."""
+"""MiniHack: rooms, mazes, keys and rivers of NetHack as text. Playing needs the extra `minihack`; listing tasks does not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The expert, the progress tracker, the skill alphabet, the handbook, failure reasons and hindsight.
 
-Amounts follow Table 6 of the constant-context paper; errors are positive. The nine atomic skills are by the effect of an action
-(ours, in the style of ReuseRL); a refused one is BUMP, unknown actions have none.
+Amounts follow Table 6 of the constant-context paper; errors are positive. Nine atomic skills, by the effect of an action (ours,
+in the style of ReuseRL); a refused action is BUMP, an unknown one has no skill.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tacit.worlds.minihack.world import COMPASS, LEVELS, Place, Scene, find_path
 
 RIVER = 2  # width of the river
 _WALKED = game.FLOOR + game.THINGS + game.YOU
-_OPEN = _WALKED.replace(game.STAIRS, "") + game.UNSEEN  # squares a boulder can be pushed over, as far as known
+_OPEN = _WALKED.replace(game.STAIRS, "") + game.UNSEEN  # squares to push a boulder to; unseen ones may be walls
 
 
 def push_plan(scene: Scene, stuck: Collection[tuple[Place, str]]) -> list[str] | None:
-    """Moves that push a boulder into the river where it helps: into the second square of rows whose first is filled, else into
-    the first square of any row. None if there are none. `stuck` are pushes that failed. Tries the nearest boulders first."""
+    """Moves that push a boulder into the river: into the second square of a row whose first is filled, else into the first
+    square of any row; nearest boulders first. None if there is no plan. `stuck`: pushes that failed."""
     west, rows = min((column for _, column in scene.find(game.WATER)), default=None), range(len(scene.rows))
     if west is None:
         return None
@@ -38,7 +38,7 @@ def push_plan(scene: Scene, stuck: Collection[tuple[Place, str]]) -> list[str] |
 
 
 def crossing(scene: Scene) -> int | None:
-    """The first column beyond a river that can be crossed; None if it cannot be, or if there is none."""
+    """The first column beyond the river if a row is bridged; None if none is, or if there is no river."""
     west = min((column for _, column in scene.find(game.WATER)), default=None)
     if west is None:
         return None
@@ -49,7 +49,7 @@ def crossing(scene: Scene) -> int | None:
 def _push_boulder(
     scene: Scene, boulder: Place, banks: Collection[Place], stuck: Collection[tuple[Place, str]]
 ) -> list[str] | None:
-    """Breadth-first search over (agent, boulder), with the other boulders fixed."""
+    """Moves that push the boulder to one of the banks, by breadth-first search over (agent, boulder); None if impossible."""
     if scene.here is None:
         return None
     start = (scene.here, boulder)
@@ -74,7 +74,7 @@ def _push_boulder(
 
 
 class Explorer:
-    """Acts on what it has seen: it walks to the stairs if they are visible, and explores otherwise."""
+    """Uses only observations: walks to the stairs if they are visible, else explores."""
 
     def __init__(self, task: Task) -> None:
         self._level = LEVELS[str(task.data["level"])]
@@ -132,23 +132,23 @@ class Explorer:
         if word:
             return word
         words = [word for word in COMPASS if (here, word) not in self._blocked] or list(COMPASS)
-        return words[len(self._visited) % len(words)]  # nothing is left to explore: try the untried directions in turn
+        return words[len(self._visited) % len(words)]  # nothing left to explore: vary the direction
 
     def _walk(self, scene: Scene, reached: Callable[[Place], bool]) -> str:
-        """The first move to such a place; empty if there is none, or if it is here."""
+        """The first move towards a place that satisfies `reached`; empty if there is none, or if the agent is there."""
         path = find_path(scene, reached, self._blocked, self._doors)
         return path[0] if path else ""
 
     def _use_key(self, scene: Scene, here: Place) -> str:
-        """The key first, then the door."""
+        """The next action to get the key, then to unlock the door; empty if neither is known."""
         if not scene.holds:
             return game.PICK_UP if here in self._keys else self._walk(scene, lambda place: place in self._keys)
         beside = {shift(door, word) for door in scene.find(game.DOOR) for word in COMPASS if not all(COMPASS[word])}
         return game.APPLY if here in beside else self._walk(scene, lambda place: place in beside)
 
     def _cross_river(self, scene: Scene, here: Place) -> str:
-        """Cross if possible, else push boulders. A plan is followed while the boulders are where it expects them: no new one is
-        visible, and none but the pushed one has moved."""
+        """Cross if possible, else push boulders. Keeps its plan while no new boulder is visible and only the pushed one has
+        moved."""
         beyond = crossing(scene)
         if beyond is not None:
             way = find_path(scene, lambda place: place[1] >= beyond - 1, self._blocked) if here[1] < beyond - 1 else None
@@ -307,7 +307,7 @@ _MISSING = {
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success the effective actions (`east 3, south, pick_up`); after a failure what was missing."""
+    """After a success, its effective actions (`east 3, south, pick_up`); after a failure, what was missing."""
     level = LEVELS[str(trajectory.task.data["level"])]
     steps = critical_steps(trajectory, Explorer(trajectory.task), MiniHackTracker())
     words = [parse_action(step.action, level) for step in trajectory.steps]
@@ -331,7 +331,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
 
 
 def place(action: str, observation: Observation) -> str:
-    """The agent's square, at the start of an episode or after a move."""
+    """The agent's square at the start of an episode or after a move; else empty."""
     here = parse_scene(observation.text).here
     return f"{here[0]},{here[1]}" if here and (not action or action in COMPASS) else ""
 

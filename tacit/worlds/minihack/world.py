@@ -1,8 +1,8 @@
 """MiniHack (Samvelyan et al., 2021) as in Complementary RL (§C.1): the explored map, a legend, and words for actions.
 
 Moves that take no game time (into a wall, for example) and unknown actions are refused: the map stays the same, and the
-observation has the game's message. The paper allows 30 turns; MiniHack's limits are 100, 200, 200 and 350. Ours leave an
-explorer enough time (docs/worlds/minihack.md has its win rates).
+observation has the game's message. The paper allows 30 turns; MiniHack's limits are 100, 200, 200 and 350. Our limits suffice
+for the explorer (see docs/worlds/minihack.md for its success rates).
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class Scene:
 
     @property
     def here(self) -> tuple[int, int] | None:
-        """(row, column) of the agent; None if something hides it"""
+        """(row, column) of the agent; None if something covers it"""
         return next(((r, row.index(YOU)) for r, row in enumerate(self.rows) if YOU in row), None)
 
     def at(self, place: tuple[int, int]) -> str:
-        """The symbol at a place; a wall outside the window."""
+        """The symbol at a place; outside of the window, a wall."""
         row, column = place
         return self.rows[row][column] if 0 <= row < len(self.rows) and 0 <= column < len(self.rows[row]) else WALLS[0]
 
@@ -95,7 +95,7 @@ class Scene:
 
     @property
     def monsters(self) -> list[tuple[int, int]]:
-        """The places of all monsters: letters and a few other symbols."""
+        """The places of all monsters, shown as letters or one of `:;&~`."""
         return self.find("".join(symbol for symbol in self.legend if symbol.isalpha() or symbol in ":;&~"))
 
     @property
@@ -113,15 +113,15 @@ def parse_scene(text: str) -> Scene:
     match = _TEXT.match(text)
     if match is None:
         raise ValueError(f"not a MiniHack observation: {text!r}")
-    said, hp, most, holds, legend, rows = match.groups()
+    message, hp, most, holds, legend, rows = match.groups()
     meanings = {entry[0]: entry[2:] for entry in legend.split("; ") if entry}
-    return Scene(tuple(rows.split("\n")), meanings, said or "", int(hp), int(most), holds or "")
+    return Scene(tuple(rows.split("\n")), meanings, message or "", int(hp), int(most), holds or "")
 
 
 # Path finding on the explored map.
 
 Place = tuple[int, int]
-MONSTER, TRAPPED = 4, 12  # extra cost of a square with a monster, which must be fought first, or with a trap
+MONSTER, TRAPPED = 4, 12  # extra path cost of a square with a monster or a trap
 
 
 def shift(place: Place, word: str) -> Place:
@@ -132,8 +132,8 @@ def shift(place: Place, word: str) -> Place:
 def find_path(
     scene: Scene, reached: Callable[[Place], bool], blocked: Collection[tuple[Place, str]] = (), doors: Collection[Place] = ()
 ) -> list[str] | None:
-    """The moves to the nearest place with the property; [] if it is this one, None if there is none. `doors` are known open
-    doors that something covers now: doors cannot be passed diagonally."""
+    """The moves to the nearest place that satisfies `reached`; [] if it is this one, None if there is none. `doors`: known open
+    doors, which may be covered now; doors cannot be passed diagonally."""
     start = scene.here
     if start is None:
         return None
@@ -161,7 +161,7 @@ def find_path(
 
 
 def unexplored(scene: Scene, visited: Collection[Place]) -> Callable[[Place], bool]:
-    """A test for unvisited places next to unseen squares."""
+    """A predicate: unvisited places next to unseen squares."""
     return lambda place: place not in visited and any(scene.at(shift(place, word)) == UNSEEN for word in COMPASS)
 
 
@@ -189,7 +189,7 @@ class Answer(NamedTuple):
 
 
 class Engine:
-    """One level, for any number of episodes. Effects of the clock and the moon phase are fixed by the seed."""
+    """A NetHack engine for one level, reused for many episodes. Deterministic given the seed; the moon phase is fixed."""
 
     def __init__(self, level: Level) -> None:
         self.level = level
@@ -206,7 +206,7 @@ class Engine:
 
     def _press(self, code: int) -> Answer:
         before = int(self._seen["blstats"][_TIME])
-        # The key room's own `step` loops until a door opens, possibly forever; its parent's presses one key.
+        # The key room's `step` loops until a door opens, possibly forever; the parent class's presses one key.
         self._seen, _, done, truncated, info = self._step(self.env, self.env.actions.index(code))
         status = int(info["end_status"])
         moved = status != _RUNNING or int(self._seen["blstats"][_TIME]) != before
@@ -219,8 +219,8 @@ class Engine:
         straight = [word for word, moves in COMPASS.items() if not all(moves)]
         word = next((word for word in straight if here and scene.at(shift(here, word)) == DOOR), "")
         if here is None or not letter or not word:
-            said = "There is no door beside you." if letter else "You have no key."
-            return Answer(replace(scene, message=said), False, False, False)
+            message = "There is no door beside you." if letter else "You have no key."
+            return Answer(replace(scene, message=message), False, False, False)
         answer = Answer(scene, False, False, False)
         for _ in range(_TRIES):
             for code in (self._codes[APPLY], ord(letter), self._codes[word]):
@@ -254,21 +254,21 @@ class Engine:
                 if symbol in WALLS and "open door" in description:
                     symbol = OPEN_DOOR
                     row = row[:c] + symbol + row[c + 1 :]
-                known = _MEANINGS.get(description, description.removeprefix("a ").removeprefix("an ")) or "unknown"
-                meaning = "you" if symbol == YOU else "key" if description.startswith("a key") else known
+                default = _MEANINGS.get(description, description.removeprefix("a ").removeprefix("an ")) or "unknown"
+                meaning = "you" if symbol == YOU else "key" if description.startswith("a key") else default
                 if meaning not in meanings.setdefault(symbol, meaning).split(" or "):
                     meanings[symbol] += f" or {meaning}"
             rows.append(row)
         if any(UNSEEN in row for row in rows):
             meanings[UNSEEN] = "not seen"
-        said = "" if first else " ".join(_string(self._seen["message"]).split())
+        message = "" if first else " ".join(_string(self._seen["message"]).split())
         stats = self._seen["blstats"]
         holds = "key" if APPLY in self.level.actions and self._key() else ""
-        return Scene(tuple(rows), dict(sorted(meanings.items())), said, int(stats[_HP]), int(stats[_MOST_HP]), holds)
+        return Scene(tuple(rows), dict(sorted(meanings.items())), message, int(stats[_HP]), int(stats[_MOST_HP]), holds)
 
 
 _idle_engines: dict[str, list[Engine]] = {}
-"""Engines are reused: starting one takes a tenth of a second, a folder and two file handles."""
+"""level name -> engines to reuse; starting one takes 0.1 s, a folder and two file handles"""
 
 
 def _start(level: Level) -> tuple[Mapping[str, int], Any, Callable[[Any, int], Any]]:
@@ -331,7 +331,7 @@ class MiniHackWorld:
         try:
             answer = self._engine.step(word)
         except Exception:
-            self._engine = None  # its state is unknown: do not reuse it
+            self._engine = None  # do not reuse an engine in an unknown state
             raise
         self._scene = answer.scene
         return Transition(
@@ -358,7 +358,7 @@ class MiniHackWorld:
 
 
 def parse_action(action: str, level: Level) -> str:
-    """The level's word for an action; empty if it is none."""
+    """The canonical word of an action; empty if the level does not have it."""
     word = "_".join(action[:40].lower().split()).replace("-", "_")
     word = {"pickup": "pick_up", "apply_key": "apply"}.get(word, word.removeprefix("go_").removeprefix("move_"))
     return word if word in level.actions else ""
@@ -436,7 +436,7 @@ SEEDS = 2**31 - 1
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
-    """`count` different levels of the split; a larger count begins with the same ones. `families` filters them."""
+    """`count` different levels of the split; a larger count begins with the same levels. `families` filters them."""
     check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     kinds = HARD if split == "hard" else FAMILIES

@@ -1,6 +1,6 @@
-"""ScienceWorld: 30 elementary science tasks, in the simulator of the `scienceworld` package (an extra; needs Java).
+"""ScienceWorld: 30 elementary science tasks in the simulator of the `scienceworld` package (an extra; needs Java).
 
-The package is imported and the JVM started only when an episode begins; tasks, panels and wordings need neither.
+The first episode imports the package and starts the JVM; tasks, panels and wordings need neither.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MAX_STEPS = 120  # the largest of ETO's limits; ETO's evaluation splits have one
 
 
 def place(action: str, observation: Observation) -> str:
-    """The room at the start of an episode or after `go`."""
+    """The room at the start of an episode or after `go`; else empty."""
     return read_room(observation.text) if action.split()[:1] in ([], ["go"]) else ""
 
 
-# Text to train a tiny tokenizer, made of goals and synthetic turns: no simulator is started.
+# Text to train a tiny tokenizer: goals and synthetic turns, without the simulator.
 
 GOALS = 600
 TURNS = 3  # synthetic turns per goal
@@ -37,8 +37,8 @@ def example_texts(seed: int) -> list[str]:
             texts.append(wording.task(task))
             for number in range(1, TURNS + 1):
                 drawn = {name: rng.choice(choices) for name, choices in words.items()}
-                said, done = (rng.choice(parts[kind]).format(**drawn) for kind in ("answers", "actions"))
-                texts += [wording.now(number, Observation(said), False), wording.turn(number, Observation(said), done), done]
+                text, done = (rng.choice(parts[kind]).format(**drawn) for kind in ("answers", "actions"))
+                texts += [wording.now(number, Observation(text), False), wording.turn(number, Observation(text), done), done]
     return [*texts, *(name.replace("-", " ") for name in TASKS for _ in range(20)), str(SIZES)]
 
 

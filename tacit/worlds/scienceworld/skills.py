@@ -1,5 +1,5 @@
-"""Skill alphabet, handbook, failure reasons and hindsight. Nine atomic skills by the command's verb (ours, in the style of
-ReuseRL). Every executed command has one; numbers, which answer ambiguity questions, are OBSERVE."""
+"""Skill alphabet, handbook, failure reasons and hindsight. Nine atomic skills, by the command's verb (ours, in the style of
+ReuseRL). Every command has a skill; numbers, which answer ambiguity questions, are OBSERVE."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HANDBOOK: Mapping[str, str] = TABLES["handbook"]
 
 
 def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed. `unfinished` is out of steps with a partial score, `timeout` with none."""
+    """Why an episode failed. Out of steps: `never_focused`, `unfinished` (score above 0) or `timeout` (score 0)."""
     if trajectory.detail == WRONG_FOCUS:
         return WRONG_FOCUS
     if trajectory.stop is not StopReason.STEP_LIMIT and trajectory.detail != OUT_OF_STEPS:
@@ -47,9 +47,9 @@ def failure(trajectory: Trajectory) -> str:
     return "unfinished" if trajectory.score > 0 else "timeout"
 
 
-MOST_TOLD = 3  # maximum milestones named after a failure
+MOST_NAMED = 3  # maximum milestones named after a failure
 _ACHIEVED = tuple(f"progress.{name}" for name in MILESTONES)
-ADVICE: Mapping[str, str] = TABLES["advice"]  # milestone -> how it is reached
+ADVICE: Mapping[str, str] = TABLES["advice"]  # milestone -> advice for reaching it
 
 
 class _Adviser(ByReading):
@@ -64,7 +64,7 @@ class _Adviser(ByReading):
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success the commands that reached milestones; after a failure the remaining milestones. Uses only the tracker."""
+    """After a success, the commands that reached milestones; after a failure, the remaining milestones, from the tracker."""
     states = tracker_states(trajectory, ScienceTracker())
     steps = critical_steps(trajectory, _Adviser(states), ScienceTracker(), achieved=_ACHIEVED)
     if trajectory.success:
@@ -78,7 +78,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
     last = states[-1]
     left = [m.name for m in PROCEDURES[last.family] if m.name not in last.reached and not m.optional] or [last.phase]
     advice = dict.fromkeys(_advice(last, name) for name in left)
-    return Skills(f"still to do: {'; '.join(list(advice)[:MOST_TOLD])}", steps, f"Failed: {label}.")
+    return Skills(f"still to do: {'; '.join(list(advice)[:MOST_NAMED])}", steps, f"Failed: {label}.")
 
 
 def _advice(state: Progress, milestone: str) -> str:

@@ -1,8 +1,8 @@
-"""ScienceWorld's 30 tasks, their variations and splits: the simulator's lists `train`, `dev`, `test`; up to ten variations of
-each `test` list for the 24 tasks of ETO (Song et al., 2024); and ETO's own samples, from files of its repository.
+"""ScienceWorld's 30 tasks, their variations and splits: the simulator's lists `train`, `dev` and `test`; `eto_test`, up to ten
+`test` variations of each of ETO's 24 tasks (Song et al., 2024); and ETO's `eto_train` and `eto_dev`, from its repository.
 
-ETO's step limits hold in `eto_train` for the agent's episodes only: many gold paths are longer and are shown whole. 54 of the
-194 variations in `eto_dev` are also in `eto_train`. `goals.json.xz` has the goal texts of scienceworld 1.2.3.
+In `eto_train`, ETO's step limits apply to the agent, but not to gold paths, many of which are longer. 54 of the 194 variations
+in `eto_dev` are also in `eto_train`. `goals.json.xz` has the goal texts of scienceworld 1.2.3.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Kind(NamedTuple):
     train: int
     dev: int
     test: int  # consecutive variations in each of the simulator's lists
-    limit: int  # ETO's step limit; 0 for the six tasks it leaves out
+    limit: int  # ETO's step limit; 0 for the six tasks that ETO omits
 
 
 TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
 TASKS: Mapping[str, Kind] = {name: Kind(*row) for name, row in TABLES["tasks"].items()}
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in TASKS.values()))
-"""nine of the constant-context paper (§7.1), and two of the tasks that ETO leaves out"""
+"""the nine families of the constant-context paper (§7.1), and two for tasks that ETO omits"""
 _OWN = ("train", "dev", "test")
 _ETO_FILES = {"eto_train": "train_indices.json", "eto_dev": "dev_indices.json"}
 SPLITS = (*_OWN, "eto_test", *_ETO_FILES)
@@ -56,7 +56,7 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = ()) -> li
     if split not in SPLITS:
         raise unknown(f"split of world {NAME!r}", split, SPLITS)
     if not 0 <= count <= SIZES[split]:
-        raise TacitError(f"{count} tasks of {split!r} were asked for; it has {SIZES[split]}.")
+        raise TacitError(f"{count} tasks of {split!r} were requested; it has {SIZES[split]}.")
     listed = _read_eto_file(split) if split in _ETO_FILES else []
     for name, kind in () if split in _ETO_FILES else TASKS.items():
         start = {"train": 0, "dev": kind.train}.get(split, kind.train + kind.dev)
@@ -77,20 +77,20 @@ def _task(name: str, variation: int, split: str, seed: int) -> Task:
 
 
 def _read_eto_file(split: str) -> list[tuple[str, int]]:
-    """ETO's list of [its name of the task, variation], in the directory SCIENCEWORLD_ETO."""
+    """(task, variation) pairs of an ETO split, from its JSON file in the directory SCIENCEWORLD_ETO."""
     root, name = os.environ.get(ETO_VARIABLE, ""), _ETO_FILES[split]
     files = [Path(root).expanduser() / file for file in (name, f"eto_{name}")] if root else []
     path = next((file for file in files if file.is_file()), None)
     if path is None:
-        where = f"{root!r} has none" if root else "it is not set"
+        where = f"{root!r} does not have it" if root else "it is not set"
         raise TacitError(
-            f"{split!r} is a list of ETO's: set {ETO_VARIABLE} to the directory with its {name} "
+            f"{split!r} needs a file of ETO: set {ETO_VARIABLE} to the directory with its {name} "
             f"(eval_agent/data/sciworld in the ETO repository); {where}. {', '.join((*_OWN, 'eto_test'))} need no file."
         )
     try:
         rows = [(_ETO_NAME.sub("", name), int(variation)) for name, variation in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
-        raise TacitError(f"{path} is no list of ETO's, [[task, variation], …]: {error}") from error
+        raise TacitError(f"{path} is not a list [[task, variation], …] of ETO: {error}") from error
     for name, variation in rows:
         if name not in TASKS or not 0 <= variation < sum(TASKS[name][1:4]):
             raise TacitError(f"{path} names variation {variation} of {name!r}, which ScienceWorld does not have.")

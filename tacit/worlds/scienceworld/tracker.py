@@ -1,8 +1,8 @@
 """Progress tracker for constant-context agents (Xie et al., 2026, §3.1); signals after its Table 6.
 
-Table 6 names the errors and ranges; "family-specific" amounts are ours. Errors are positive. `env` is Δscore / 33; only it uses
-the score, which no agent reads. A milestone is a rule on the state and event of a step, and counts once. The phase is the first
-milestone not yet reached; an optional one is skipped once a later one is reached.
+Table 6 names the errors and ranges; "family-specific" amounts are ours. Errors are positive. `score` is Δscore / 33; it alone
+uses the score, which the agent does not see. A milestone is a rule on the state and event of a step, and counts once. The phase
+is the first milestone not yet reached; an optional one is skipped once a later one is reached.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ def _first(patterns: tuple[str, ...], sentence: str) -> str:
 _FORMS = {"solid": "solid", "liquid": "liquid", "gaseous": "gas"}
 _WATER = {"ice": "solid", "water": "liquid", "steam": "gas"}
 _ADULTS = {"tadpole": "frog", "caterpillar": "butterfly", "chrysalis": "butterfly"}
-"""an animal that was focused on as an egg may hatch before it is carried to the box"""
+"""young -> adult: an animal may grow up between the focus and the answer"""
 
 
 def read_form(name: str) -> str:
-    """The state of matter that a name says; empty for a substance as it was found."""
+    """The state of matter in a name (`ice`, `gaseous …`); empty if the name has none, as for a substance before any change."""
     return _WATER.get(name) or _FORMS.get(name.partition(" ")[0], "")
 
 
 def _words(name: str) -> frozenset[str]:
-    """The words that tell a thing from others, whatever its state of matter or age: `ice` is water."""
+    """The words that identify a thing, independent of state of matter and age: `ice` is water."""
     words = "water" if name in _WATER else name.lower().replace("-", " ")
     return frozenset(_ADULTS.get(word, word) for word in words.split()) - {*_FORMS, "substance"}
 
@@ -102,18 +102,19 @@ def matches(name: str, other: str) -> bool:
 
 
 def on_focus(count: int) -> Rule:
-    return lambda known, event: event.kind == "focused" and len(known.focused) >= count
+    return lambda state, event: event.kind == "focused" and len(state.focused) >= count
 
 
 def on_event(kind: str, what: str = "", where: str = "", after: str = "", of: str = "") -> Rule:
-    """An event with these names, after a milestone; `of` the `target`, or of the `subject`, which may be what holds it."""
+    """A rule for events whose names match the patterns `what` and `where`, after milestone `after`. With `of`, the event must
+    concern the `target`, or the `subject` (the task's object, or what holds it)."""
 
-    def reached(known: Progress, event: Event) -> bool:
+    def reached(state: Progress, event: Event) -> bool:
         if event.kind != kind or not re.search(what, event.what) or not re.search(where, event.where):
             return False
-        if of == "target" and not matches(event.where if kind == "mixed" else event.what, known.goal.target):
+        if of == "target" and not matches(event.where if kind == "mixed" else event.what, state.goal.target):
             return False
-        return (not after or after in known.reached) and (of != "subject" or known.is_subject(event.what))
+        return (not after or after in state.reached) and (of != "subject" or state.is_subject(event.what))
 
     return reached
 
@@ -121,61 +122,61 @@ def on_event(kind: str, what: str = "", where: str = "", after: str = "", of: st
 on_target, on_subject = partial(on_event, of="target"), partial(on_event, of="subject")
 
 
-def in_answer_room(known: Progress, event: Event) -> bool:
-    return bool(known.goal.room) and known.room == known.goal.room and event.kind in ("went", "room")
+def in_answer_room(state: Progress, event: Event) -> bool:
+    return bool(state.goal.room) and state.room == state.goal.room and event.kind in ("went", "room")
 
 
-def is_answer(known: Progress, event: Event) -> bool:
-    """The task's object was put into an answer box, or the box was focused on, after what must be tried first."""
+def is_answer(state: Progress, event: Event) -> bool:
+    """The task's object was put into an answer box, or the box was focused on, and the answer is not premature."""
     if event.kind == "focused":
-        answered = event.what in known.goal.answers
+        answered = event.what in state.goal.answers
     else:
-        answered = event.kind == "moved" and event.where in known.goal.answers and known.is_subject(event.what)
-    return answered and not known.untried
+        answered = event.kind == "moved" and event.where in state.goal.answers and state.is_subject(event.what)
+    return answered and not state.untried
 
 
-def source_connected(known: Progress, event: Event) -> bool:
-    return event.kind == "connected" and bool(re.search(SOURCES, known.text))
+def source_connected(state: Progress, event: Event) -> bool:
+    return event.kind == "connected" and bool(re.search(SOURCES, state.text))
 
 
-def target_connected(known: Progress, event: Event) -> bool:
-    return event.kind == "connected" and known.goal.target in known.text
+def target_connected(state: Progress, event: Event) -> bool:
+    return event.kind == "connected" and state.goal.target in state.text
 
 
-def heater_started(known: Progress, event: Event) -> bool:
-    """What the object stands on was activated, or it was put where it is cold."""
+def heater_started(state: Progress, event: Event) -> bool:
+    """The heater that holds the object was activated, or the object was put into a cooler."""
     if event.kind == "started":
-        return event.what in known.places
-    return event.kind == "moved" and known.is_subject(event.what) and bool(re.search(COOLERS, event.where))
+        return event.what in state.places
+    return event.kind == "moved" and state.is_subject(event.what) and bool(re.search(COOLERS, event.where))
 
 
-def subject_measured(known: Progress, event: Event) -> bool:
-    return event.kind == "measured" and known.is_subject(known.action.partition(" on ")[2])
+def subject_measured(state: Progress, event: Event) -> bool:
+    return event.kind == "measured" and state.is_subject(state.action.partition(" on ")[2])
 
 
-def state_changed(known: Progress, event: Event) -> bool:
-    """The object was seen in another state of matter than before, and in the one that the task asks for."""
-    before, now = known.change
-    # A substance as it was found is solid or liquid; it reached that state again if it was in another one before.
-    wanted = now == known.goal.matter or (not now and known.goal.matter in ("solid", "liquid") and before != known.goal.matter)
-    return before != now and (wanted or known.goal.matter == "any")
+def state_changed(state: Progress, event: Event) -> bool:
+    """The object's state of matter changed to the one that the task requires."""
+    before, now = state.change
+    # An empty state is the initial one, solid or liquid; it is reached again after another one.
+    wanted = now == state.goal.matter or (not now and state.goal.matter in ("solid", "liquid") and before != state.goal.matter)
+    return before != now and (wanted or state.goal.matter == "any")
 
 
-def pot_watered(known: Progress, event: Event) -> bool:
-    return event.kind == "poured" and event.where in known.pots
+def pot_watered(state: Progress, event: Event) -> bool:
+    return event.kind == "poured" and event.where in state.pots
 
 
 def plant_seen(stages: str) -> Rule:
-    """After planting, the target in one of these stages."""
-    return lambda known, event: bool(
-        known.pots and re.search(rf"\b{re.escape(known.goal.target)}\b[\w ]* in the (?:{stages}) stage", known.text)
+    """A rule: after planting, the target was seen in one of these stages."""
+    return lambda state, event: bool(
+        state.pots and re.search(rf"\b{re.escape(state.goal.target)}\b[\w ]* in the (?:{stages}) stage", state.text)
     )
 
 
-def ingredient_gathered(known: Progress, event: Event) -> bool:
-    """An ingredient of the recipe that was read, or a primary color, went into a container."""
-    what = f"{event.what} {known.action}".lower()
-    return event.kind in ("poured", "moved") and any(name in what for name in known.ingredients) and event.where != "inventory"
+def ingredient_gathered(state: Progress, event: Event) -> bool:
+    """An ingredient of the read recipe, or a primary color, was moved into a container."""
+    what = f"{event.what} {state.action}".lower()
+    return event.kind in ("poured", "moved") and any(name in what for name in state.ingredients) and event.where != "inventory"
 
 
 SOURCES = r"battery|generator|solar panel|wind turbine"
@@ -215,7 +216,7 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
     ),
     "growth": (
         Milestone("take_seeds", 0.2, on_event("took", "seed"), optional=True),
-        Milestone("reach_pots", 0.2, lambda known, event: known.room == "greenhouse", optional=True),
+        Milestone("reach_pots", 0.2, lambda state, event: state.room == "greenhouse", optional=True),
         Milestone("plant", 0.3, on_target("moved", where="pot")),
         Milestone("focus_seed", 0.3, lambda k, e: on_target("focused")(k, e) and "seed" in e.what, optional=True),
         Milestone("water", 0.3, pot_watered),
@@ -251,7 +252,7 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
         Milestone("focus_last_product", 1.0, on_focus(2), optional=True),
     ),
     "life_stages": (
-        Milestone("reach_answer_room", 0.3, lambda known, event: known.room == "outside", optional=True),
+        Milestone("reach_answer_room", 0.3, lambda state, event: state.room == "outside", optional=True),
         *(Milestone(f"focus_stage_{n}", 0.5, on_focus(n)) for n in (1, 2, 3)),
         Milestone("focus_stage_4", 0.5, on_focus(4), optional=True),
     ),
@@ -304,8 +305,8 @@ class Progress:
     trail: tuple[str, ...] = ()  # the last four rooms since the last progress
     inventory: tuple[str, ...] = ()
     focused: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()  # what holds the task's object: its container, then what that stands on
-    change: tuple[str, str] = ("", "")  # the states of matter in which the object was last seen before this step, and after it
+    places: tuple[str, ...] = ()  # what holds the task's object: its container, then the container's place
+    change: tuple[str, str] = ("", "")  # the object's last seen state of matter before and after this step
     wired: tuple[str, ...] = ()  # connections of the target
     pots: tuple[str, ...] = ()  # with a seed in them
     ingredients: tuple[str, ...] = ()
@@ -325,10 +326,10 @@ class Progress:
 
     def is_subject(self, name: str) -> bool:
         """Whether a name means the task's object or what holds it. `move flower pot 8 containing cherry tree` names both."""
-        said = self.action.partition(" containing ")[2].partition(" to ")[0]
+        contents = self.action.partition(" containing ")[2].partition(" to ")[0]
         # The focus of a measurement is first the thermometer.
         names = (self.goal.target, *(self.focused[-1:] if self.family != "measurement" else ()))
-        return any(matches(name, own) or (said and _words(own) <= _words(said)) for own in names) or any(
+        return any(matches(name, own) or (contents and _words(own) <= _words(contents)) for own in names) or any(
             place in name for place in self.places
         )
 
@@ -353,7 +354,7 @@ class ScienceTracker:
         state = Progress(
             read_goal(task.goal), task.family, room, (room,), (room,), ingredients=ingredients, text=observation.text
         )
-        # An episode that starts in a milestone's room has reached it, and no action is paid for it.
+        # Milestones that hold at the start count as reached, without a reward.
         there = Event("room", room)
         return replace(state, reached=tuple(m.name for m in PROCEDURES[task.family] if m.reached(state, there)))
 
@@ -409,7 +410,7 @@ class PaperTracker(ScienceTracker):
 
 
 def _apply_event(state: Progress, event: Event) -> Progress:
-    """Update the room, inventory, focus and measurement, and what is known of the task's object."""
+    """Update the room, inventory, focus and measurement, and the facts about the task's object."""
     room = event.what if event.kind in ("went", "room") else state.room
     if room != state.room:
         rooms = (*(r for r in state.rooms if r != room), room)

@@ -1,7 +1,7 @@
 """ScienceWorld: the simulator of the `scienceworld` package (a JVM behind py4j), parsing of its answers, the world, wordings,
 and the simulator's gold paths.
 
-As in the package, an episode begins with a `look around` that costs a move of simulated time. A negative score ends it: the
+As in the package, an episode begins with a `look around` that takes a step of simulated time. A negative score ends it: the
 agent focused on a wrong object. The package reports -100; here the score stays in [0, 1], and the label is `wrong_focus`.
 """
 
@@ -25,9 +25,9 @@ from tacit.core.simulator import Served
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Brief, Numbered
 
-# Determinism: `EnvObject.equals` compares ids, but `hashCode` is the JVM's random default, so the order of sets differs between
-# runs. We add `public int hashCode() { return (int) uuid; }` to a copy of its class file (format: JVM specification, chapter
-# 4), which precedes the jar on the class path.
+# Determinism: `EnvObject.equals` compares ids, but its `hashCode` is the JVM's random default, so the order of sets differs
+# between runs. We add `public int hashCode() { return (int) uuid; }` to a copy of its class file (format: JVM specification,
+# chapter 4), and put the copy before the jar on the class path.
 
 PATCHED_CLASS = "scienceworld.struct.EnvObject"
 _FILE = f"{PATCHED_CLASS.replace('.', '/')}.class"
@@ -37,7 +37,7 @@ _SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 
 
 
 def write_patched_class(jar: Path, directory: Path) -> None:
-    """Write the patched class below `directory`, to be put first on the class path."""
+    """Write the patched class below `directory`, which must be first on the class path."""
     try:
         with zipfile.ZipFile(jar) as archive:
             patched = add_hash_code(archive.read(_FILE), "uuid")
@@ -76,9 +76,9 @@ def add_hash_code(compiled: bytes, field: str) -> bytes:
 
 
 # One JVM serves many episodes. We call the package's server directly: `ScienceWorldEnv.step` also lists all valid actions,
-# which takes many times as long as the action. Episodes are identical in every process: each has its own random generator and
-# object counter, swapped in before each call (the simulator has one of each); what is hashed by identity has equal hashes
-# (`hashCode=2`) and keeps creation order.
+# which takes many times as long as the action. The simulator has one random generator and one object counter, so each
+# episode has its own and installs them before each call. Objects hashed by identity get equal hashes (`hashCode=2`), so they
+# keep creation order. So episodes are identical in every process.
 
 HEAP_MB = 2048  # maximum heap of the JVM; an episode takes about 11 MB
 MOST_EPISODES = 128  # maximum concurrent episodes in one JVM
@@ -97,8 +97,8 @@ _LEAVE_S = 5.0
 
 @dataclass(eq=False)
 class EpisodeSlot:
-    generator: Any  # of random numbers
-    numbered: int = 0  # objects created
+    generator: Any  # random number generator
+    numbered: int = 0  # value of the object counter
     interface: Any = None
 
 
@@ -124,11 +124,11 @@ class Simulator:
         return self.process.poll() is None
 
     def call(self, slot: EpisodeSlot, function: str, *arguments: Any) -> Any:
-        """Call a function of an episode's interface; `PythonInterface` makes one."""
+        """Call a function of an episode's interface. Without one, `PythonInterface` creates it. Raises SimulatorLost."""
         from py4j.protocol import Py4JNetworkError
 
         if not self.alive:  # py4j would retry and log each failure
-            raise self._fail("it is dead")
+            raise self._fail("it has exited")
         try:
             if self._turn is not slot:
                 if self._turn is not None:
@@ -165,11 +165,11 @@ class Simulator:
         return SimulatorLost(f"the JVM no longer answers (exit code {self.process.returncode}): {why}")
 
     def _disconnect(self) -> None:
-        """Stop py4j from reporting Python's garbage to a JVM that may be gone."""
+        """Stop py4j from sending garbage-collection messages to a JVM that may have exited."""
         self._gateway._gateway_client.is_connected = False
 
     def close(self) -> None:
-        """Close the JVM's standard input, on which it exits (also if this process dies)."""
+        """Close the JVM's standard input, which makes it exit (also if this process dies)."""
         self._disconnect()
         self._gateway.close()
         if self.process.stdin is not None:
@@ -185,7 +185,7 @@ class SimulatorLost(Exception):
 
 
 def start_simulator() -> Simulator:
-    """Start the JVM, in a few seconds. Raises TacitError naming what is missing and how to install it."""
+    """Start the JVM; takes a few seconds. Raises TacitError naming what is missing and how to install it."""
     try:
         from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path
     except ImportError as error:
@@ -210,9 +210,9 @@ def start_simulator() -> Simulator:
             process.kill()
             code = process.wait()
             errors.seek(0)
-            message = errors.read().decode(errors="replace").strip() or f"it ended with code {code} and said {port!r}"
+            message = errors.read().decode(errors="replace").strip() or f"it exited with code {code}; its output was {port!r}"
             raise TacitError(
-                f"{command[0]} could not start ScienceWorld's simulator: {message[-500:]}. A Java that can: {JAVA}."
+                f"{command[0]} could not start ScienceWorld's simulator: {message[-500:]}. Try another Java: {JAVA}."
             )
         parameters = GatewayParameters(port=int(port), auth_token=token, auto_field=True)
         return Simulator(JavaGateway(gateway_parameters=parameters, java_process=process), process)
@@ -223,7 +223,7 @@ def lacks() -> str:
     parts = []
     jar, home = find_jar(), os.environ.get("JAVA_HOME", "")
     if jar.name and not jar.is_file():
-        parts.append(f"the simulator {jar}, which its package should bring: install that again, {install_command(EXTRA)}")
+        parts.append(f"the simulator {jar}, which is part of its package: reinstall that, {install_command(EXTRA)}")
     if not find_java():
         where = f"JAVA_HOME is {home!r}, which has no bin/java" if home else "there is no `java` on the path"
         parts.append(f"Java, and {where}: {JAVA}")
@@ -231,7 +231,7 @@ def lacks() -> str:
 
 
 def find_jar() -> Path:
-    """The simulator's jar; an empty path without the package, which is not imported."""
+    """Path of the simulator's jar, without importing the package; an empty path if it is not installed."""
     spec = importlib.util.find_spec("scienceworld")
     return Path(spec.origin).parent / "scienceworld.jar" if spec and spec.origin else Path()
 
@@ -242,13 +242,13 @@ def find_java() -> str:
     return shutil.which(str(Path(home) / "bin" / "java") if home else "java") or ""
 
 
-# Parsing of the simulator's answers, in linear time: names have a limit.
+# Parsing of the simulator's answers. Name lengths are bounded, so that matching takes linear time.
 
 REFUSED = re.compile(
     r"^(?:No known action|Unknown action|It'?s not clear|I'm not sure how|You must |You can't |That can't |Connections must "
     r"|Something can't |That container is empty|There is only one thing|Mixing the contents of .* does not"
     r"|(?:The|A) .*(?: is not | is already | isn't | does not contain | appears broken))"
-)  # answers that refuse an action or say that nothing changed
+)  # answers that refuse an action or report no change
 UNREADABLE = re.compile(r"^(?:No known action|Unknown action)")
 AMBIGUOUS = "Ambiguous request"
 
@@ -279,7 +279,7 @@ _MORE = re.compile(r"[,.(].*")
 
 @dataclass(frozen=True)
 class Event:
-    """`took thermometer`, `moved lead (to) metal pot`, `connected battery (to) red wire`, `measured 83`; empty if none."""
+    """A parsed answer: `took thermometer`, `moved lead (to) metal pot`, `measured 83`; empty if it matches no pattern."""
 
     kind: str = ""
     what: str = ""
@@ -297,13 +297,13 @@ def read_event(text: str) -> Event:
 
 
 def read_room(text: str) -> str:
-    """The room that is described or entered; empty for other texts."""
+    """The described or entered room; empty for other texts."""
     event = read_event(text)
     return event.what if event.kind in ("went", "room") else ""
 
 
 def read_inventory(text: str) -> tuple[str, ...] | None:
-    """The inventory, by plain names; None if the text is no inventory."""
+    """The plain names in an inventory; None if the text is not an inventory."""
     if not _CARRIED.match(text):
         return None
     lines = (line.strip() for line in text.split("\n")[1:] if line.startswith("\t"))
@@ -334,20 +334,20 @@ class ScienceWorld:
 
     def reset(self, task: Task) -> Observation:
         if not {"task", "variation"} <= set(task.data):
-            raise TacitError(f"task {task.id!r} is none of ScienceWorld: its data has no 'task' and 'variation'.")
+            raise TacitError(f"task {task.id!r} is not a ScienceWorld task: its data has no 'task' and 'variation'.")
         name, variation = str(task.data["task"]), int(task.data["variation"])
-        said = self._ask("load", name, variation, "", False)
+        error = self._ask("load", name, variation, "", False)
         text = self._ask("step", "look around")
-        if said or text.startswith("ERROR"):
+        if error or text.startswith("ERROR"):
             self._playing = False
-            raise TacitError(f"ScienceWorld has no variation {variation} of {name!r}: {said or text}")
+            raise TacitError(f"ScienceWorld has no variation {variation} of {name!r}: {error or text}")
         self._steps, self._limit, self._playing = 0, int(task.data.get("limit", 0)), True
         self._score = self._ask("getScore")
         return Observation(text)
 
     def step(self, action: str) -> Transition:
         if not self._playing:
-            raise TacitError("this ScienceWorld episode is over or has not begun: call reset(task) first.")
+            raise TacitError("no ScienceWorld episode is running: call reset(task) first.")
         printable = "".join(c if c.isprintable() else " " for c in action[:LONGEST])  # one line, without lone surrogates
         text = self._ask("step", " ".join(printable.encode("utf-8", "ignore").decode("utf-8").split()))
         score = self._ask("getScore")
@@ -375,11 +375,11 @@ class ScienceWorld:
 
 
 SERVED = Served(start_simulator, ScienceWorld)  # the simulator of this process, shared by worlds and experts
-_KEPT: dict[tuple[str, int], tuple[str, ...]] = {}  # cached gold paths: computing one takes the simulator a whole episode
+_KEPT: dict[tuple[str, int], tuple[str, ...]] = {}  # cached gold paths: computing one takes as long as an episode
 
 
 class GoldPath:
-    """Plays the gold path of a task, whatever the world answers, then waits."""
+    """Plays the gold path of a task regardless of observations, then waits."""
 
     def __init__(self, task: Task) -> None:
         self._left = list(gold_path(str(task.data["task"]), int(task.data["variation"])))
@@ -413,7 +413,7 @@ Where a command could mean several things you are asked for a number; answer wit
 
 
 class FullWording(Numbered):
-    """Never lists admissible actions: there are always hundreds."""
+    """Never lists admissible actions, since there are hundreds."""
 
     rules, asked, word = COMMANDS, "", "command"
 

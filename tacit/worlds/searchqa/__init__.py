@@ -1,4 +1,4 @@
-"""Search QA: search a corpus, then answer. Uses a generated corpus, or any corpus and question files."""
+"""Search QA: search a corpus, then answer, with a generated corpus, or corpus and question files."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
     for title, text in parse_passages(observation.text):
         there = [(fact, found[1]) for pattern, fact in _FACTS if (found := pattern.search(text))]
         if there:
-            fact, said = rng.choice(there)
-            pairs.append((f"{fact} of {title}", said))
+            fact, value = rng.choice(there)
+            pairs.append((f"{fact} of {title}", value))
     return pairs
 
 
@@ -75,7 +75,7 @@ def searchqa_environment(
 ) -> Environment:
     """Search QA over your own files: a folder, or one question file with a corpus next to it (see published.py). `retriever` is
     bm25, the address of a retrieval server, or a sentence encoder's directory or hub id; `encode` is a custom encoder,
-    N texts -> [N, D]; `scoring` may be squad."""
+    N texts -> [N, D]; `scoring` is empty or squad."""
     root = Path(path).expanduser()
 
     def own_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:

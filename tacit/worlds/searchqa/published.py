@@ -1,8 +1,9 @@
-"""Question files as tasks. SEARCHQA_DATA is a folder or a single question file. The corpus is the file with the longest common
-name (`hotpotqa_train_corpus.json`), `corpus.json` serves all; without one, the questions' own `context` is used.
+"""Question files as tasks. SEARCHQA_DATA is a folder or a single question file. A file's corpus is the one with the longest
+common name prefix (`hotpotqa_train_corpus.json`), else `corpus.json`, else the `context` of the questions.
 
-A file named `train` belongs to `published_train`, with dev, valid, val or test to `published_test`; in other files, a digest of
-each question decides. A question in a test file is never in the training split. Unreadable entries are reported and skipped.
+Files with `train` in their name belong to `published_train`, those with dev, valid, val or test to `published_test`; for other
+files, a digest of each question decides. A question in a test file is never in the training split. Unreadable entries are
+reported and skipped.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.searchqa.retrieval import SCORINGS, Passage, is_address, normalize_answer, sanitize, sanitize_passage
 
-# Passages are [{"title", "text"}, …] or one such object a line, {"id", "contents": "title\ntext"} a line, or {"title":
-# [sentence, …], …}. Questions are one object a line, or a list of them, with a question, answer(s) (answers, golden_answers,
+# Passages are [{"title", "text"}, …], JSON lines of such objects or of {"id", "contents": "title\ntext"}, or {"title":
+# [sentence, …], …}. Questions are a list or JSON lines of objects with question, answer(s) (answers, golden_answers,
 # answer_aliases), kind or type (default one_hop), titles of the supporting passages (entity_titles, second_hop_titles,
-# supporting_facts), context (HotpotQA) or paragraphs (MuSiQue), _id, id or idx, and metadata (FlashRAG), which may have any of
-# them. HotpotQA's tables are read as its authors write them ([[title, …], …]) and as Hugging Face does ({"title": […], …}).
+# supporting_facts), context (HotpotQA) or paragraphs (MuSiQue), _id, id or idx, and metadata (FlashRAG) with any of these.
+# HotpotQA's tables may be rows ([[title, …], …]), as from its authors, or columns ({"title": […], …}), as on Hugging Face.
 
 FAMILIES = ("one_hop", "bridge", "comparison")
 KINDS: Mapping[str, str] = {
@@ -62,7 +63,7 @@ class FileQuestion:
     id: str
     question: Question
     context: tuple[Passage, ...] = ()
-    hops: int = 0  # steps of its decomposition; 0 if the file has none
+    hops: int = 0  # steps of its decomposition; 0 if unknown
 
 
 def read_questions(path: Path) -> Loaded[FileQuestion]:
@@ -82,11 +83,11 @@ def read_questions(path: Path) -> Loaded[FileQuestion]:
 
 
 def _refuse_passages(path: Path) -> None:
-    """A corpus under another name, such as wiki-18.jsonl, is noticed at its first entry."""
+    """Raise TacitError if the file is a corpus with an unusual name, such as wiki-18.jsonl; checks the first entry."""
     with open(path, encoding="utf-8-sig", errors="replace") as lines:
         first = next(_parquet_rows(path), None) if path.suffix == ".parquet" else _decode(lines.readline())
     if isinstance(first, dict) and "question" not in first and ("contents" in first or {"title", "text"} <= first.keys()):
-        raise TacitError(f"{path} holds passages, not questions; name it corpus{path.suffix} to search it.")
+        raise TacitError(f"{path} holds passages, not questions; rename it to corpus{path.suffix} to use it as the corpus.")
 
 
 def read_passages(path: Path) -> Loaded[Passage]:
@@ -94,7 +95,7 @@ def read_passages(path: Path) -> Loaded[Passage]:
 
 
 def _read(path: Path, make: Callable[[int, Any], T]) -> Loaded[T]:
-    """`make` gets an entry's number in the file and the entry."""
+    """Apply `make(number, entry)` to all entries of a file. Raises TacitError if all fail."""
     rows, failures = [], []
     for number, (line, entry) in enumerate(_entries(path), 1):
         try:
@@ -110,7 +111,7 @@ def _read(path: Path, make: Callable[[int, Any], T]) -> Loaded[T]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, Any]]:
-    """(first line, the entry or the error)"""
+    """(first line, entry or TacitError) of each entry"""
     if path.suffix == ".parquet":
         yield from enumerate(_parquet_rows(path), 1)
         return
@@ -120,7 +121,7 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
         raise TacitError(f"cannot read {path}: {error}.") from error
     first, _, rest = text.strip().partition("\n")
     lined = first.startswith("{") and rest.lstrip().startswith("{") and not isinstance(_decode(first), TacitError)
-    if path.suffix == ".jsonl" or lined or not first.startswith(("[", "{")):  # one object a line, whatever its name
+    if path.suffix == ".jsonl" or lined or not first.startswith(("[", "{")):  # JSON lines, whatever the suffix
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 yield number, _decode(line)
@@ -141,9 +142,9 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def stream_passages(path: Path) -> Iterator[Passage]:
-    """The passages of a large .jsonl or .parquet corpus, one at a time; those that cannot be read are skipped and counted."""
+    """The passages of a large .jsonl or .parquet corpus, one at a time. Skips unreadable ones and logs their number."""
     if path.suffix == ".json":
-        raise TacitError(f"{path} has {path.stat().st_size / 2**30:.1f} GiB; give a corpus of this size as .jsonl or .parquet.")
+        raise TacitError(f"{path} has {path.stat().st_size / 2**30:.1f} GiB; convert a large corpus to .jsonl or .parquet.")
     failed = 0
     with open(path, encoding="utf-8-sig", errors="replace") as lines:
         for entry in _parquet_rows(path) if path.suffix == ".parquet" else map(_decode, lines):
@@ -163,7 +164,7 @@ def _decode(line: str) -> Any:
 
 
 def _decode_members(text: str) -> Iterator[tuple[int, Any]]:
-    """Members of a list, or (key, value) pairs of an object, decoded one by one: everything before an error is read."""
+    """(line, member) of a list, or (line, (key, value)) of an object. Decodes one at a time, up to the first error."""
     decoder, counted, line = json.JSONDecoder(), 0, 1
     begin = len(text) - len(text.lstrip())
     keyed, spot = text[begin] == "{", begin + 1
@@ -204,24 +205,24 @@ def _passage(entry: Any) -> Passage:
 def _question(number: int, entry: Any) -> FileQuestion:
     text = sanitize(_text(entry["question"], "question"))
     metadata = entry.get("metadata") if isinstance(entry.get("metadata"), dict) else {}
-    known = {**metadata, **entry}
-    given = next((known[name] for name in ("golden_answers", "answers", "answer") if name in known), None)
-    given = [*(given if isinstance(given, list) else [given]), *(known.get("answer_aliases") or ())]
-    answers = tuple(dict.fromkeys(_text(a, "answer").strip() for a in given if a is not None))
+    fields = {**metadata, **entry}
+    raw_answers = next((fields[name] for name in ("golden_answers", "answers", "answer") if name in fields), None)
+    raw_answers = [*(raw_answers if isinstance(raw_answers, list) else [raw_answers]), *(fields.get("answer_aliases") or ())]
+    answers = tuple(dict.fromkeys(_text(a, "answer").strip() for a in raw_answers if a is not None))
     if not text or not answers or not all(answers):
         raise TacitError("it has no question" if not text else "it has no answer")
-    if known.get("answerable") is False:
+    if fields.get("answerable") is False:
         raise TacitError("its passages do not answer it (answerable: false)")
-    hops = len(known.get("question_decomposition") or ())
-    kind = str(known.get("kind", known.get("type", "bridge" if hops > 1 else "")) or "")
+    hops = len(fields.get("question_decomposition") or ())
+    kind = str(fields.get("kind", fields.get("type", "bridge" if hops > 1 else "")) or "")
     if kind not in KINDS:
         raise TacitError(f"its kind {kind!r} is none of {', '.join(filter(None, KINDS))}")
-    paragraphs = known.get("paragraphs") or ()
-    named = [*(known.get("entity_titles") or ()), *(known.get("second_hop_titles") or ())]
-    named = named or [fact[0] for fact in _as_rows(known.get("supporting_facts"), "title")]
+    paragraphs = fields.get("paragraphs") or ()
+    named = [*(fields.get("entity_titles") or ()), *(fields.get("second_hop_titles") or ())]
+    named = named or [fact[0] for fact in _as_rows(fields.get("supporting_facts"), "title")]
     named = named or [paragraph["title"] for paragraph in paragraphs if paragraph.get("is_supporting")]
     titles = tuple(dict.fromkeys(sanitize_passage(_text(title, "title"), "").title for title in named))
-    table = known.get("context")
+    table = fields.get("context")
     passages = _as_rows(table, "title", "content" if isinstance(table, dict) and "content" in table else "sentences")
     context = [sanitize_passage(title, "".join(sentences)) for title, sentences in passages]
     context += [sanitize_passage(_text(p["title"], "title"), _text(p["paragraph_text"], "text")) for p in paragraphs]
@@ -230,7 +231,7 @@ def _question(number: int, entry: Any) -> FileQuestion:
 
 
 def _as_rows(table: Any, *columns: str) -> Sequence[Sequence[Any]]:
-    """A table as a list of rows, given as rows or as columns; empty if missing."""
+    """A table of rows or of columns as a list of rows; empty if missing."""
     if isinstance(table, dict):
         return list(zip(*(table[column] for column in columns), strict=True))
     return table or ()
@@ -247,10 +248,10 @@ DATA_VARIABLE, RETRIEVER_VARIABLE, SCORING_VARIABLE = "SEARCHQA_DATA", "SEARCHQA
 TRAIN, TEST = "published_train", "published_test"
 SPLITS = (TRAIN, TEST)
 USUAL_RETRIEVER = "bm25"
-CONTEXTS = "context of "  # name prefix of a corpus made of the questions' own contexts, followed by the question file
+CONTEXTS = "context of "  # corpus name if the questions' contexts are the corpus: this prefix and the question file
 
 _SUFFIXES = (".json", ".jsonl", ".parquet")
-LARGE = 256 * 2**20  # bytes from which a corpus is searched with an index on disk
+LARGE = 256 * 2**20  # bytes; larger corpora get an index on disk
 _PARTS = {"train": TRAIN, "dev": TEST, "valid": TEST, "validation": TEST, "val": TEST, "test": TEST}
 _log = logging.getLogger(__name__)
 
@@ -274,7 +275,7 @@ def published_tasks(
     wanted = sorted((task for task in there if task.family in families), key=lambda task: shuffle_key(seed, task.id))
     if len(wanted) < count and set(families) >= set(FAMILIES):
         raise TacitError(
-            f"{count} questions of {split!r} were asked for, but {source} has {len(wanted)}; ask for fewer "
+            f"{count} questions of {split!r} were requested, but {source} has {len(wanted)}; ask for fewer "
             "(--evaluation.tasks, --tasks) or add question files."
         )
     return tuple(wanted[:count])
@@ -301,7 +302,7 @@ def digest_of(name: str, root: Path) -> str:
     folder = root if root.is_dir() else root.parent
     path = folder / name.removeprefix(CONTEXTS)
     if not path.is_file():
-        raise TacitError(f"there is no corpus {str(path)!r}; {DATA_VARIABLE} names where it should lie.")
+        raise TacitError(f"there is no corpus {str(path)!r}; set {DATA_VARIABLE} to its folder.")
     return _digest(path, path.stat().st_mtime_ns)
 
 
@@ -309,7 +310,7 @@ def question_files(root: Path) -> list[Path]:
     if root.is_file():
         return [root]
     if not root.is_dir():
-        raise TacitError(f"there is no file or folder {str(root)!r}, which {DATA_VARIABLE} should name.")
+        raise TacitError(f"there is no file or folder {str(root)!r}; check {DATA_VARIABLE}.")
     found = sorted(p for p in root.iterdir() if p.suffix in _SUFFIXES and not p.stem.endswith("corpus"))
     if not found:
         raise TacitError(f"{root} holds no question files (.json or .jsonl, beside a …_corpus.json).")
@@ -323,11 +324,11 @@ def _tasks(root: Path, seed: int, retriever: str, scoring: str) -> Iterator[Task
         loaded = _read_once(path)
         failures += loaded.failures
         for entry in loaded.rows:
-            same = normalize_answer(entry.question.text)
+            normalized = normalize_answer(entry.question.text)
             named = [_PARTS[part] for part in re.split(r"[_\W]+", _dataset(path).lower()) if part in _PARTS]
-            split = named[0] if named else TRAIN if zlib.crc32(same.encode()) % 10 < 8 else TEST
-            if same not in rows or split == TEST != rows[same][2]:
-                rows[same] = path, entry, split
+            split = named[0] if named else TRAIN if zlib.crc32(normalized.encode()) % 10 < 8 else TEST
+            if normalized not in rows or split == TEST != rows[normalized][2]:
+                rows[normalized] = path, entry, split
     if failures:
         _log.warning("%s: %s", root, Loaded(tuple(rows), tuple(failures)).report("questions"))
     with_context = {path for path, entry, _ in rows.values() if entry.context}
@@ -351,7 +352,7 @@ def _tasks(root: Path, seed: int, retriever: str, scoring: str) -> Iterator[Task
 
 
 def _read_once(path: Path) -> Loaded[FileQuestion]:
-    """Cached until the file changes: a run requests its tasks several times."""
+    """The questions of a file, cached until it changes: a run requests its tasks several times."""
     return _cached_questions(path, path.stat().st_mtime_ns)
 
 
@@ -360,7 +361,7 @@ _cached_questions = lru_cache(maxsize=16)(lambda path, changed: read_questions(p
 
 @lru_cache(maxsize=16)
 def _digest(path: Path, changed: int) -> str:
-    """Of a large file only the size, and the first and the last megabyte: reading wiki-18 takes a minute."""
+    """Digest of a file; if it is LARGE, of its size and first and last megabyte, since reading wiki-18 takes a minute."""
     with open(path, "rb") as file:
         if (size := path.stat().st_size) < LARGE:
             return hashlib.sha256(file.read()).hexdigest()[:12]

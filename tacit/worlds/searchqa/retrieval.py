@@ -25,9 +25,9 @@ from tacit.core.errors import TacitError, install_command
 from tacit.core.platform import load_bm25s
 from tacit.core.progress import pluralize, report_while
 
-# An observation is `Question: …` before the first search, then the passages between <information> and </information>, each as
+# An observation is `Question: …` before the first search, then passages between <information> and </information>, each as
 # `Doc 1: "Mara Velden" Mara Velden is a potter, …`. Passages and queries are sanitized: without angle brackets and line breaks,
-# they cannot close the information tag.
+# they cannot close the tag.
 
 OPENING, CLOSING = "<information>", "</information>"
 REFUSED = "Refused: "
@@ -48,7 +48,7 @@ class Passage(NamedTuple):
 
 
 def sanitize(text: str, most: int = 0) -> str:
-    """External text made safe between tags: one line, no angle brackets, printable; cut after `most` characters if given."""
+    """Make external text safe between tags: one printable line without angle brackets; at most `most` characters if given."""
     line = " ".join(text.encode("utf-8", "ignore").decode().split()).translate(_BRACKETS)
     if not line.isprintable():
         line = "".join(c for c in line if c.isprintable())
@@ -56,7 +56,7 @@ def sanitize(text: str, most: int = 0) -> str:
 
 
 def sanitize_passage(title: str, text: str) -> Passage:
-    """A sanitized passage; titles have no double quotes."""
+    """A sanitized passage; double quotes in the title become single ones."""
     return Passage(sanitize(title).replace('"', "'"), sanitize(text))
 
 
@@ -74,7 +74,7 @@ def parse_passages(text: str) -> tuple[Passage, ...]:
 
 
 def suggest_actions(question: str, passages: Iterable[Passage]) -> tuple[str, ...]:
-    """Some admissible actions: search for, or answer with, a name that was read. Any other query or answer is allowed too."""
+    """Example actions: search for, or answer with, a name that was read. Other queries and answers are allowed too."""
     texts = [question, *(f"{title}. {text}" for title, text in passages)]
     found = dict.fromkeys(name for text in texts for name in map(_trim_name, _NAME.findall(text)) if name)
     names = list(found)[:MOST_NAMES]
@@ -105,8 +105,8 @@ def normalize_answer(text: str, punctuation: Mapping[int, int | None] = _PUNCTUA
 
 
 def exact_match(answer: str, golds: Sequence[str]) -> bool:
-    said = _comparable(answer)
-    return bool(said) and any(said == _comparable(gold) for gold in golds)
+    normalized = _comparable(answer)
+    return bool(normalized) and any(normalized == _comparable(gold) for gold in golds)
 
 
 def f1(answer: str, golds: Sequence[str]) -> float:
@@ -123,10 +123,10 @@ _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def squad_scores(answer: str, golds: Sequence[str]) -> tuple[bool, float]:
-    """(exact match, F1), each the best over the answers."""
-    said, *pairs = (normalize_answer(text, _ASCII_PUNCTUATION) for text in (answer, *golds))
-    overlaps = [_share(said, gold) if said and gold else float(said == gold) for gold in pairs]
-    return said in pairs, max(overlaps, default=0.0)
+    """(exact match, F1), each the maximum over the gold answers."""
+    normalized, *pairs = (normalize_answer(text, _ASCII_PUNCTUATION) for text in (answer, *golds))
+    overlaps = [_share(normalized, gold) if normalized and gold else float(normalized == gold) for gold in pairs]
+    return normalized in pairs, max(overlaps, default=0.0)
 
 
 def _share(said: str, gold: str) -> float:
@@ -148,7 +148,7 @@ _STOPWORDS = frozenset(_STOP.split())
 
 class Retriever(Protocol):
     def find(self, query: str, count: int) -> Sequence[int]:
-        """The indices of the best passages, best first; fewer if fewer match."""
+        """Indices of the best `count` passages, best first; fewer if fewer match."""
         ...
 
 
@@ -191,7 +191,7 @@ def load_sentence_encoder(name: str) -> Encode:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise TacitError(
-            f"the retriever {name!r} is not {BM25}, so it is a sentence encoder, and those need "
+            f"the retriever {name!r} is not {BM25}, so it must be a sentence encoder, which needs "
             f"sentence-transformers: {install_command('sentences')}."
         ) from error
     try:
@@ -210,7 +210,7 @@ class RetrievalServer:
     """Search-R1's retrieval server: POST {"queries", "topk", "return_scores"} -> {"result": [[{"document": {"contents"}}]]}."""
 
     def __init__(self, address: str, timeout_s: float = 60.0) -> None:
-        """`address` may end with the server's path, which is /retrieve."""
+        """`address` may omit the path /retrieve."""
         self._address = address if address.rstrip("/").count("/") > 2 else f"{address.rstrip('/')}/retrieve"
         self._timeout_s = timeout_s
 
@@ -239,7 +239,7 @@ def content_words(text: str) -> list[str]:
 
 
 def best(scores_N: np.ndarray, count: int) -> list[int]:
-    """The best indices. Scores are rounded first, so that the order of summation does not change the ranking."""
+    """Indices of the best positive scores. Scores are rounded, so that the order of summation does not change the ranking."""
     rounded_N = np.round(scores_N.astype(np.float64), 4)
     order = np.argsort(-rounded_N, kind="stable")[:count]
     return [int(i) for i in order if rounded_N[i] > 0]
@@ -252,15 +252,15 @@ def _unit(vectors_ND: np.ndarray) -> np.ndarray:
 # BM25 over a corpus that does not fit into memory (wiki-18 has 21 million passages): an index on disk, built once next to the
 # corpus and memory-mapped. Scores, order and ties are those of `Bm25`.
 #
-#     CORPUS.index/meta.json        sizes, and the corpus it was made from
-#                  text, places     the passages, and where each begins
-#                  words, spelled   the words in order, and where each begins
-#                  starts           where each word's postings begin
+#     CORPUS.index/meta.json        sizes, and the digest of the corpus
+#                  text, places     the passages, and their offsets
+#                  words, spelled   the sorted words, and their offsets
+#                  starts           offset of each word's postings
 #                  documents        postings: passages with the word
-#                  impacts          postings: idf(w) · tf / (tf + k₁(1 − b + b|d|/|d̄|)), what the passage scores for the word
+#                  impacts          postings: the passage's score for the word, idf(w) · tf / (tf + k₁(1 − b + b|d|/|d̄|))
 
 VERSION = 1
-CHUNK = 500_000  # passages whose postings are sorted in memory at a time
+CHUNK = 500_000  # passages per in-memory sort of postings
 META = "meta.json"
 
 
@@ -318,7 +318,7 @@ class DiskIndex(Sequence[Passage]):
 
 
 def open_disk_index(corpus: Path, digest: str, passages: Iterable[Passage]) -> DiskIndex:
-    """The index next to the corpus. Built from `passages` where there is none, or one of another corpus."""
+    """The index next to the corpus. Built from `passages` if it is missing or has another digest."""
     directory = corpus.with_name(f"{corpus.name}.index")
     try:
         meta = json.loads((directory / META).read_text())
@@ -334,7 +334,7 @@ def open_disk_index(corpus: Path, digest: str, passages: Iterable[Passage]) -> D
             unfinished.rename(directory)
         except OSError as error:
             raise TacitError(
-                f"cannot write the index {directory}: {error}. It takes about twice the corpus's space."
+                f"cannot write the index {directory}: {error}. It needs about twice the disk space of the corpus."
             ) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -342,8 +342,8 @@ def open_disk_index(corpus: Path, digest: str, passages: Iterable[Passage]) -> D
 
 
 def build_index(directory: Path, passages: Iterable[Passage], digest: str, done: list[int], chunk: int = CHUNK) -> None:
-    """`done[0]` counts the passages read."""
-    known: dict[str, int] = {}
+    """Write the index files; sorts `chunk` passages at a time. `done[0]` counts the passages read."""
+    word_ids: dict[str, int] = {}
     lengths, places = array("I"), array("Q", [0])
     parts: list[Path] = []
     documents, words, counts = array("I"), array("I"), array("H")
@@ -363,7 +363,7 @@ def build_index(directory: Path, passages: Iterable[Passage], digest: str, done:
             found = Counter(content_words(f"{title} {text}"))
             lengths.append(found.total())
             documents.extend([number] * len(found))
-            words.extend(known.setdefault(word, len(known)) for word in found)
+            words.extend(word_ids.setdefault(word, len(word_ids)) for word in found)
             counts.extend(min(count, 65535) for count in found.values())
             done[0] = number + 1
             if done[0] % chunk == 0:
@@ -371,13 +371,13 @@ def build_index(directory: Path, passages: Iterable[Passage], digest: str, done:
     flush()
     size, lengths_N = len(lengths), np.asarray(lengths, np.float64)
     np.asarray(places, "<u8").tofile(directory / "places")
-    spelled = sorted(known, key=str.encode)
-    rank_V = np.empty(len(known), np.int64)
-    rank_V[[known[word] for word in spelled]] = np.arange(len(known))
+    spelled = sorted(word_ids, key=str.encode)
+    rank_V = np.empty(len(word_ids), np.int64)
+    rank_V[[word_ids[word] for word in spelled]] = np.arange(len(word_ids))
     encoded = [word.encode() for word in spelled]
     (directory / "words").write_bytes(b"".join(encoded))
     np.concatenate([[0], np.cumsum([len(word) for word in encoded])]).astype("<u8").tofile(directory / "spelled")
-    del known, spelled, encoded
+    del word_ids, spelled, encoded
 
     containing_V = np.zeros(len(rank_V), np.int64)
     for part in parts:

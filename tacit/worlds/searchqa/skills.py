@@ -1,7 +1,7 @@
 """The oracle, the progress tracker, the skill alphabet, the handbook, failure reasons and hindsight.
 
 Amounts follow Table 6 of the constant-context paper; errors are positive. The state block does not show which passages matter.
-The nine atomic skills are by the source of the words: the question, a passage that was read (FOUND), or neither (OWN).
+Nine atomic skills, by the source of the words: the question, a passage that was read (FOUND), or neither (OWN).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tacit.worlds.searchqa.world import MAX_STEPS, WRONG, brief, parse_action
 
 
 class Oracle:
-    """Knows the answer and which passages contain it: searches for each supporting title in order, then answers. If there are
-    more titles than turns, it joins some into one query. If the file names no titles, it searches for the question."""
+    """Knows the answer and the supporting titles: searches for each title in order, then answers. With more titles than turns,
+    it joins some into one query. Without titles, it searches for the question."""
 
     def __init__(self, task: Task) -> None:
         titles = [str(title) for title in task.data.get("titles", ())] or [task.goal]
@@ -41,7 +41,7 @@ BOUND = 900  # maximum characters of a state block
 class SearchState:
     needed: frozenset[str]  # titles of the supporting passages, if known
     queries: tuple[str, ...] = ()
-    found: tuple[str, ...] = ()  # the best passage of each search that found a new one
+    found: tuple[str, ...] = ()  # the best passage of each search, if new
     seen: frozenset[str] = frozenset()  # titles of all passages read
     turns: int = 0
     phase: str = "search"
@@ -58,7 +58,7 @@ class SearchTracker(RuleTracker):
 
     def update(self, state: SearchState, action: str, transition: Transition) -> SearchState:
         after = replace(state, turns=state.turns + 1, fault="")
-        kind, said = parse_action(action)
+        kind, query = parse_action(action)
         if not transition.effective:
             return replace(after, fault="refused" if action.strip().lower() in ("search", "answer") else "unreadable")
         if kind == "answer":
@@ -68,7 +68,7 @@ class SearchTracker(RuleTracker):
         best = next((brief(passage) for passage in passages[:1] if brief(passage) not in state.found), "")
         return replace(
             after,
-            queries=(*state.queries, sanitize(said, SHOWN_QUERY))[-MAX_STEPS:],
+            queries=(*state.queries, sanitize(query, SHOWN_QUERY))[-MAX_STEPS:],
             found=(*state.found, best)[-MAX_STEPS:] if best else state.found,
             seen=state.seen | {passage.title for passage in passages},
             fault="" if new else "nothing_new",
@@ -97,13 +97,13 @@ def project(trajectory: Trajectory) -> Iterator[str]:
     question, seen, queries = str(trajectory.task.data["question"]), "", set[str]()
     for step in trajectory.steps:
         seen = " ".join([seen, *(f"{title} {text}" for title, text in parse_passages(step.observation.text))])
-        kind, said = parse_action(step.action)
-        plain = normalize_answer(said)
+        kind, words = parse_action(step.action)
+        plain = normalize_answer(words)
         if kind == "search":
-            own = set(content_words(said)) - set(content_words(question))
+            own = set(content_words(words)) - set(content_words(question))
             if plain in queries:
                 yield "SEARCH-AGAIN"
-            elif f1(said, [question]) >= 0.8:
+            elif f1(words, [question]) >= 0.8:
                 yield "SEARCH-QUESTION"
             else:
                 yield "SEARCH-NAMED" if not own else "SEARCH-FOUND" if own <= set(content_words(seen)) else "SEARCH-OWN"
@@ -129,7 +129,7 @@ HANDBOOK = {
 
 
 def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed. `misread`: a passage that was read had the answer (yes, no: all supporting ones were read)."""
+    """Why an episode failed. `misread`: a read passage had the answer (for yes and no: all supporting passages were read)."""
     if trajectory.stop is StopReason.STEP_LIMIT:
         return "no_answer"
     if trajectory.end_label != WRONG:
@@ -150,7 +150,7 @@ _LONGEST = 200  # maximum characters of an answer or a question
 
 
 class _Adviser(ByReading):
-    """Searches for the supporting passages that have not been read; answers once all were, or in the last turn."""
+    """Searches for the first unread supporting passage; answers once all were read, or in the last turn."""
 
     def __init__(self, task: Task) -> None:
         self._left, self._turn = _queries(task), 0
@@ -165,7 +165,7 @@ class _Adviser(ByReading):
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success its searches; after a failure those that find the answer. Uses the supporting titles and the answer."""
+    """After a success, its searches; after a failure, searches that find the answer. Uses the gold titles and answer."""
     task = trajectory.task
     steps = critical_steps(trajectory, _Adviser(task), SearchTracker())
     if trajectory.success:

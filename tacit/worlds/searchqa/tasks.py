@@ -1,4 +1,4 @@
-"""Search QA tasks, and the generated corpora behind them. `hard` has chains of three facts.
+"""Search QA tasks and their generated corpora. `hard` has chains of three facts.
 
 A land is a fictional corpus, seeded by its name: people, towns, rivers and books, each with a passage. Its name begins with its
 split. A digest of each surname, town, river and book decides its split, so no two splits share a name.
@@ -49,7 +49,7 @@ class Land:
 
 @lru_cache(maxsize=256)
 def make_land(name: str) -> Land:
-    """The land with this name, the same on every machine. Cached: each has many questions."""
+    """The land with this name, the same on every machine. Cached, since each has many questions."""
     split = name.partition("/")[0]
     rng = Random(f"searchqa/{name}")
     towns, rivers = (rng.sample(_names(kind, split), count) for kind, count in (("town", TOWNS), ("river", RIVERS)))
@@ -110,7 +110,7 @@ def _comparison(rng: Random, land: Land) -> Question:
     kind = rng.choice(list(COMPARED))
     first, second = rng.sample(land.of(kind), 2)
     if kind == "person" and rng.random() < 0.5:
-        if rng.random() < 0.5:  # as often yes as no
+        if rng.random() < 0.5:  # half of the answers are yes
             town = first.facts["birthplace"]
             there = [other for other in land.of(kind) if other.facts["birthplace"] == town and other != first]
             second = rng.choice(there or [second])
@@ -132,13 +132,13 @@ GENERATED = ("train", "test", "hard")
 SPLITS = (*GENERATED, *PUBLISHED)
 QUESTIONS_PER_LAND = 32
 _BLOCK = (("one_hop", 1),) * 3 + (("bridge", 2),) * 3 + (("comparison", 2),) * 2
-"""(family, number of facts) of every eight questions, in random order"""
+"""(family, number of facts) of eight questions, which are shuffled"""
 _HARD_BLOCK = (("bridge", 3),) * len(_BLOCK)
-_MOST_LANDS_PER_TASK = 8  # lands to try per question of a family: a split may not have any
+_MOST_LANDS_PER_TASK = 8  # lands to try per requested question; a family may have no questions in a split
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
-    """`count` different questions of the split; a larger count begins with the same ones. `families` filters them."""
+    """`count` different questions of the split; a larger count begins with the same questions. `families` filters them."""
     check_split_and_count(NAME, SPLITS, split, count)
     if split in PUBLISHED:
         return published_tasks(split, count, seed, families)

@@ -1,7 +1,7 @@
 """Search QA (Search-R1; OPID §4): find the answer to a question in at most four turns. Success is an exact match, the score F1.
 
-Any action but `search QUERY` and `answer TEXT`, a query without a word and an empty answer are refused: the turn is spent, and
-the observation says why. Observations never repeat the query.
+Refused are all actions except `search QUERY` and `answer TEXT`, and texts without a letter or digit. A refused action uses a
+turn, and the observation has the reason. Observations never repeat the query.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class PassageIndex:
-    """Immutable passages with a retriever, or a server that has both. Queries are cached: the members of a group often ask the
-    same."""
+    """Passages with a retriever, or a retrieval server. Queries are cached, since members of a group often repeat them."""
 
     def __init__(self, passages: Sequence[Passage], retriever: Retriever | RetrievalServer) -> None:
         self.passages, self._retriever = passages, retriever
@@ -55,8 +54,8 @@ def open_index(task: Task, root: Path | None = None, encode: Encode | None = Non
     digest = published.digest_of(name, place)
     if digest != data.get("digest", digest):
         raise TacitError(
-            f"the corpus {name!r} in {place} is not the one task {task.id!r} was made with (digest {digest}, then "
-            f"{data['digest']}): put that one back, or make the tasks anew."
+            f"the corpus {name!r} in {place} has changed since task {task.id!r} was made (digest {digest}, was "
+            f"{data['digest']}): restore it, or make the tasks again."
         )
     return _file_index(place, name, digest, str(data.get("retriever", "bm25")), encode)
 
@@ -111,17 +110,17 @@ class SearchWorld:
     def step(self, action: str) -> Transition:
         if self._library is None:
             raise TacitError("no episode has been started: call reset(task) first.")
-        kind, said = parse_action(action)
+        kind, text = parse_action(action)
         if kind == "answer":
-            right, overlap = search.exact_match(said, self._answers), search.f1(said, self._answers)
+            right, overlap = search.exact_match(text, self._answers), search.f1(text, self._answers)
             if self._scoring == "squad":
-                right, overlap = search.squad_scores(said, self._answers)
+                right, overlap = search.squad_scores(text, self._answers)
             seen = Observation("Right." if right else "Wrong.")
             return Transition(seen, True, right, score=overlap, label="" if right else WRONG)
         if kind == "search":
-            self._passages = self._library.search(said)
+            self._passages = self._library.search(text)
             return Transition(self._observe(search.format_passages(self._passages)))
-        return Transition(self._observe(f"{REFUSED}{said}"), effective=False)
+        return Transition(self._observe(f"{REFUSED}{text}"), effective=False)
 
     def close(self) -> None:
         self._library = None
@@ -132,13 +131,13 @@ class SearchWorld:
 
 def parse_action(action: str) -> tuple[str, str]:
     """(`search` or `answer`, what) or ("", why not)"""
-    kind, _, said = action.strip().partition(" ")
-    kind, said = kind.lower(), sanitize(said[: 4 * LONGEST_QUERY])[:LONGEST_QUERY]
+    kind, _, text = action.strip().partition(" ")
+    kind, text = kind.lower(), sanitize(text[: 4 * LONGEST_QUERY])[:LONGEST_QUERY]
     if kind not in ("search", "answer"):
         return "", "neither a search nor an answer"
-    if not any(c.isalnum() for c in said):
+    if not any(c.isalnum() for c in text):
         return "", f"there is no word to {kind}" if kind == "search" else "the answer is empty"
-    return kind, said
+    return kind, text
 
 
 RULES = f"""Answer the question. You can look things up before you answer, in at most {MAX_STEPS} turns altogether.
@@ -149,8 +148,8 @@ TERSE_PASSAGE = 160  # maximum characters of a passage in the terse wording
 
 @dataclass(frozen=True)
 class SearchTags(Tags):
-    """As in the reference implementations: the first complete <search>, else <answer>; more than one tag is invalid.
-    Thoughts are requested but not required."""
+    """As in the reference implementations: the first complete <search>, else <answer>; several tags are invalid. Thoughts are
+    requested but not required."""
 
     kinds: tuple[str, ...] = ("search", "answer")
     keep_case: bool = True
@@ -212,7 +211,7 @@ class TerseWording(Brief):
 
 
 def brief(passage: Passage) -> str:
-    """A passage in one line that begins with its subject."""
+    """A passage on one line that begins with its title."""
     title, text = passage
     return sanitize(text if text.lower().find(title.lower(), 0, len(title) + 8) >= 0 else f"{title}: {text}", TERSE_PASSAGE)
 

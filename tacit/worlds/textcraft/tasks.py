@@ -1,8 +1,9 @@
 """TextCraft tasks: a goal, the recipes towards it, and distractor recipes. A digest of the goal decides its split.
 
-Distractors share an ingredient with a listed recipe, as in the package, or are any recipe if there are too few. Published
-splits have ten, as in the package; the built-in ones have four, or fewer to stay within sixteen lines, so that tiny models can
-read them. `adapt_test` is the 200 test games of ADaPT (Prasad et al., 2024), from its file of results: $TEXTCRAFT_ADAPT.
+Distractors share an ingredient with a listed recipe, as in the package; if there are too few, other recipes are added.
+Published splits have ten, as in the package. Built-in splits have up to four, and at most sixteen recipes in all, so that
+prompts fit tiny models. `adapt_test` is the 200 test games of ADaPT (Prasad et al., 2024), from its result file in
+$TEXTCRAFT_ADAPT.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ DISTRACTORS, WORKSHOP_DISTRACTORS, WORKSHOP_LINES = 10, 4, 16
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
-    """`count` different tasks of a split; a larger count begins with the same ones. `families` filters them; a published split
+    """`count` different tasks of a split; a larger count begins with the same tasks. `families` filters them; a published split
     may then have fewer."""
     check_split_and_count(NAME, SPLITS, split, count)
     if split == "adapt_test":
@@ -41,7 +42,7 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
         goals = [goal for goal in book.goals() if split_of(goal, book.depth(goal), published=True) == split]
         wanted = [goal for goal in goals if f"depth_{book.depth(goal)}" in families]
         if len(wanted) < count and len(wanted) == len(goals):
-            raise TacitError(f"{count} goals of {split!r} were asked for, but the published recipes here have {len(goals)}.")
+            raise TacitError(f"{count} goals of {split!r} were requested, but the published recipes here have {len(goals)}.")
         wanted.sort(key=lambda goal: shuffle_key(seed, goal))
         return [make_task(PUBLISHED, goal, split, seed, Random(f"{seed}/{goal}")) for goal in wanted[:count]]
     depths = DEPTHS[-1:] if split == "hard" else DEPTHS
@@ -94,7 +95,7 @@ def _read_adapt_games(seed: int) -> list[Task]:
     path = os.environ.get(ADAPT_VARIABLE, "")
     if not path:
         raise TacitError(
-            f"'adapt_test' is ADaPT's 200 games: set {ADAPT_VARIABLE} to the file of its repository that has them, "
+            f"'adapt_test' needs ADaPT's 200 games: set {ADAPT_VARIABLE} to this file of its repository: "
             "results/ADaPT_maxd3_textcraft_gpt-3.5-turbo-instruct.json."
         )
     book, found = open_book(PUBLISHED), []
@@ -105,10 +106,10 @@ def _read_adapt_games(seed: int) -> list[Task]:
             goal = NAMESPACE + game["problem"].strip().removeprefix("craft ").rstrip(".").replace(" ", "_")
             commands = [line for line in game["commands"].splitlines() if line.startswith("craft ")]
             if strange := [command for command in commands if command not in book.by_text]:
-                raise ValueError(f"game {number} shows {strange[0]!r}, which the published recipes do not have")
+                raise ValueError(f"game {number} lists {strange[0]!r}, which is not a published recipe")
             found.append(_task(PUBLISHED, goal, commands, "adapt_test", f"{number:03d}", seed))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TacitError(f"{path} is not ADaPT's file of TextCraft results: {describe_error(error)}.") from error
+        raise TacitError(f"{path} is not ADaPT's TextCraft result file: {describe_error(error)}.") from error
     return found
 
 

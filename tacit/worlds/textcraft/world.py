@@ -3,8 +3,8 @@
 - The number before the crafted item is ignored: the recipe's number is made. Every recipe of the book works, listed or not.
 - `craft X` with the ingredients of any item below X makes that item, if X is on the way to the goal.
 
-Commands on which the package raises an error or reaches a negative count are refused. The package's order of recipes and choice
-of distractors depend on Python's hash seed; here the task stores them.
+Commands for which the package raises an error or computes a negative count are refused. In the package, recipe order and
+distractors depend on Python's hash seed; here the task stores them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tacit.worlds.textcraft.recipes import NAMESPACE, Book, Recipe, display_name
 #     Current inventory: 1 oak logs, 4 oak planks
 
 MAX_DIGITS = 100  # longer numbers are refused
-MAX_ECHO = 300  # maximum characters of a command that are echoed; the package echoes all of it
+MAX_ECHO = 300  # maximum echoed characters of a command; the package has no limit
 OPENING = "Crafting commands:\n"
 NOTHING = "nothing"
 
@@ -43,14 +43,14 @@ class Refused(Exception):
 
 
 class Craft(NamedTuple):
-    makes: str  # the item, or the kind where `is_kind`
+    makes: str  # the item, or a kind if `is_kind`
     is_kind: bool
     number: int
     ingredients: tuple[tuple[str, int], ...]  # (item, count); the item is empty for a kind, which cannot be held
 
 
 class Get(NamedTuple):
-    said: str
+    words: str
     item: str
     number: int
 
@@ -65,7 +65,7 @@ class ParsedObservation(NamedTuple):
 
     @property
     def opening(self) -> bool:
-        """whether it is the first observation: the recipes and the goal"""
+        """whether this is the first observation, with the recipes and the goal"""
         return self.answer.startswith(OPENING)
 
 
@@ -130,7 +130,7 @@ class TextCraftWorld(World):
         book, goal, commands = open_task(task)
         self._book, self._goal, self._held = book, goal, dict[str, int]()
         parts = (part.name for recipe in book.recipes_towards(goal) for part in recipe.ingredients)
-        self._on_the_way = {goal, *parts}  # items under whose name all recipes below them are accepted
+        self._on_the_way = {goal, *parts}  # for these, `craft X` also accepts all recipes below X
         recipes = [book.by_text[command] for command in commands]
         listed = [part for recipe in recipes for part in recipe.ingredients]
         raw = (f"get {part.count} {display_name(part.name)}" for part in listed if book.is_raw(part.name))
@@ -146,9 +146,9 @@ class TextCraftWorld(World):
             command = parse_command(action, self._book)
             if isinstance(command, Get):
                 if not self._book.is_raw(command.item):
-                    raise Refused(f"Could not find {truncate_echo(command.said)}")
+                    raise Refused(f"Could not find {truncate_echo(command.words)}")
                 self._held[command.item] = self._held.get(command.item, 0) + command.number
-                return Transition(self._observe(f"Got {command.number} {command.said}"))
+                return Transition(self._observe(f"Got {command.number} {command.words}"))
             if isinstance(command, Craft):
                 recipe = self._craft(command)
                 done = recipe.makes == self._goal
@@ -160,8 +160,8 @@ class TextCraftWorld(World):
         return Transition(self._observe(f"Inventory: {listed or 'You are not carrying anything.'}"))
 
     def _craft(self, command: Craft) -> Recipe:
-        said, held = truncate_echo(command.makes), self._held
-        tag, name = (said, None) if command.is_kind else (None, said)
+        echo, held = truncate_echo(command.makes), self._held
+        tag, name = (echo, None) if command.is_kind else (None, echo)
         missing = Refused(f"Could not find enough items to craft {name}")
         if any(not item or held.get(item, -1) < count for item, count in command.ingredients):
             raise missing
@@ -169,7 +169,7 @@ class TextCraftWorld(World):
         if not command.is_kind:
             on_the_way = command.makes in self._on_the_way
             accepted = self._book.recipes_towards(command.makes) if on_the_way else self._book.recipes.get(command.makes, ())
-        for recipe in accepted:  # the first whose ingredients are exactly the given items; each takes the first item that fits
+        for recipe in accepted:  # find the first recipe whose ingredients are exactly the given items
             given, kind_of = list(command.ingredients), self._book.kind_of
             for part in recipe.ingredients:
                 fits = (g for g in given if (kind_of.get(g[0]) if part.generic else g[0]) == part.name)
@@ -195,9 +195,9 @@ class TextCraftWorld(World):
         return recipe
 
     def _observe(self, answer: str) -> Observation:
-        """With the commands that the listed recipes allow: `get` for every raw ingredient in the recipe's number, `craft` for
-        every recipe with enough ingredients, and `inventory`. A generic ingredient is replaced by the first held item that
-        fits. The benchmark lists no actions; these are for random agents."""
+        """The observation, with actions for the listed recipes: `get` for each raw ingredient, in the recipe's number; `craft`
+        for each recipe with enough held ingredients, where the first fitting held item replaces a generic ingredient; and
+        `inventory`. The benchmark itself lists no actions."""
         held, crafts = self._held, []
         for beginning, parts in self._crafts:
             chosen = []
@@ -212,7 +212,7 @@ class TextCraftWorld(World):
 
 
 def open_task(task: Task) -> tuple[Book, str, list[str]]:
-    """(book, goal, listed commands) of a task. Without listed commands, every recipe towards the goal."""
+    """(book, goal, listed commands) of a task; without commands in its data, all recipes towards the goal."""
     try:
         name, goal = str(task.data["book"]), str(task.data["goal"])
     except KeyError as missing:
@@ -221,7 +221,7 @@ def open_task(task: Task) -> tuple[Book, str, list[str]]:
     digest = str(task.data.get("digest", book.digest))
     if digest != book.digest:
         raise TacitError(
-            f"task {task.id!r} was made with other recipes: its book {name!r} has the digest {digest}, the one here "
+            f"task {task.id!r} was made with other recipes: its book {name!r} has digest {digest}, but this one has "
             f"{book.digest}."
         )
     if goal not in book.recipes or book.price(goal) == inf:
@@ -229,13 +229,13 @@ def open_task(task: Task) -> tuple[Book, str, list[str]]:
     commands = list(task.data.get("commands") or (recipe.text for recipe in book.recipes_towards(goal)))
     for command in commands:
         if command not in book.by_text:
-            raise TacitError(f"task {task.id!r} lists a command that is no recipe of the book {name!r}: {command!r}.")
+            raise TacitError(f"task {task.id!r} lists a command that is not a recipe of the book {name!r}: {command!r}.")
     return book, goal, commands
 
 
 PROMPT = tomllib.loads(Path(__file__).with_name("prompt.toml").read_text(encoding="utf-8"))
 BEGINNING = "nothing has been done yet"
-"""stands for the first observation, since the prompt itself states the recipes and the goal"""
+"""replaces the first observation, since the prompt states the recipes and the goal"""
 
 
 class FullWording(StepCountWording):

@@ -1,4 +1,4 @@
-"""WebShop's text mode without a server or a JVM, with a generated catalogue or the published files."""
+"""WebShop's text mode in plain Python, with a generated catalogue or the published products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.worlds.webshop.world import MAX_STEPS, FullWording, TerseWording, Web
 
 
 def place(action: str, observation: Observation) -> str:
-    """The product whose page a click opened; empty for going back and for choosing options."""
+    """The product that a click opened; empty for other actions, such as going back or choosing an option."""
     text = action.strip().removeprefix("click[").removesuffix("]").lower()
     if not action.strip().startswith("click[") or text == "< prev":
         return ""
@@ -22,11 +22,11 @@ def place(action: str, observation: Observation) -> str:
 
 
 GOALS = 150
-NAMED = 20  # how often the words of each product kind are repeated, so that rare words get short tokens too
+NAMED = 20  # repetitions of each product kind's words, so that rare words get short tokens
 
 
 def example_texts(seed: int) -> list[str]:
-    """Text to train a tiny tokenizer: both wordings, state blocks and actions along the expert's episodes, and all products."""
+    """Text to train a tiny tokenizer: both wordings, state blocks and actions of expert episodes, and all product words."""
     world, tracker, wordings, texts = WebShop(), ShopTracker(), (TerseWording(), FullWording()), []
     for task in tasks("train", GOALS, seed):
         expert, observation, done, number = Shopper(task), world.reset(task), False, 1

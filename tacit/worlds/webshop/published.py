@@ -1,5 +1,5 @@
-"""The published catalogue, loaded from the directory (or product file) in WEBSHOP_DATA: products, their attributes and
-instructions, and, where they are there, human instructions and reviews. Unreadable records are reported and skipped."""
+"""The published catalogue, from the directory (or product file) in WEBSHOP_DATA: products, their attributes and instructions,
+and, if available, human instructions and reviews. Unreadable records are reported and skipped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PUBLISHED = "published"
 HUMAN_FILE = "items_human_ins.json"
 NO_TAGGER = (
     "WebShop: spaCy's tagger is not installed, so nouns are guessed from word lists: r_type of a wrong product is off in about "
-    f"7% of purchases, success in 1 of 6,000. {install_command('webshop')} brings it."
+    f"7% of purchases, success in 1 of 6,000. {install_command('webshop')} installs it."
 )
 LONGEST_ID = 10
 _PRODUCTS = ("items_shuffle_1000.json", "items_shuffle.json", "products_*.json")
@@ -77,7 +77,7 @@ def load_catalogue(source: str) -> Catalogue:
         except (TypeError, ValueError, AttributeError) as error:
             failures.append(f"{where}: {error}.")
     if not found:
-        raise TacitError(f"{file} holds no product that can be read. {failures[0] if failures else 'It is empty.'}")
+        raise TacitError(f"{file} has no readable product. {failures[0] if failures else 'It is empty.'}")
     synthetic, human = [], []
     for asin in found:
         about = attributes.get(asin) or {}
@@ -93,7 +93,7 @@ def load_catalogue(source: str) -> Catalogue:
                 if lists[0]:
                     human.append(Instruction(asin, str(record["instruction"]), *lists))
             except (KeyError, TypeError) as error:
-                failures.append(f"{HUMAN_FILE}, sentence {place} of product {asin}: {error!r} is missing or no list.")
+                failures.append(f"{HUMAN_FILE}, sentence {place} of product {asin}: {error!r} is missing or not a list.")
     catalogue = Catalogue(PUBLISHED, tuple(found.values()), synthetic, human, tuple(failures), left_out, load_tagger())
     if failures:
         _log.warning("%s: %s", file, catalogue.report)
@@ -103,7 +103,7 @@ def load_catalogue(source: str) -> Catalogue:
 
 
 def read_product(record: Mapping[str, Any], about: Mapping[str, Any], reviewed: Mapping[str, Any]) -> Product:
-    """A record of the original as a product. Raises KeyError, TypeError or ValueError if it is malformed."""
+    """A product from a record of the original files. Raises KeyError, TypeError or ValueError if it is malformed."""
     features = record["small_description"] or []
     options: dict[str, tuple[str, ...]] = {}
     for name, contents in (record["customization_options"] or {}).items():
@@ -112,8 +112,8 @@ def read_product(record: Mapping[str, Any], about: Mapping[str, Any], reviewed: 
             options[name.lower()] = tuple(values)
     prices = tuple(float(_NO_DIGIT.sub("", price)) for price in (record.get("pricing") or "").split("$")[1:])  # $19.99$27.99
     reviews = [
-        Review(str(said.get("title", "")), str(said.get("score", said.get("stars", ""))), str(said.get("review", "")))
-        for said in reviewed.get("reviews") or ()
+        Review(str(review.get("title", "")), str(review.get("score", review.get("stars", ""))), str(review.get("review", "")))
+        for review in reviewed.get("reviews") or ()
     ]
     return Product(
         id=_text(record, "asin"),
@@ -134,28 +134,28 @@ def read_product(record: Mapping[str, Any], about: Mapping[str, Any], reviewed: 
 def _text(record: Mapping[str, Any], key: str) -> str:
     value = record[key]
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"its {key!r} is a {type(value).__name__}, not a text")
+        raise TypeError(f"its {key!r} is a {type(value).__name__}, not a string")
     return value or ""
 
 
 def _mapping(file: Path) -> Mapping[str, Any]:
     if not file.exists():
         raise TacitError(
-            f"{file} is missing: it has the attributes and the sentences of the products. WebShop's setup.sh downloads it."
+            f"{file} is missing: it contains the attributes and sentences of the products. WebShop's setup.sh downloads it."
         )
     return {asin: about for asin, about in _read(file, dict).items() if isinstance(about, dict | list)}
 
 
 def _read(file: Path, kind: type) -> Any:
-    """A JSON file with a list, or an object from product ids to what is known of them."""
+    """Load a JSON file with a list of records, or an object from product ids to records. Raises TacitError otherwise."""
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise TacitError(f"{file} cannot be read as JSON (truncated, or not such a file?): {error}.") from error
     if not isinstance(loaded, kind):
         raise TacitError(
-            f"{file} should be a JSON list, and is a {type(loaded).__name__}."
+            f"{file} should be a JSON list, but is a {type(loaded).__name__}."
             if kind is list
-            else f"{file} should be a JSON object from product ids to what is known of them."
+            else f"{file} should be a JSON object with product ids as keys."
         )
     return loaded

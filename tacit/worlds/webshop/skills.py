@@ -1,5 +1,5 @@
 """Agents that need no model: `Shopper` (acts on what it has read), `Oracle` (knows the target product) and `act_on_prompt` (the
-rule agent); skill alphabet (seven atomic skills, ours: every search or click has one, refused or not), handbook, hindsight."""
+rule agent); skill alphabet (seven atomic skills, ours; also refused searches and clicks have one), handbook, hindsight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.worlds.webshop.world import Offer, ParsedPage, ShoppingRequest, parse
 
 STEPS = 15  # the step limit: before it, the shopper buys the best product seen
 PAGES = 3  # results pages to look through
-LOOK = 4  # steps to inspect a product and come back: its page, its features, and twice back
+LOOK = 4  # steps to inspect a product: its page, its features, and back twice
 
 
 class _VisitingExpert(ABC):
@@ -43,8 +43,8 @@ class _VisitingExpert(ABC):
 
 
 class Shopper(_VisitingExpert):
-    """Searches with the words of the instruction, opens results in order, reads the features while words are unconfirmed, buys
-    the first product that has all of them, with the requested options; else the best one before the steps run out."""
+    """Searches with the words of the instruction, opens results in order, and reads features while words are unconfirmed. Buys
+    the first product that has all words, with the requested options; before the steps run out, the best one seen."""
 
     def _choose(self, visit: Visit) -> str:
         if visit.page.kind == "search":
@@ -54,7 +54,7 @@ class Shopper(_VisitingExpert):
         return self._browse(visit) if visit.page.kind == "results" else self._consider(visit)
 
     def _browse(self, visit: Visit) -> str:
-        """Open the next unopened product, or the best opened one once inspecting another would take too long."""
+        """Open the next product, or return to the best one if there is no time to inspect another."""
         here = [offer.id for offer in visit.page.offers]
         fresh = [product for product in _unopened(visit) if product in here]
         best = self._best(visit)
@@ -71,7 +71,7 @@ class Shopper(_VisitingExpert):
     def _consider(self, visit: Visit) -> str:
         product, about = visit.product, visit.known[visit.product]
         missing, left = visit.missing(product), self._left
-        if self._is_unsuitable(visit, product) and left >= 3 + len(visit.wanted):  # back, another, its options, and buy it
+        if self._is_unsuitable(visit, product) and left >= 3 + len(visit.wanted):  # back, open another, options, buy
             return "click[< prev]"
         if missing and "features" not in about.details and left >= len(visit.remaining) + 3:
             return "click[features]"
@@ -137,10 +137,10 @@ def _unopened(visit: Visit) -> list[str]:
     return [p for p, known in visit.known.items() if p not in visit.opened and known.affordable(visit.wish.limit)]
 
 
-# The rule agent: a baseline for what the state block is worth without learning. It reads one prompt (either form of the block,
-# either wording) and has no memory. It opens the first product that the block does not list as opened, leaves it if a requested
-# option is missing or words are unconfirmed after reading its features, and otherwise chooses and buys. The paper's fields do
-# not tell products apart: with them it buys the first affordable one.
+# The rule agent: a baseline without learning for prompts with a state block. It reads one prompt (either form of the block,
+# either wording) and has no memory. It opens the first product that the block does not list as opened, and leaves it if a
+# requested option is missing or words are unconfirmed after reading its features; otherwise it chooses the options and buys.
+# The paper's form of the block does not list opened products: there it buys the first affordable one.
 
 PATIENCE = 3  # products to open before settling for one
 _FIELD = re.compile(
@@ -249,8 +249,8 @@ def failure(trajectory: Trajectory) -> str:
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success how the product was found; after a failure which product was meant. Step advice is the shopper's, which
-    has read no more than the agent."""
+    """After a success, how the product was found; after a failure, the target product. Advice for steps comes from `Shopper`,
+    which uses only the agent's observations."""
     steps = critical_steps(trajectory, Shopper(trajectory.task), ShopTracker(), achieved=("progress.option", "progress.ready"))
     if trajectory.success:
         visit = tracker_states(trajectory, ShopTracker())[-2].visit  # before the purchase

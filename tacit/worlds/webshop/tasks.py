@@ -1,8 +1,8 @@
 """WebShop tasks, and the generated catalogue. Instructions are generated, or written by people in `human_*`.
 
-The `original_*` splits are in the original's order, for comparison with published numbers: they share products and sentences,
-and some goals cannot be won. Elsewhere such goals are left out: even the target product with the requested options scores below
-1 (`rectangular` matches the color `tan`, for example).
+The `original_*` splits have the original's order, for comparison with published numbers. They share products and sentences, and
+in some of their goals even the target product with the requested options scores below 1 (`rectangular` matches the color `tan`,
+for example). The other splits omit such goals.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ GENERATED = "generated"
 VERSION = 1  # increased, together with the panel version, whenever the generated catalogue changes
 OF_EACH = 20
 ATTRIBUTES = 4
-CHOICES = (3, 5)  # fewest and most values of an option
+CHOICES = (3, 5)  # minimum and maximum values of an option
 
 
 @lru_cache(1)
 def generated_catalogue() -> Catalogue:
     """600 products, the same on every machine: 20 of each kind, each with four of its kind's nine attributes. One attribute is
-    in the title; the description and features list all four, so reading them answers every instruction."""
+    in the title; the description and the features list all four, so they confirm every instruction."""
     rng = Random(f"webshop/catalogue/{VERSION}")
     products: list[Product] = []
     wanted: list[Instruction] = []
     for kind in KINDS:
-        met: set[frozenset[str]] = set()
+        used: set[frozenset[str]] = set()
         for brand in BRANDS[:OF_EACH]:
             attributes = rng.sample(kind.attributes, ATTRIBUTES)
-            while frozenset(attributes) in met:
+            while frozenset(attributes) in used:
                 attributes = rng.sample(kind.attributes, ATTRIBUTES)
-            met.add(frozenset(attributes))
+            used.add(frozenset(attributes))
             product = _product(rng, f"B{100 + len(products)}", kind, brand, tuple(attributes))
             requested = [attributes[0], *rng.sample(attributes[1:], rng.choice((1, 2)))]
             rng.shuffle(requested)
@@ -113,7 +113,7 @@ ORIGINAL: Mapping[str, slice] = {
     "original_test": slice(0, 500),
     "original_valid": slice(500, 1500),
     "original_train": slice(1500, None),
-}  # split -> which goals of the original's order
+}  # split -> slice of the goals in the original's order
 SPLITS = (*_SOURCES, *ORIGINAL)
 
 
@@ -122,14 +122,14 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     check_split_and_count(NAME, SPLITS, split, count)
     name, test, human = _SOURCES.get(split, (PUBLISHED, False, False))
     catalogue, every = _CATALOGUES[name](), set(families) >= set(FAMILIES)
-    if split in ORIGINAL:  # test and validation goals in the original's order, training goals in the seed's
+    if split in ORIGINAL:  # test and validation in the original's order; training in a seeded order
         order = catalogue.published_order
         numbered = [n for n in range(len(order))[ORIGINAL[split]] if every or order[n].family in families]
         if split == "original_train":
             numbered.sort(key=lambda n: shuffle_key(seed, str(n)))
         if len(numbered) < count and every:
             raise TacitError(
-                f"{count} goals of {split!r} were asked for, but the published shop ({catalogue.report}) has {len(numbered)}."
+                f"{count} goals of {split!r} were requested, but the published shop ({catalogue.report}) has {len(numbered)}."
             )
         return [replace(_task(catalogue, order[n], split, seed), id=f"{NAME}/{split}/{n}") for n in numbered[:count]]
     if human and not catalogue.human:
@@ -145,14 +145,14 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
             found.append(_task(catalogue, goal, split, seed))
     if len(found) < count and every:
         raise TacitError(
-            f"{count} goals of {split!r} were asked for, but the {name} shop ({catalogue.report}) has {len(found)}."
+            f"{count} goals of {split!r} were requested, but the {name} shop ({catalogue.report}) has {len(found)}."
         )
     return found
 
 
 @lru_cache(65536)
 def winnable(catalogue: Catalogue, goal: Goal) -> bool:
-    """Whether the target product with the requested options scores 1."""
+    """Whether the target product with the requested options has reward 1."""
     chosen = {name or str(place): value for place, (name, value) in enumerate(goal.options)}
     return catalogue.judge(catalogue.by_id[goal.product], chosen, goal).reward == 1.0
 
@@ -165,7 +165,7 @@ def catalogue_of(task: Task) -> Catalogue:
     catalogue = _CATALOGUES[name]()
     if catalogue.digest != task.data["digest"]:
         raise TacitError(
-            f"task {task.id!r} was made for another {name} catalogue ({task.data['digest']}) than the one here "
+            f"task {task.id!r} was made for another {name} catalogue ({task.data['digest']}) than this one "
             f"({catalogue.digest}, {len(catalogue.products)} products): point WEBSHOP_DATA at the files it was made with."
         )
     return catalogue

@@ -1,8 +1,8 @@
 """Progress tracker for constant-context agents (Xie et al., 2026, §3.1); amounts from its Table 6 (PROGRESS, ERRORS).
 
 Errors are positive; the reward term subtracts them. Each achievement is rewarded once. Options that the instruction does not
-mention are neither right nor wrong. The state block has what an agent with perfect memory would know: the chosen options (no
-page shows them), which words of the instruction are confirmed for the current product, and which products were opened.
+mention are neither right nor wrong. The state block has what an agent with perfect memory would know: the chosen options (which
+no page shows), the unconfirmed words of the instruction for the current product, and the opened products.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class ProductNotes:
     details: frozenset[str] = frozenset()  # its detail pages that were read
 
     def affordable(self, limit: float | None) -> bool:
-        """Whether it may cost at most `limit`; a range may if its lower end does."""
+        """Whether the price, or the lower end of its range, is at most `limit`; True without a limit."""
         return limit is None or min(self.prices, default=0.0) <= limit
 
 
 @dataclass(frozen=True)
 class Visit:
-    """Everything read and chosen in an episode so far. No page shows the chosen options: they follow from the clicks."""
+    """Everything read and chosen in an episode so far. Pages do not show chosen options, so they are inferred from clicks."""
 
     wish: ShoppingRequest
     page: ParsedPage
@@ -57,7 +57,7 @@ class Visit:
         return bool(self.product) and not self.remaining
 
     def missing(self, product: str) -> tuple[str, ...]:
-        """Words of the instruction that were not read about a product."""
+        """Words of the instruction that were not found in the texts read about a product."""
         words = self.known[product].words if product in self.known else frozenset()
         return tuple(word for word in self.wish.words if shop.stem(word) not in words)
 

@@ -1,7 +1,7 @@
-"""WebShop's text mode in plain Python: its pages, how they and instructions are parsed, the world, and its wordings.
+"""WebShop's text mode in plain Python: pages, parsing of pages and instructions, the world, and its wordings.
 
-`search` and `click` must be lower case; the text in brackets need not be. Any other action returns the same page. The hidden
-queries `<r>`, `<a>`, `<c>` and `<q>` are not supported. As in the original, a page's parts are joined by ` [SEP] `, an item
+`search` and `click` must be lower case; the text in brackets may have any case. Any other action returns the same page. The
+hidden queries `<r>`, `<a>`, `<c>` and `<q>` are not supported. As in the original, ` [SEP] ` joins the parts of a page, an item
 page does not show the chosen options, and `Next >` is on every results page. The last page is shorter than the original's.
 """
 
@@ -37,7 +37,7 @@ def detail_page(sentence: str, product: Product, detail: str) -> Page:
     texts = [part for review in product.reviews for part in (f'"{review.title}"', review.score, review.body)]
     if detail != "Reviews":
         texts = [product.description] if detail == "Description" else list(product.features)
-    # As in the original, an empty feature is an empty part of the page, and any other empty text is none.
+    # As in the original, empty features are empty parts of the page; other empty texts are omitted.
     shown = [text.strip() for text in texts if text.strip() or detail == "Features"]
     text = SEPARATOR.join([_join_parts("Instruction:", sentence, BACK, PREVIOUS), *shown])
     return Page(text, _clickable(BACK, PREVIOUS))
@@ -60,7 +60,7 @@ color, color name, fit type, flavor, flavor name, item shape, material, material
 scent, shape, size, size name, style, volume, width
 """
 _USUAL_NAMES = frozenset(name.strip() for name in _NAMES.split(","))
-"""usual option names, to tell names from values if the clickables are unknown"""
+"""common option names, to distinguish names from values if the clickables are unknown"""
 
 
 class Offer(NamedTuple):
@@ -77,7 +77,7 @@ class Offer(NamedTuple):
 class ParsedPage:
     kind: str  # search, results, item, detail or done
     offers: tuple[Offer, ...] = ()
-    number: int = 0  # of the page of results
+    number: int = 0  # number of the results page
     total: int = 0
     title: str = ""
     prices: tuple[float, ...] = ()
@@ -199,7 +199,7 @@ def parse_request(sentence: str) -> ShoppingRequest:
                 options[last] = option[2].strip()
         thing = thing[: match.start()]
         break
-    number = price is not None and re.fullmatch(r"\d+\.?\d*|\.\d+", price[1])  # others are no numbers: 1.2.3
+    number = price is not None and re.fullmatch(r"\d+\.?\d*|\.\d+", price[1])  # the pattern also matches invalid numbers: 1.2.3
     return ShoppingRequest(_BEGINNING.sub("", thing).strip(), options, float(number[0]) if number else None)
 
 
@@ -324,9 +324,9 @@ class WebShop:
 
 
 def parse_action(action: str) -> tuple[str, str]:
-    """`search[red shoes]` -> search, red shoes; two empty strings if it is no action. Values may contain brackets.
+    """`search[red shoes]` -> search, red shoes; two empty strings for an invalid action. Values may contain brackets.
 
-    As in the original, only the first line counts, without what follows the last bracket, and a leading blank is refused.
+    As in the original, only the first line counts, up to its last bracket, and a leading blank is refused.
     """
     name, _, rest = action[:LONGEST_ACTION].partition("\n")[0].partition("[")
     argument = rest[: max(0, rest.rfind("]"))]
