@@ -437,7 +437,7 @@ def test_benchmark_resumes_and_recomputes_only_missing_groups(trained):
     before, times = lost.read_text(), {file: file.stat().st_mtime_ns for file in made if file != lost}
     lost.unlink()
     done = benchmark(trained, *words, "--jobs", "1")
-    assert done.code == 0 and "0 to be valued" in done.out and "1 to be valued" in done.out
+    assert done.code == 0 and "0 to evaluate" in done.out and "1 to evaluate" in done.out
     assert {file: file.stat().st_mtime_ns for file in times} == times, "what was there was not made again"
     assert lost.read_text() == before, "and what was not is the same again"
     assert json.loads(out.read_text())["results"] == results
@@ -447,7 +447,7 @@ def test_benchmark_resumes_and_recomputes_only_missing_groups(trained):
     done = benchmark(trained, f"{out}.parts", *words, name="credit_controls")
     assert all(f"\nPACE-{form} by first tokens, " in done.out for form in ("Q", "diff")), done.err
     done = benchmark(trained, str(trained), name="credit_controls")
-    assert done.code == 2 and "holds no measurement" in done.err
+    assert done.code == 2 and "has no measurements" in done.err
     done = benchmark(trained, run, "--checkpoints", "rl-000009", "--json", str(out))
     assert done.code == 2 and "no checkpoint 'rl-000009'" in done.err
 
