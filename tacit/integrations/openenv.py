@@ -33,7 +33,6 @@ except ImportError as error:
 SESSIONS = 64
 """concurrent episodes of one server"""
 _WAIT_S = 10.0
-_ACTIONS = ("action", "message", "text", "command")
 _TEXTS = ("text", "message", "observation", "content", "output", "prompt")
 
 
@@ -154,7 +153,9 @@ def openenv_environment(
     episode is a success if the observation says `success`, else if it ends with a positive sum of rewards.
     """
     schema = _schema(url)
-    action_field = action_field or _only_text(schema["action"], "action", "action_field", url, _ACTIONS)
+    action_field = action_field or _only_text(
+        schema["action"], "action", "action_field", url, ("action", "message", "text", "command")
+    )
     text_field = text_field or _only_text(schema["observation"], "observation", "text_field", url, _TEXTS)
     make = partial(OpenEnvWorld, url, action_field, text_field, wait_s)
     return make_environment(name, f"{name}, an OpenEnv server at {url}", make, goal, max_steps, slow=True, **more)

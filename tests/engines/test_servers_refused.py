@@ -70,7 +70,7 @@ def ranks() -> Iterator[None]:
 def test_server_python_without_vllm_is_named(tmp_path: Path, ranks: None) -> None:
     checkpoint = small_checkpoint(tmp_path)
     for python, words in (
-        ("/bin/false", r"server 0 \(process \d+\) did not start: .*exit code 1.*--engine.server-python"),
+        ("/bin/false", r"server 0 \(process \d+\) did not start: .*exited with code 1.*--engine.server-python"),
         ("/no/such/python", "cannot start a server with /no/such/python"),
     ):
         with pytest.raises(TacitError, match=words):

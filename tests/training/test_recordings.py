@@ -71,7 +71,7 @@ def test_episodes_of_unknown_tasks_are_used_as_recorded(tmp_path):
     """Without a simulator there are no admissible actions, and the state block comes from the text."""
     text = StateBlock(WORLD.wording("terse"), WORLD.tracker_of("text"))
     shown, notes = read(write(tmp_path / "e.jsonl", *map(episode, TASKS)), text, tasks=())
-    assert same(shown, demonstrate(WORLD, TASKS, text, Words(), 50)) and "8 are of tasks this run does not know" in notes
+    assert same(shown, demonstrate(WORLD, TASKS, text, Words(), 50)) and "8 are of tasks unknown to this run" in notes
 
 
 def test_episodes_that_replay_differently_are_counted_and_used_as_recorded(tmp_path):
@@ -105,7 +105,7 @@ def test_every_unusable_line_is_named_with_its_reason(tmp_path):
     assert "line 5: names neither a task nor a goal; and 1 more" in notes
     _, notes = read(write(tmp_path / "f.jsonl", {**good, "goal": "fly to the moon."}, good), BLOCK)
     assert "line 1: TacitError: the goal 'fly to the moon.' is not an ALFWorld goal; an example of one is " in notes
-    assert "0 are of tasks this run does not know" in notes, "a line is counted once"
+    assert "0 are of tasks unknown to this run" in notes, "a line is counted once"
 
 
 def test_invalid_turns_are_in_the_history_but_not_imitated(tmp_path):

@@ -57,8 +57,9 @@ def calls_of(message: Mapping[str, Any]) -> tuple[Call, ...]:
         except (KeyError, TypeError, ValueError):
             continue
         if isinstance(name, str) and isinstance(arguments, Mapping):
-            arguments = json.loads(replace_surrogates(json.dumps(arguments, ensure_ascii=False)))
-            found.append(Call(replace_surrogates(name), arguments))
+            found.append(
+                Call(replace_surrogates(name), json.loads(replace_surrogates(json.dumps(arguments, ensure_ascii=False))))
+            )
     return tuple(found)
 
 
