@@ -41,8 +41,7 @@ def test_missing_and_failed_runs_are_reported(place):
     page = Page(render_comparison(place))
     assert "letters / reuserl / seed 1 failed: tacit: the loss is not a number at iteration 21." in page.text
     assert (
-        "letters / reuserl / seed 2 has not started." in page.text
-        and "letters / bipace / seed 2 was interrupted." in page.text
+        "letters / reuserl / seed 2 has not started." in page.text and "letters / bipace / seed 2 was interrupted." in page.text
     )
     assert "Budgets differ between the methods." in page.text and "15 / 18" in page.text and "not complete" in page.text
 
