@@ -213,7 +213,7 @@ def add_shared_options(parser: Parser, method: str, trains: bool = True) -> None
     parts = getattr(cls, "made_of", {method: cls}).values()
     unused = not trains and all(part.__module__.startswith("tacit.methods.") for part in parts)
     parser.add_options(f"method {method}", own["method"], hidden=unused)
-    parser.add_options(f"method {method}: prompt", own["prompt"])
+    parser.add_options(f"prompt of method {method}", own["prompt"])
     parser.add_options("episodes", options_of(TrainSettings, only=RUN_SETTINGS))
     group = parser.add_argument_group("skill modules")
     parser.flag("--base-model", None, "path of the base model, if it has moved since training", "MODEL", group=group)

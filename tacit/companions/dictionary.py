@@ -219,7 +219,7 @@ def extract_dictionary(corpus: Sequences, skills: Sequence[str], max_phrase: int
 
 
 def merge_gain(segments: int, size: int, saved: int, bits: float) -> float:
-    """−|B| Δ_BDL: bits saved by a phrase of `bits` bits added to `size` phrases, if it saves `saved` of `segments` segments."""
+    """−|B| Δ_BDL: bits saved by adding a phrase of `bits` bits to `size` phrases, if it saves `saved` of `segments`."""
     after = (segments - saved) * log2(size + 1) + bits
     return segments * log2(size) - after
 

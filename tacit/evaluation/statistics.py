@@ -132,7 +132,7 @@ def paired_interval_over_tasks(gaps_TN: Sequence[Sequence[int]], confidence: flo
 def crossed_bootstrap(
     outcomes_ST: np.ndarray, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of the mean of a table seeds × tasks. A resample draws seeds, and one set of tasks for all."""
+    """Percentile interval of the mean of a table seeds × tasks. A resample draws seeds and one set of tasks for all seeds."""
     outcomes_ST = np.asarray(outcomes_ST, float)
     if outcomes_ST.ndim != 2 or not outcomes_ST.size:
         raise ValueError(f"outcomes must be a non-empty table of seeds × tasks, not of shape {outcomes_ST.shape}")

@@ -414,8 +414,8 @@ class Critic:
 
     def judge(self, policy: Policy, task: Task, entries: Sequence[Entry], seed: int) -> list[tuple[Verdict, str]]:
         """(verdict, the note to play with) for each entry."""
-        texts = [render_critic_prompt(task.goal, entry.text, self.rate(task), self.style) for entry in entries]
-        prompts = [policy.encode_prompt(text) for text in texts]
+        questions = [render_critic_prompt(task.goal, entry.text, self.rate(task), self.style) for entry in entries]
+        prompts = [policy.encode_prompt(text) for text in questions]
         longest = min(self.max_tokens, policy.context_limit // 2)
         fits = [i for i, prompt in enumerate(prompts) if len(prompt) + longest <= policy.context_limit]
         requests = [Request(prompts[i], derive(seed, "critic", i)) for i in fits]
