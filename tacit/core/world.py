@@ -293,6 +293,7 @@ class Environment:
     """matches a numbered name in its texts, for sft.renamed: group 1 is the kind, group 2 its numbers"""
     action_tokens: int = 32  # longest bare action, in tokens of any usual tokenizer
     slow: bool = False  # True where one step takes milliseconds: such a world runs in worker processes
+    longest_s: float = 0.0  # of a call that ends by a limit of its own: a pool waits at least that long
     skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # module -> its families; empty: one each
     family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None  # `tasks` of some families
 

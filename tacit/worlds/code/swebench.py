@@ -51,7 +51,7 @@ from tacit.worlds.code.world import CodeWorld
 
 RUNTIMES = ("docker", "podman", "apptainer")
 STEP = Limits(wall_s=180, memory_mb=8192, processes=512)
-GRADING = Limits(wall_s=1800, memory_mb=8192, processes=512, output_kb=8192)
+GRADING = Limits(wall_s=1800, memory_mb=8192, processes=512, output_kb=65536)
 ACTIVATE = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi; "
 """the published images keep each repository's Python in a conda environment"""
 PULL_S = 1800
@@ -166,7 +166,7 @@ class Runtime:
         words += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable"]
         memory = f"{limits.memory_mb}m"
         words += ["--pids-limit", str(limits.processes), "--memory", memory, "--memory-swap", memory, "--stop-timeout", "0"]
-        words += ["--hostname", "testbed", "--workdir", "/", "--entrypoint", "timeout", "--env", "TIME_STYLE=+-"]
+        words += ["--hostname", "testbed", "--workdir", "/", "--entrypoint", "timeout", "--env", "TIME_STYLE=+-", "--env", "LANG=C.UTF-8"]
         if self.program == "podman" or not os.geteuid():
             words += ["--user", "0:0"]  # without root, podman's root is this user
         else:
@@ -402,18 +402,20 @@ def grading_command(instance: Instance) -> str:
 
 
 def read_outcomes(log: str) -> dict[str, str]:
-    """test -> outcome. Of pytest only the summary counts, which it prints after the tests."""
+    """test -> outcome. Of pytest only the summary counts, which it prints after the tests; published lists have its names up to
+    the first blank. Of Django's tests with a description they have the description."""
     head = list(re.finditer(r"^=+ short test summary info =+$", log, re.MULTILINE))
     found: dict[str, str] = {}
     for line in log[head[-1].end() :].splitlines() if head else ():
-        if match := re.match(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+?)(?: - .*)?$", line):
-            found[match[2]] = match[1]
+        if match := re.match(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+)", line):
+            name = match[2] if match[1] == "PASSED" else match[2].partition(" - ")[0]
+            found[name] = found[name.partition(" ")[0]] = match[1]
     if not head:
         for line in log.splitlines():
-            django = re.match(r"(\w+ \([\w.]+\)).* \.\.\. (ok|FAIL|ERROR|skipped|expected failure)", line)
+            django = re.match(r"(.+?) \.\.\. +(ok|OK|FAIL|ERROR|skipped|expected failure)", line)
             match = django or re.match(r"(test_\w+) (ok|F|E|f|s|w)\b", line)
             if match:
-                found[match[1]] = match[2]
+                found[match[1]] = match[2].replace("OK", "ok")
     return found
 
 
@@ -458,6 +460,7 @@ def instance_environment(base: Environment, path: Path, runtime: str = "") -> En
         family_tasks=tasks,
         experts={"oracle": TruePatch, "none": base.experts["none"]},
         hindsight=None,
+        longest_s=PULL_S + GRADING.wall_s + 60,
         published={split: sum(choose_split(each.repo, (), each.id, (), ()) == split for each in instances) for split in SPLITS},
         panels={},
     )
