@@ -166,7 +166,18 @@ class Runtime:
         words += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable"]
         memory = f"{limits.memory_mb}m"
         words += ["--pids-limit", str(limits.processes), "--memory", memory, "--memory-swap", memory, "--stop-timeout", "0"]
-        words += ["--hostname", "testbed", "--workdir", "/", "--entrypoint", "timeout", "--env", "TIME_STYLE=+-", "--env", "LANG=C.UTF-8"]
+        words += [
+            "--hostname",
+            "testbed",
+            "--workdir",
+            "/",
+            "--entrypoint",
+            "timeout",
+            "--env",
+            "TIME_STYLE=+-",
+            "--env",
+            "LANG=C.UTF-8",
+        ]
         if self.program == "podman" or not os.geteuid():
             words += ["--user", "0:0"]  # without root, podman's root is this user
         else:
@@ -232,7 +243,9 @@ class Runtime:
 
 
 def last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2][-300:]
+    """The last line that is about an error, if there is one: docker adds advice."""
+    lines = text.strip().splitlines()
+    return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "")[-300:]
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,10 +283,11 @@ class ContainerBench:
     _lock: Any = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="tacit-swebench-"))
-        self.runtime = Runtime(find_runtime(self.program), self._folder.name)
+        program = find_runtime(self.program)
+        self.folder = Path(tempfile.mkdtemp(prefix="tacit-swebench-"))
+        self.runtime = Runtime(program, self.folder.name)
         self._reaper = subprocess.Popen(
-            ["sh", "-c", REAPER, "sh", self.runtime.program, self.runtime.owner, str(self._folder)],
+            ["sh", "-c", REAPER, "sh", self.runtime.program, self.runtime.owner, str(self.folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -287,7 +301,7 @@ class ContainerBench:
         with self._lock:
             if instance.image not in self._trees:
                 image = self.runtime.find_image(instance.image)
-                place = self._folder / f"image-{len(self._trees)}"
+                place = self.folder / f"image-{uuid.uuid4().hex[:12]}"
                 place.mkdir()
                 pytest = "" if instance.repo in OWN_RUNNERS else "-m pytest "
                 script = f"python {pytest}--version && cp -r --preserve=mode,timestamps,links {AT}/. /tacit-out"
@@ -302,7 +316,7 @@ class ContainerBench:
     def open(self, instance: Instance) -> ContainerWorkspace:
         """The repository as the agent finds it."""
         image, tree = self.tree(instance)
-        folder = self._folder / f"work-{uuid.uuid4().hex[:12]}"
+        folder = self.folder / f"work-{uuid.uuid4().hex[:12]}"
         shutil.copytree(tree, folder, symlinks=True)
         if instance.breaks:
             apply_patch(folder, instance.patch)
