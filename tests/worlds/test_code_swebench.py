@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tarfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -136,7 +137,7 @@ def program(request, tmp_path_factory):
         pytest.skip(f"{name} is not installed or does not run")
     with pytest.MonkeyPatch.context() as patch:
         problem = make_images(name, folder) or try_container(name)
-        if problem and name == "podman":  # crun does not run on every kernel
+        if problem and name == "podman":  # crun refuses hybrid control groups
             (folder / "containers.conf").write_text(RUNC)
             patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
             problem = try_container(name)
@@ -168,7 +169,7 @@ def containers(bench: ContainerBench) -> str:
     return subprocess.run(words, capture_output=True, text=True).stdout
 
 
-def with_image(row: dict[str, object], name: str = "image") -> dict[str, object]:
+def with_image(row: Mapping[str, object], name: str = "image") -> dict[str, object]:
     return {**row, "image_name": f"{IMAGE}:{name}"}
 
 
