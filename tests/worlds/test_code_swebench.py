@@ -23,6 +23,8 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.rollout.worlds import InProcessPool
 from tacit.sandbox import Limits
+from tacit.training.settings import TrainSettings
+from tacit.training.setup import make_worlds
 from tacit.worlds import get_environment
 from tacit.worlds.code.grading import find_tools
 from tacit.worlds.code.swebench import (
@@ -391,9 +393,15 @@ def test_command_line_of_each_runtime(monkeypatch):
         words = Runtime(program, "owner").words("name", "a/b", {"/testbed": Path("/work")}, "ls", Limits(wall_s=5), False)
         found[program] = " ".join(words)
         assert "--network none" in found[program] and "/work:/testbed" in found[program]
-        assert words[words.index("timeout") :][:2] != [] and "-s KILL 15 bash -c" in found[program]
+        assert "timeout" in words and "-s KILL 15 bash -c" in found[program]
     assert "--user 1000:" in found["docker"] and "--user 0:0" in found["podman"]
     assert "docker://a/b timeout -s" in found["apptainer"] and "--containall" in found["apptainer"]
+
+
+def test_pool_waits_for_the_limits_of_containers(tmp_path):
+    world = replace(get_environment(f"code+folder={write_rows(tmp_path, ROW)}"), slow=False)
+    pool = make_worlds(world, TrainSettings(world_timeout_s=1))
+    assert isinstance(pool, InProcessPool) and pool._limit_s == world.longest_s > 1800
 
 
 def test_instance_image_and_grading_command():

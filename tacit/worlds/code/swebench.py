@@ -213,7 +213,8 @@ class Runtime:
         code = process.wait()
         noise, started, output = kept.decode("utf-8", errors="replace").partition(f"{name}\n")
         if not started:
-            raise TacitError(f"{self.program} cannot run {image}: {last_line(noise) or killed or f'exit status {code}'}")
+            reason = f"it did not start within {limits.wall_s:g} s" if killed else last_line(noise) or f"exit status {code}"
+            raise TacitError(f"{self.program} cannot run {image}: {reason}")
         return Result(code if code >= 0 else 128 - code, output, killed, "", dropped, time.monotonic() - began)
 
     def _kill(self, name: str, process: subprocess.Popen[bytes]) -> None:
