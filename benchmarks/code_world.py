@@ -1,29 +1,35 @@
 """Speed of the code world: reset, editor, shell, a test file, grading and concurrent episodes; and resource leaks.
 
-    python benchmarks/code_world.py [--folder DIR] [--repeats 30] [--concurrent 64] [--episodes 0] [--json]
+    python benchmarks/code_world.py [--folder DIR] [--repeats 30] [--concurrent 64] [--episodes 0] [--image IMAGE] [--json]
 
-`wall` is wall time. `cpu` is CPU time of the trainer, the sandbox server and all commands, which depends less on other load.
-`--episodes 10000` plays that many random episodes and shows leaks: memory, descriptors, processes, mounts and workspaces before
-and after. If docker or podman and the image python:3-slim are installed, one container per command is timed too.
+`wall` is by the clock, `cpu` the processor time of the trainer, the sandbox server and all commands together, which a busy
+machine changes less. `--episodes 10000` plays that many random episodes and shows what has grown: memory, descriptors,
+processes, mounts, workspaces. `--image` names an image with bash, coreutils, Python and pytest: the same task is then also
+played as a SWE-bench instance, with a container for each command.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
+import math
 import os
 import random
 import resource
 import shutil
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tacit.core.types import Task
-from tacit.worlds.code.tasks import PACKAGED, tasks
+from tacit.worlds.code.swebench import ContainerBench, ContainerWorld, Instance
+from tacit.worlds.code.tasks import PACKAGED, broken_files, read_source, record_of, tasks
 from tacit.worlds.code.world import Bench, CodeWorld
 
 TICK = os.sysconf("SC_CLK_TCK")
@@ -31,16 +37,16 @@ GOALS = {"reset": 30.0, "test file": 150.0, "editor step": 0.5, "shell step": 10
 """milliseconds"""
 
 
-def cpu_seconds(bench: Bench) -> float:
-    """CPU time of this process, the sandbox servers and their finished children."""
+def cpu_seconds(bench: Bench | ContainerBench) -> float:
+    """Of this process, the servers and everything that has run under them."""
     spent = time.process_time()
-    for pid in bench.runner.pids:
+    for pid in bench.runner.pids if isinstance(bench, Bench) else ():
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         spent += sum(int(fields[number]) for number in (11, 12, 13, 14)) / TICK
     return spent
 
 
-def measure(bench: Bench, do: Callable[[], object], repeats: int) -> dict[str, float]:
+def measure(bench: Bench | ContainerBench, do: Callable[[], object], repeats: int) -> dict[str, float]:
     do()
     walls, began = [], cpu_seconds(bench)
     for _ in range(repeats):
@@ -49,6 +55,40 @@ def measure(bench: Bench, do: Callable[[], object], repeats: int) -> dict[str, f
         walls.append(time.perf_counter() - start)
     spent = cpu_seconds(bench) - began
     return {"wall_ms": 1000 * statistics.median(walls), "best_ms": 1000 * min(walls), "cpu_ms": 1000 * spent / repeats}
+
+
+def container_rows(image: str, task: Task, path: str, test: str, repeats: int) -> dict[str, dict[str, float]]:
+    """The same task with a container for each command, whose CPU time is not known."""
+    record, folder = record_of(task)
+    tree = folder.tree(record)
+    bench = ContainerBench()
+    with tempfile.TemporaryDirectory() as build:
+        shutil.copytree(tree, Path(build) / "testbed")
+        (Path(build) / "Containerfile").write_text(f"FROM {image}\nCOPY testbed /testbed\n")
+        name = "localhost/tacit-benchmark"
+        words = [bench.runtime.program, "build", "-q", "-t", name, "-f", f"{build}/Containerfile", build]
+        subprocess.run(words, check=True, capture_output=True)
+    patch = "".join(
+        line
+        for broken, text in broken_files(record, tree).items()
+        for line in difflib.unified_diff(
+            read_source(tree / broken).splitlines(True), text.splitlines(True), f"a/{broken}", f"b/{broken}"
+        )
+    )
+    instance = Instance(record.id, "", name, "", patch, "", record.fail_to_pass, folder.pass_to_pass(record), breaks=True)
+    world = ContainerWorld(bench)  # type: ignore[arg-type]
+    played = replace(task, data={"instance": asdict(instance)})
+    rows = {"reset": measure(bench, lambda: world.reset(played), repeats)}
+    for label, action in (("editor step", f"view {path}"), ("shell step", "bash ls"), ("test file", f"bash pytest -q {test}")):
+        rows[label] = measure(bench, lambda action=action: world.step(action), repeats)  # type: ignore[misc]
+
+    def submit() -> None:
+        world.reset(played)
+        world.step("submit")
+
+    rows["reset and grading"] = measure(bench, submit, repeats)
+    bench.close()
+    return {f"{bench.runtime.program}: {label}": {**row, "cpu_ms": math.nan} for label, row in rows.items()}
 
 
 def random_action(rng: random.Random, task: Task) -> str:
@@ -106,8 +146,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=PACKAGED, help="a task folder (default: the packaged one)")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--concurrent", type=int, default=64)
-    parser.add_argument("--episodes", type=int, default=0, help="random episodes of the leak test (default: none)")
-    parser.add_argument("--steps", type=int, default=4, help="steps per random episode")
+    parser.add_argument("--episodes", type=int, default=0, help="random episodes to look for leaks with")
+    parser.add_argument("--steps", type=int, default=4, help="of a random episode")
+    parser.add_argument("--image", default="", help="also play the task in containers of an image")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     bench = Bench(arguments.folder)
@@ -129,11 +170,8 @@ def main() -> None:
         world.step("submit")
 
     rows["reset and grading"] = measure(bench, submit, max(3, arguments.repeats // 3))
-    runtime = next((name for name in ("docker", "podman") if shutil.which(name)), "")
-    image = "python:3-slim"
-    if runtime and subprocess.run([runtime, "image", "inspect", image], capture_output=True).returncode == 0:
-        words = [runtime, "run", "--rm", "--network", "none", image, "ls"]
-        rows[f"{runtime}, a container"] = measure(bench, lambda: subprocess.run(words, capture_output=True), 5)
+    if arguments.image:
+        rows |= container_rows(arguments.image, task, path, test, max(3, arguments.repeats // 5))
     worlds = [CodeWorld(bench) for _ in range(arguments.concurrent)]
     began, spent = time.perf_counter(), cpu_seconds(bench)
     with ThreadPoolExecutor(len(worlds)) as pool:
@@ -155,10 +193,10 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(result))
         return
-    print(f"{'':20} {'wall ms':>9} {'best ms':>9} {'cpu ms':>9} {'goal ms':>9}")
+    print(f"{'':28} {'wall ms':>9} {'best ms':>9} {'cpu ms':>9} {'goal ms':>9}")
     for name, row in rows.items():
         goal = f"{GOALS[name]:9.1f}" if name in GOALS else " " * 9
-        print(f"{name:20} {row['wall_ms']:9.2f} {row['best_ms']:9.2f} {row['cpu_ms']:9.2f} {goal}")
+        print(f"{name:28} {row['wall_ms']:9.2f} {row['best_ms']:9.2f} {row['cpu_ms']:9.2f} {goal}")
     rate = together["steps_per_cpu_s"]
     print(f"{len(worlds)} concurrent episodes: {steps} steps in {seconds:.1f} s, {rate:.0f} per second of CPU time")
     for name, (start, end) in growth.items():

@@ -289,10 +289,11 @@ class Environment:
     """(rng, observation) -> further (question, answer) pairs for pretraining, specific to this world"""
     names: re.Pattern[str] | None = None
     """matches a numbered name in its texts, for sft.renamed: group 1 is the kind, group 2 its numbers"""
-    action_tokens: int = 32  # tokens of the longest bare action, with any common tokenizer
-    slow: bool = False  # True if a step takes milliseconds: such worlds run in worker processes
-    skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # skill module -> its families; empty: one per family
-    family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None  # like `tasks`, for these families
+    action_tokens: int = 32  # longest bare action, in tokens of any usual tokenizer
+    slow: bool = False  # True where one step takes milliseconds: such a world runs in worker processes
+    longest_s: float = 0.0  # of a call that ends by a limit of its own: a pool waits at least that long
+    skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # module -> its families; empty: one each
+    family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None  # `tasks` of some families
 
     panel_split: str = "test"  # default evaluation split
     published: Mapping[str, int] = field(default_factory=dict)

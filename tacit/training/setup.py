@@ -78,10 +78,11 @@ class WorldSetup:
 
 def make_worlds(world: Environment, settings: TrainSettings) -> WorldPool:
     processes = settings.workers or (4 if world.slow or settings.workers_at else 0)
+    timeout_s = max(settings.world_timeout_s, world.longest_s)
     if not processes:
-        return InProcessPool(world.make, settings.world_timeout_s)
+        return InProcessPool(world.make, timeout_s)
     launcher = RayLauncher(settings.workers_at, processes) if settings.workers_at else ProcessLauncher()
-    return WorkerPool(world.make, processes, settings.world_timeout_s, launcher=launcher)
+    return WorkerPool(world.make, processes, timeout_s, launcher=launcher)
 
 
 def completion_limit(settings: TrainSettings, context: Context, world: Environment) -> int:

@@ -29,12 +29,13 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from tacit.core.chat import Call
 from tacit.core.errors import TacitError, check_split_and_count, unknown
 from tacit.core.simulator import Served
 from tacit.core.tasks import describe_failures, shuffle_key
@@ -42,16 +43,19 @@ from tacit.core.types import Observation, Task
 from tacit.core.world import Environment
 from tacit.sandbox import Limits, Result
 from tacit.sandbox.client import AT
+from tacit.sandbox.server import remove_tree
 from tacit.worlds.code.grading import Grade, find_changes, show_diff
 from tacit.worlds.code.tasks import NAME, PATCH, SPLITS, Record, apply_edits, choose_split, patch_edits, read_patch, read_source
-from tacit.worlds.code.tools import Editor, read_line, write_beneath
+from tacit.worlds.code.tools import BASH, EDITOR, Editor, read_line, write_beneath, write_line
 from tacit.worlds.code.world import CodeWorld
 
 RUNTIMES = ("docker", "podman", "apptainer")
 STEP = Limits(wall_s=180, memory_mb=8192, processes=512)
-GRADING = Limits(wall_s=1800, memory_mb=8192, processes=512, output_kb=8192)
+GRADING = Limits(wall_s=1800, memory_mb=8192, processes=512, output_kb=65536)
 ACTIVATE = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi; "
-"""activates the conda environment of the published images"""
+"""the published images keep each repository's Python in a conda environment"""
+PULL_S = 1800
+OWN_RUNNERS = ("django/django", "sympy/sympy")  # repositories whose tests pytest does not run
 OK = ("PASSED", "XFAIL", "ok")
 
 
@@ -66,6 +70,11 @@ class Instance:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     breaks: bool  # whether `patch` breaks the repository (SWE-smith) instead of fixing it
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Instance:
+        """Of a task's data, in which tuples may have become lists."""
+        return cls(**{**said, **{name: tuple(said[name]) for name in ("fail_to_pass", "pass_to_pass")}})
 
     @property
     def test_files(self) -> tuple[str, ...]:
@@ -125,81 +134,144 @@ def read_instances(path: Path) -> tuple[tuple[Instance, ...], tuple[str, ...]]:
 
 
 def find_runtime(name: str = "") -> str:
-    """The named container runtime, or the first installed one."""
+    """The container runtime to use: the one named, or the first that is installed and answers (a docker client may have no
+    daemon)."""
     if name and name not in RUNTIMES:
         raise unknown("container runtime", name, RUNTIMES)
     for runtime in (name,) if name else RUNTIMES:
-        if shutil.which(runtime):
+        if shutil.which(runtime) and (name or subprocess.run([runtime, "version"], capture_output=True).returncode == 0):
             return runtime
-    wanted = name or "docker, podman or apptainer"
-    raise TacitError(f"SWE-bench instances run in containers, and {wanted} is not installed.")
+    wanted = f"{name} is not installed" if name else "docker, podman or apptainer is not installed or does not run"
+    raise TacitError(f"SWE-bench instances are played in containers, and {wanted} here.")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Starts containers. All of them have the label `owner`, by which they are found after a crash."""
+
+    program: str  # one of RUNTIMES
+    owner: str
+
+    def words(self, name: str, image: str, binds: Mapping[str, Path], script: str, limits: Limits, trusted: bool) -> list[str]:
+        """The command line. `timeout` is the container's first process: nothing inside can kill it, and it outlives us."""
+        script = f"exec 2>&1; echo {name}; {ACTIVATE}{script}"
+        entry = ["-s", "KILL", str(int(limits.wall_s) + 10), "bash", "-c", script]
+        volumes = [f"{outside}:{inside}" for inside, outside in binds.items()]
+        if self.program == "apptainer":
+            words = ["apptainer", "exec", "--containall", "--no-home", "--cleanenv", "--writable-tmpfs", "--pwd", "/"]
+            words += ["--net", "--network", "none", *(word for volume in volumes for word in ("--bind", volume))]
+            return [*words, image if image.endswith(".sif") else f"docker://{image}", "timeout", *entry]
+        words = [self.program, "run", "--rm", "--pull", "never", "--name", name, "--label", f"tacit={self.owner}"]
+        words += ["--network", "none", "--cap-drop", "ALL", *(["--cap-add", "DAC_READ_SEARCH"] if trusted else [])]
+        words += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable"]
+        memory = f"{limits.memory_mb}m"
+        words += ["--pids-limit", str(limits.processes), "--memory", memory, "--memory-swap", memory, "--stop-timeout", "0"]
+        words += [
+            "--hostname",
+            "testbed",
+            "--workdir",
+            "/",
+            "--entrypoint",
+            "timeout",
+            "--env",
+            "TIME_STYLE=+-",
+            "--env",
+            "LANG=C.UTF-8",
+        ]
+        if self.program == "podman" or not os.geteuid():
+            words += ["--user", "0:0"]  # without root, podman's root is this user
+        else:
+            words += ["--user", f"{os.geteuid()}:{os.getegid()}", "--env", "HOME=/tmp"]
+        return [*words, *(word for volume in volumes for word in ("--volume", volume)), image, *entry]
+
+    def run(self, image: str, binds: Mapping[str, Path], script: str, limits: Limits, trusted: bool = False) -> Result:
+        """A command in a new container. Raises TacitError if the container did not start: its exit status would be the
+        runtime's. So the script begins by printing the container's name. `trusted`: it may read all files of the image."""
+        name = f"tacit-{uuid.uuid4().hex[:16]}"
+        words = self.words(name, image, binds, script, limits, trusted)
+        began = time.monotonic()
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        assert process.stdout is not None
+        kept, dropped, killed, ended, most = bytearray(), 0, "", False, limits.output_kb * 1024
+        try:
+            while not (killed or ended):
+                left = limits.wall_s - (time.monotonic() - began)
+                if left <= 0 or dropped > 64 * most:
+                    killed = "time limit" if left <= 0 else "output limit"
+                elif select.select([process.stdout], [], [], left)[0]:
+                    chunk = os.read(process.stdout.fileno(), 1 << 16)
+                    room = max(0, most - len(kept))
+                    kept += chunk[:room]
+                    dropped += max(0, len(chunk) - room)
+                    ended = not chunk
+        finally:  # also where a timeout of the trainer interrupts this
+            process.stdout.close()
+            if not ended:
+                self._kill(name, process)
+        code = process.wait()
+        noise, started, output = kept.decode("utf-8", errors="replace").partition(f"{name}\n")
+        if not started:
+            reason = f"it did not start within {limits.wall_s:g} s" if killed else last_line(noise) or f"exit status {code}"
+            raise TacitError(f"{self.program} cannot run {image}: {reason}")
+        return Result(code if code >= 0 else 128 - code, output, killed, "", dropped, time.monotonic() - began)
+
+    def _kill(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        """The container, the program, and a container that it may have started meanwhile."""
+        remove = ["true"] if self.program == "apptainer" else [self.program, "rm", "-f", name]
+        subprocess.run(remove, capture_output=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        subprocess.run(remove, capture_output=True)
+
+    def find_image(self, image: str) -> str:
+        """Its name on this machine; pulled if it is not there."""
+        if self.program == "apptainer":
+            return image
+        if subprocess.run([self.program, "image", "inspect", image], capture_output=True).returncode == 0:
+            return image
+        host = image.partition("/")[0]
+        full = image if "." in host or ":" in host or host == "localhost" else f"docker.io/{image}"
+        try:
+            pulled = subprocess.run([self.program, "pull", "-q", full], capture_output=True, text=True, timeout=PULL_S)
+        except subprocess.TimeoutExpired:
+            raise TacitError(f"{self.program} cannot pull {full}: no answer within {PULL_S} s") from None
+        if pulled.returncode:
+            raise TacitError(f"{self.program} cannot pull {full}: {last_line(pulled.stderr)}")
+        return full
+
+
+def last_line(text: str) -> str:
+    """The last line that is about an error, if there is one: docker adds advice."""
+    lines = text.strip().splitlines()
+    return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "")[-300:]
 
 
 @dataclass(frozen=True, eq=False)
 class ContainerWorkspace:
     """The repository of one episode, with the interface of a sandbox workspace."""
 
-    runtime: str
+    runtime: Runtime
     image: str
     folder: Path
 
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, limits: Limits | None = None
     ) -> Result:
-        """Run a command in a new container."""
-        script = ACTIVATE + shlex.join(arguments)
-        return run_container(self.runtime, self.image, {AT: self.folder}, script, limits or STEP)
+        """One command in a new container."""
+        return self.runtime.run(self.image, {AT: self.folder}, f"cd {AT} && exec {shlex.join(arguments)}", limits or STEP)
 
     def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_tree(self.folder)
 
 
-def run_container(runtime: str, image: str, binds: Mapping[str, Path], script: str, limits: Limits) -> Result:
-    name = f"tacit-{uuid.uuid4().hex[:16]}"
-    if runtime == "apptainer":
-        words = ["exec", "--containall", "--no-home", "--cleanenv", "--net", "--network", "none", "--writable-tmpfs"]
-        for inside, outside in binds.items():
-            words += ["--bind", f"{outside}:{inside}"]
-        words += ["--pwd", AT, image if image.endswith(".sif") else f"docker://{image}"]
-    else:
-        words = ["run", "--rm", "--name", name, "--network", "none", "--cap-drop", "ALL", "--workdir", AT]
-        words += ["--security-opt", "no-new-privileges", "--pids-limit", str(limits.processes)]
-        words += ["--memory", f"{limits.memory_mb}m"]
-        if runtime == "docker" and os.geteuid():
-            words += ["--user", f"{os.geteuid()}:{os.getegid()}"]
-        for inside, outside in binds.items():
-            words += ["--volume", f"{outside}:{inside}"]
-        words.append(image)
-    began = time.monotonic()
-    process = subprocess.Popen(
-        [runtime, *words, "bash", "-c", script],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    kept, dropped, killed, most = bytearray(), 0, "", limits.output_kb * 1024
-    while True:
-        left = limits.wall_s - (time.monotonic() - began)
-        if left <= 0 or dropped > 64 * most:
-            killed = "time limit" if left <= 0 else "output limit"
-            if runtime != "apptainer":
-                subprocess.run([runtime, "kill", name], capture_output=True)
-            os.killpg(process.pid, signal.SIGKILL)
-            break
-        if select.select([process.stdout], [], [], min(left, 1.0))[0]:
-            chunk = os.read(process.stdout.fileno(), 1 << 16)
-            if not chunk:
-                break
-            room = max(0, most - len(kept))
-            kept += chunk[:room]
-            dropped += max(0, len(chunk) - room)
-    process.stdout.close()
-    code = process.wait()
-    output = kept.decode("utf-8", errors="replace")
-    seconds = time.monotonic() - began
-    return Result(code if code >= 0 else 128 - code, output, killed, "", dropped, seconds)
+# Waits until the trainer closes its input or dies, then removes containers and folder.
+REAPER = """cat
+[ "$1" = apptainer ] || { found=$("$1" ps -aq --filter "label=tacit=$2"); [ -z "$found" ] || "$1" rm -f $found; }
+rm -rf "$3" || { chmod -R u+rwx "$3"; rm -rf "$3"; }
+"""
 
 
 @dataclass
@@ -207,38 +279,49 @@ class ContainerBench:
     """Shared by the episodes of one process: the repositories of all used images. Has the interfaces of `Bench`, `Runner` and
     `Grader`."""
 
-    runtime: str = ""
-    _trees: dict[str, Path] = field(default_factory=dict)
+    program: str = ""  # container runtime; empty: the first that is installed
+    _trees: dict[str, tuple[str, Path]] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.runtime = find_runtime(self.runtime)
-        self._folder = Path(tempfile.mkdtemp(prefix="tacit-swebench-"))
+        program = find_runtime(self.program)
+        self.folder = Path(tempfile.mkdtemp(prefix="tacit-swebench-"))
+        self.runtime = Runtime(program, self.folder.name)
+        self._reaper = subprocess.Popen(
+            ["sh", "-c", REAPER, "sh", self.runtime.program, self.runtime.owner, str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self.runner = self.grader = self
         self.alive = True
 
-    def tree(self, image: str) -> Path:
+    def tree(self, instance: Instance) -> tuple[str, Path]:
+        """(the image's name on this machine, its repository)"""
         with self._lock:
-            if image not in self._trees:
-                place = self._folder / f"image-{len(self._trees)}"
+            if instance.image not in self._trees:
+                image = self.runtime.find_image(instance.image)
+                place = self.folder / f"image-{uuid.uuid4().hex[:12]}"
                 place.mkdir()
-                script = f"cp -r --preserve=mode,timestamps,links {AT}/. /tacit-out"
-                result = run_container(self.runtime, image, {"/tacit-out": place}, script, GRADING)
+                pytest = "" if instance.repo in OWN_RUNNERS else "-m pytest "
+                script = f"python {pytest}--version && cp -r --preserve=mode,timestamps,links {AT}/. /tacit-out"
+                result = self.runtime.run(image, {"/tacit-out": place}, script, GRADING, trusted=True)
                 if result.code or result.killed:
-                    shutil.rmtree(place)
-                    reason = result.killed or result.output[-300:].strip()
-                    raise TacitError(f"{self.runtime} cannot open image {image}: {reason}")
-                shutil.rmtree(place / ".git", ignore_errors=True)
-                self._trees[image] = place
-            return self._trees[image]
+                    remove_tree(place)
+                    raise TacitError(f"image {image} cannot be used: {result.killed or last_line(result.output)}")
+                remove_tree(place / ".git")
+                self._trees[instance.image] = image, place
+            return self._trees[instance.image]
 
     def open(self, instance: Instance) -> ContainerWorkspace:
-        """A workspace with the broken repository."""
-        folder = self._folder / f"work-{uuid.uuid4().hex[:12]}"
-        shutil.copytree(self.tree(instance.image), folder, symlinks=True)
+        """The repository as the agent finds it."""
+        image, tree = self.tree(instance)
+        folder = self.folder / f"work-{uuid.uuid4().hex[:12]}"
+        shutil.copytree(tree, folder, symlinks=True)
         if instance.breaks:
             apply_patch(folder, instance.patch)
-        return ContainerWorkspace(self.runtime, instance.image, folder)
+        return ContainerWorkspace(self.runtime, image, folder)
 
     def run(self, workspace: ContainerWorkspace, arguments: Sequence[str]) -> Result:
         return workspace.run(["python", "-m", "pytest", *arguments])
@@ -271,7 +354,9 @@ class ContainerBench:
         )
 
     def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        assert self._reaper.stdin is not None
+        self._reaper.stdin.close()
+        self._reaper.wait()
 
 
 def apply_patch(folder: Path, text: str) -> None:
@@ -282,6 +367,43 @@ def apply_patch(folder: Path, text: str) -> None:
             continue
         source = "" if patch.new or not place.is_file() else read_source(place)
         write_beneath(folder, patch.path, apply_edits(source, patch_edits(patch, source)).encode())
+
+
+class TruePatch:
+    """Makes the repository right with the editor and submits: the oracle of instances."""
+
+    def __init__(self, task: Task) -> None:
+        instance = Instance.from_dict(task.data["instance"])
+        self._plan = [*mending_actions(instance), "submit"]
+
+    def act(self, observation: Observation) -> str:
+        return self._plan.pop(0)
+
+
+def mending_actions(instance: Instance) -> Iterator[str]:
+    """The edits of `patch`, undone if it breaks the repository."""
+    old_mark, new_mark = "+-" if instance.breaks else "-+"
+    for patch in read_patch(instance.patch):
+        moved = 0  # lines, by earlier edits of this file
+        for first, lines in patch.hunks:
+            old, new = (hunk_side(lines, mark) for mark in (old_mark, new_mark))
+            if patch.new or patch.gone:
+                said = {"command": "create", "path": patch.path, "file_text": new}
+                yield write_line(Call(EDITOR, said) if new else Call(BASH, {"command": shlex.join(["rm", patch.path])}))
+                continue
+            said = {"command": "str_replace", "path": patch.path, "line": str(first + moved), "old_str": old, "new_str": new}
+            yield write_line(Call(EDITOR, said))
+            moved += 0 if instance.breaks else new.count("\n") - old.count("\n")
+
+
+def hunk_side(lines: Sequence[str], mark: str) -> str:
+    """The text before (`-`) or after (`+`) a hunk."""
+    text = ""
+    for number, line in enumerate(lines):
+        if line[0] in (" ", mark, "\n"):
+            body = line if line[0] == "\n" else line[1:]
+            text += body.rstrip("\n") if lines[number + 1 : number + 2] and lines[number + 1][0] == "\\" else body
+    return text
 
 
 def grading_command(instance: Instance) -> str:
@@ -295,18 +417,20 @@ def grading_command(instance: Instance) -> str:
 
 
 def read_outcomes(log: str) -> dict[str, str]:
-    """test -> outcome. With pytest, only the summary after the last test counts."""
+    """test -> outcome. Of pytest only the summary counts, which it prints after the tests; published lists have its names up to
+    the first blank. Of Django's tests with a description they have the description."""
     head = list(re.finditer(r"^=+ short test summary info =+$", log, re.MULTILINE))
     found: dict[str, str] = {}
     for line in log[head[-1].end() :].splitlines() if head else ():
-        if match := re.match(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+?)(?: - .*)?$", line):
-            found[match[2]] = match[1]
+        if match := re.match(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+)", line):
+            name = match[2] if match[1] == "PASSED" else match[2].partition(" - ")[0]
+            found[name] = found[name.partition(" ")[0]] = match[1]
     if not head:
         for line in log.splitlines():
-            django = re.match(r"(\w+ \([\w.]+\)).* \.\.\. (ok|FAIL|ERROR|skipped|expected failure)", line)
+            django = re.match(r"(.+?) \.\.\. +(ok|OK|FAIL|ERROR|skipped|expected failure)", line)
             match = django or re.match(r"(test_\w+) (ok|F|E|f|s|w)\b", line)
             if match:
-                found[match[1]] = match[2]
+                found[match[1]] = match[2].replace("OK", "ok")
     return found
 
 
@@ -316,9 +440,8 @@ class ContainerWorld(CodeWorld):
     def reset(self, task: Task) -> Observation:
         self.close()
         if "instance" not in task.data:
-            raise TacitError(f"task {task.id!r} is not a SWE-bench instance: its data has no 'instance'.")
-        fields = {**task.data["instance"]}
-        instance = Instance(**{**fields, **{name: tuple(fields[name]) for name in ("fail_to_pass", "pass_to_pass")}})
+            raise TacitError(f"task {task.id!r} is no instance of SWE-bench: its data has no 'instance'.")
+        instance = Instance.from_dict(task.data["instance"])
         bench: Any = self._bench
         self._folder: Any = instance
         self._record = Record(instance.id, instance.repo, "", task.split, (), instance.issue, (), (), instance.test_files)
@@ -350,7 +473,9 @@ def instance_environment(base: Environment, path: Path, runtime: str = "") -> En
         make=Served(partial(ContainerBench, runtime), make_world),
         tasks=tasks,
         family_tasks=tasks,
-        experts={name: base.experts[name] for name in ("random", "none") if name in base.experts},
+        experts={"oracle": TruePatch, "none": base.experts["none"]},
+        hindsight=None,
+        longest_s=PULL_S + GRADING.wall_s + 60,
         published={split: sum(choose_split(each.repo, (), each.id, (), ()) == split for each in instances) for split in SPLITS},
         panels={},
     )
