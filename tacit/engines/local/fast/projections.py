@@ -10,7 +10,7 @@ needs a copy of the matrix; for single matrices above `STACK_LORA_LIMIT`, y and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -329,7 +329,12 @@ class _FusedLoRALinear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, lora_A: Tensor, layout: LoRALayout, *lora_B: Tensor | None
     ) -> Tensor:
         ctx.layout = layout
-        y, x, read = _choose_forward(x, weight)(x, weight, bias, lora_A, layout, lora_B)
+        y, read = linear(x, weight, bias), linear(x, lora_A)
+        features, ranks, scales = layout
+        columns = zip(y.split_with_sizes(features, 1), read.split_with_sizes(ranks, 1), strict=True)
+        for B, scale, (y_i, a_i) in zip(lora_B, scales, columns, strict=True):
+            if B is not None:
+                y_i.addmm_(a_i, B.t(), alpha=scale)
         ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None, lora_A, read, *lora_B)
         return y
 
@@ -349,70 +354,13 @@ class _FusedLoRALinear(torch.autograd.Function):
                 of_a[i].addmm_(of_y[i], B, beta=0, alpha=scale)
             for_B.append(torch.addmm(B, of_y[i].t(), a[i], beta=0, alpha=scale) if needed else None)
         return (
-            _choose_backward(gradient, weight)(gradient, weight, back, lora_A) if needs_x else None,
+            torch.mm(gradient, weight).addmm_(back, lora_A) if needs_x else None,
             gradient.t() @ x if needs_weight else None,
             gradient.sum(0) if needs_bias else None,
             back.t() @ x if needs_A else None,
             None,
             *for_B,
         )
-
-
-def _choose_forward(x: Tensor, weight: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    features, inputs = weight.shape
-    return _forward_one_product if x.is_cuda and _is_one_product_faster(len(x), features, inputs) else _forward_two_products
-
-
-def _choose_backward(gradient: Tensor, weight: Tensor) -> Callable[..., Tensor]:
-    features, inputs = weight.shape
-    saves = gradient.is_cuda and _is_one_product_faster(len(gradient), inputs, features)
-    return _backward_one_product if saves else _backward_two_products
-
-
-def _is_one_product_faster(rows: int, written: int, read: int) -> bool:
-    """One product writes the output once instead of twice, but copies the input and the weights. True only if it clearly saves
-    more than that, as measured: not for q, k and v, where y is hardly larger than x, nor for few rows."""
-    return rows * written > 2 * (rows * read + written * read)
-
-
-def _forward_two_products(
-    x: Tensor, weight: Tensor, bias: Tensor | None, lora_A: Tensor, layout: LoRALayout, lora_B: Sequence[Tensor | None]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(y, x, a): adapters are added to y in place, which reads and writes it once more."""
-    y, read = linear(x, weight, bias), linear(x, lora_A)
-    features, ranks, scales = layout
-    columns = zip(y.split_with_sizes(features, 1), read.split_with_sizes(ranks, 1), strict=True)
-    for B, scale, (y_i, read_i) in zip(lora_B, scales, columns, strict=True):
-        if B is not None:
-            y_i.addmm_(read_i, B.t(), alpha=scale)
-    return y, x, read
-
-
-def _forward_one_product(
-    x: Tensor, weight: Tensor, bias: Tensor | None, lora_A: Tensor, layout: LoRALayout, lora_B: Sequence[Tensor | None]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(y, x, a) with y = [x, a] [W, diag(s₁B₁, s₂B₂, …)]ᵀ, which writes y once and copies x beside a. For gate and up, 8,960
-    features each from 1,536 and 32,768 tokens, an H200 takes 2.6 ms instead of 3.4 (2.4 without adapters), plus copying the
-    weights, which are a twentieth of y."""
-    inputs, rank = x.shape[1], len(lora_A)
-    missing = -(inputs + rank) % RANK_STEP
-    blocks = [weight.new_zeros(n, 0) if B is None else B * scale for B, n, _, scale in zip(lora_B, *layout, strict=True)]
-    matrix = torch.cat([weight, torch.block_diag(*blocks), weight.new_zeros(len(weight), missing)], 1)
-    beside = torch.cat([x, linear(x, lora_A), x.new_zeros(len(x), missing)], 1)
-    x, read = beside[:, :inputs], beside[:, inputs : inputs + rank]
-    return linear(beside, matrix, bias), x, read
-
-
-def _backward_two_products(gradient: Tensor, weight: Tensor, back: Tensor, lora_A: Tensor) -> Tensor:
-    """dL/dx = g W + e A"""
-    return torch.mm(gradient, weight).addmm_(back, lora_A)
-
-
-def _backward_one_product(gradient: Tensor, weight: Tensor, back: Tensor, lora_A: Tensor) -> Tensor:
-    """dL/dx = [g, e] [W; A]"""
-    missing = -(len(weight) + len(lora_A)) % RANK_STEP
-    beside = torch.cat([gradient, back, gradient.new_zeros(len(gradient), missing)], 1)
-    return beside @ torch.cat([weight, lora_A, weight.new_zeros(missing, weight.shape[1])])
 
 
 def _fuse_weights(parts: Sequence[Parts]) -> tuple[Tensor, Tensor | None]:
