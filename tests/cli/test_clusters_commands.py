@@ -100,7 +100,7 @@ def test_bipace_run_records_cluster_metrics_and_geometry(trained):
 def test_inspect_clusters_shows_recorded_and_recomputed_clusters(trained, capsys):
     assert main(["inspect", "clusters", str(trained / "run"), "--all"]) == 0
     shown = capsys.readouterr().out
-    assert "as bipace made them" in shown and "cluster 0:" in shown
+    assert "recorded by bipace" in shown and "cluster 0:" in shown
     # Each step shows its observation and its credit. The largest cluster comes first.
     first = shown.split("cluster 0:")[1].split("cluster 1:")[0]
     seen = set(re.findall(r"^  saw (\d+)", first, re.MULTILINE))
@@ -303,11 +303,11 @@ def test_calibrate_reports_fewer_tasks_than_requested(trained, capsys, monkeypat
     words = ["calibrate", str(trained / "run"), "--layers=-1", "--poolings", "last", "--epsilons", "0.05"]
     words += ["--min-clusters", "1", "--members", "1", "--out", str(trained / "other.json")]
     assert main([*words, "--tasks-each", "40"]) == 0
-    assert "16 tasks of the 80 asked for of 2 families" in " ".join(capsys.readouterr().out.split())
+    assert "16 tasks of 80 requested of 2 families" in " ".join(capsys.readouterr().out.split())
     assert main([*words, "--tasks-each", "3", "--observations", "1"]) == 0
-    assert "4 tasks of the 6 asked for of 2 families; --observations 1 was reached" in " ".join(capsys.readouterr().out.split())
+    assert "4 tasks of 6 requested of 2 families; --observations 1 was reached" in " ".join(capsys.readouterr().out.split())
     assert main([*words, "--tasks-each", "2"]) == 0
-    assert "asked for" not in capsys.readouterr().out
+    assert "requested" not in capsys.readouterr().out
 
 
 def test_default_geometry_without_calibration(tmp_path, monkeypatch):

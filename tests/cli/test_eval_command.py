@@ -97,7 +97,7 @@ def test_killed_eval_resumes_to_the_same_result(run, capsys, tmp_path):
         patch.setattr("tacit.config.measuring.code_version", lambda: code)
         assert main([*words, str(place), "--json"]) == 0
         out = capsys.readouterr().out
-        assert f"played before: {before} episodes" in out or f"played before: {before - 1} episodes" in out
+        assert f"already played: {before} episodes" in out or f"played before: {before - 1} episodes" in out
         resumed = json.loads(out.strip().splitlines()[-1])
         whole = measure(capsys, *words[1:], tmp_path / "whole")
     assert kept(place) == 48 and resumed == whole
@@ -369,9 +369,9 @@ def test_full_disk_message_repeats_the_eval_command(run, capsys, tmp_path, monke
     assert main(["eval", str(run), "--out", str(tmp_path), "--json", str(file)]) == 2
     error = capsys.readouterr().err
     assert "the disk is full" in error and "--resume" not in error
-    assert f"go on with `tacit eval {run} --out {tmp_path} --json '{file}'`." in error
+    assert f"continue with `tacit eval {run} --out {tmp_path} --json '{file}'`." in error
     assert main(["eval", str(run), "--out", str(tmp_path)], again="tacit compare three.toml") == 2
-    assert "go on with `tacit compare three.toml`." in capsys.readouterr().err, "it was only a part of that"
+    assert "continue with `tacit compare three.toml`." in capsys.readouterr().err, "it was only a part of that"
 
 
 def test_full_disk_message_repeats_the_train_command(run, capsys, tmp_path, monkeypatch):
@@ -379,9 +379,9 @@ def test_full_disk_message_repeats_the_train_command(run, capsys, tmp_path, monk
     shutil.copytree(run, place, ignore=shutil.ignore_patterns("summary.json"))
     monkeypatch.setattr("tacit.runs.files.os.fsync", full_disk)
     assert main(["train", "--resume", str(place), "--keep", "3"]) == 2
-    assert f"go on with `tacit train --resume {place}`." in capsys.readouterr().err
+    assert f"continue with `tacit train --resume {place}`." in capsys.readouterr().err
     assert main([*TRAIN, "--out", str(tmp_path / "new")]) == 2
-    assert f"go on with `tacit {' '.join(TRAIN)} --out {tmp_path / 'new'}`." in capsys.readouterr().err, "nothing to resume"
+    assert f"continue with `tacit {' '.join(TRAIN)} --out {tmp_path / 'new'}`." in capsys.readouterr().err, "nothing to resume"
 
 
 def test_code_version_starts_with_package_version():

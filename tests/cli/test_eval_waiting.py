@@ -62,7 +62,7 @@ def test_endpoint_without_usable_answers_fails_and_can_be_evaluated_later(capsys
         server.reply = solving
         assert evaluate(server, tmp_path) == 0
     out = capsys.readouterr().out
-    assert "played before" not in out and json.loads(out.splitlines()[-1])["unusable"] == 0
+    assert "already played" not in out and json.loads(out.splitlines()[-1])["unusable"] == 0
     assert json.loads(out.splitlines()[-1])["invalid"] == 0.0
 
 
@@ -76,7 +76,7 @@ def test_unusable_answers_are_counted_and_their_episodes_replayed(capsys, tmp_pa
         assert "not saved, because they broke off: 1 episode;" in out
         assert evaluate(server, tmp_path, "--concurrency", "1") == 0
     out = capsys.readouterr().out
-    assert json.loads(out.splitlines()[-1])["unusable"] == 0 and "played before: 3 episodes" in out
+    assert json.loads(out.splitlines()[-1])["unusable"] == 0 and "already played: 3 episodes" in out
 
 
 def test_actions_without_thought_are_not_reported_as_unparsed(capsys, tmp_path):

@@ -211,7 +211,7 @@ def test_eval_in_another_dtype_is_stored_separately(trained, tmp_path, capsys, m
     assert len({result["fingerprint"] for result in results}) == 1
     assert len({result["episodes_file"] for result in results}) == len(list(tmp_path.glob("*.json"))) == 2
     assert main([*command, "--engine.device", "cpu", "--engine.max-batch", "3"]) == 0
-    assert "played before: 4 episodes" in capsys.readouterr().out, "auto is what it stands for; batching is no matter"
+    assert "already played: 4 episodes" in capsys.readouterr().out, "auto is what it stands for; batching is no matter"
 
 
 @pytest.mark.slow

@@ -42,6 +42,6 @@ def test_output_uses_singular_for_one(run, capsys):
     assert main(["report", run]) == 0
     said = capsys.readouterr().out
     assert "1 iteration of 1 task × 2 episodes" in said and "of 1 episode on countdown/test/1" in said
-    assert "played before: 1 episode, in" in said
+    assert "already played: 1 episode, in" in said
     assert WRONG.findall(said) == []
     assert WRONG.findall(words_of(Path(run, "report.html").read_text())) == []
