@@ -206,7 +206,7 @@ def ask_questions(
 #     step_notes  the critical steps of an episode, each with its note before the request, and the expert's action
 #     entries     an episode in the extractor's prompt, and the entry to write
 #
-# A share `astray` of notes and entries comes from another episode and is mostly wrong, while the action stays the expert's. So
+# A share `mismatched` of notes and entries comes from another episode and is mostly wrong, while the action stays the expert's. So
 # the policy learns to trust notes only partly, and RL can still improve their use.
 
 ANSWER_TOKENS = 64
@@ -225,11 +225,11 @@ class NoteWriter:
     tasks: Sequence[Task]
     max_steps: int
     noise: float
-    astray: float
+    mismatched: float
 
     def note(self, task: Task, rng: Random) -> tuple[str, bool]:
         """(note from the task's expert episode, True), or (note from another task's episode, False)."""
-        wrong = rng.random() < self.astray
+        wrong = rng.random() < self.mismatched
         text = self._skill_text(self._episode(rng.choice(self.tasks) if wrong else task, 0.0, rng))
         return text, not wrong
 
@@ -237,7 +237,7 @@ class NoteWriter:
         """An extractor's prompt for an episode, and the entry to write; None if it exceeds the model's context."""
         trajectory = self._episode(task, rng.choice((self.noise, LOST)), rng)
         text = self._skill_text(trajectory)
-        if text and rng.random() < self.astray:
+        if text and rng.random() < self.mismatched:
             text = self._skill_text(self._episode(rng.choice(self.tasks), self.noise, rng)) or text
         given = self.note(task, rng)[0] if rng.random() < WITH_ENTRY else ""
         word = "update" if given and rng.random() < 0.5 else "add"
@@ -256,8 +256,8 @@ class NoteWriter:
         shown = []
         for t, turn in enumerate(render_turns(context, task, iterate_trajectory(trajectory))):
             if t in notes:
-                astray = bool(other) and rng.random() < self.astray
-                note = rng.choice(sorted(other.values())) if astray else notes[t]
+                mismatched = bool(other) and rng.random() < self.mismatched
+                note = rng.choice(sorted(other.values())) if mismatched else notes[t]
                 taught = replace(turn, prompt=insert_lesson(turn.prompt, Lesson(step=note)), action=expert.intended[t])
                 shown.append(make_sample(taught, context, tokenizer))
         return shown
@@ -288,7 +288,9 @@ def demonstrate_notes(
 ) -> Demonstrations:
     """The demonstrations of notes and entries that the settings request; cycles through the tasks."""
     live = world.make()
-    writer = NoteWriter(world, live, world.expert(settings.expert or None), tasks, max_steps, settings.noise, settings.astray)
+    writer = NoteWriter(
+        world, live, world.expert(settings.expert or None), tasks, max_steps, settings.noise, settings.mismatched
+    )
     shown: list[Sample | None] = []
     won = 0
     for i in range(settings.noted):

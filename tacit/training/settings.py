@@ -45,7 +45,7 @@ class SupervisedSettings:
     entries: Count = 0
     """demonstrations of writing experience entries, in the extractor's prompts; only for small extractors, which then start
     from these weights unless [policies] says otherwise"""
-    astray: Share = 0.0
+    mismatched: Share = 0.0
     """share of these notes and entries taken from another episode, so that RL can still improve their use"""
     rounds: Count = 0
     """DAgger rounds after the demonstrations: the policy plays, the expert relabels every turn, and both are imitated. Use

@@ -48,9 +48,7 @@ def test_impossible_server_settings_are_refused(said: dict, words: str) -> None:
 def test_servers_without_vllm_are_refused_before_anything_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for fit in (lambda s: SHARDED.load(ModelSource("no/where"), s), lambda s: SHARDED.fit(s, frozenset())):
-        with pytest.raises(
-            TacitError, match=r"servers = 2 needs vLLM, which is not installed in this environment\. Run"
-        ):
+        with pytest.raises(TacitError, match=r"servers = 2 needs vLLM, which is not installed in this environment\. Run"):
             fit(ShardedSettings(servers=2))
         with pytest.raises(TacitError, match=r"not installed in .*false.*--engine.server-python"):
             fit(ShardedSettings(servers=1, server_python="/bin/false"))

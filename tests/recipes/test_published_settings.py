@@ -37,7 +37,7 @@ def idle(told: dict[str, Any]) -> set[str]:
     imitates = told["sft.steps"] or told["sft.epochs"]
     found = {place for place in told if place.startswith("sft.") and place != "sft.steps"} if not imitates else set()
     if not told["sft.noted"] and not told["sft.step_notes"] and not told["sft.entries"]:
-        found |= {"sft.noted", "sft.step_notes", "sft.entries", "sft.astray"}
+        found |= {"sft.noted", "sft.step_notes", "sft.entries", "sft.mismatched"}
     if not told["sft.rounds"]:
         found |= {"sft.rounds", "sft.round_tasks", "sft.round_steps", "sft.round_share"}
     if not told["engine.lora_rank"]:

@@ -55,13 +55,13 @@ def test_astray_sets_the_share_of_wrong_entries():
             f"> behind {answer.partition(' behind ')[2]}: " not in prompt for prompt, answer in pairs if " behind " in answer
         ]
 
-    wrong = unseen(show(entries=600, astray=0.5)[1])
+    wrong = unseen(show(entries=600, mismatched=0.5)[1])
     assert 0.3 < sum(wrong) / len(wrong) < 0.5, "half, but for those that another episode makes true"
     assert not any(unseen(show(entries=200)[1]))
 
 
 def test_note_examples_name_the_door_and_are_judged():
-    _, pairs = show(noted=300, astray=0.4)
+    _, pairs = show(noted=300, mismatched=0.4)
     judged = [(p, a) for p, a in pairs if p.endswith("accept, refine or reject:")]
     verdicts = [parse_verdict(answer, "x")[0] for _, answer in judged]
     assert len(judged) == 300 and 0.3 < verdicts.count("reject") / 300 < 0.5
@@ -89,8 +89,8 @@ def test_step_notes_precede_the_request_and_agree_with_the_expert():
     tasks = HOUSEHOLD.tasks("train", 6, 0)
     context = get_method("grpo")().with_prompt(state_block=True, wording="terse", style="bare", history=1).context(HOUSEHOLD)
 
-    def pairs(astray):
-        words, settings = Words(), SupervisedSettings(step_notes=60, astray=astray)
+    def pairs(mismatched):
+        words, settings = Words(), SupervisedSettings(step_notes=60, mismatched=mismatched)
         shown = demonstrate_notes(HOUSEHOLD, tasks, context, words, 30, settings, 0)
         assert shown.episodes == shown.won == 60 and len(shown) > 60
         return [(words.decode(p), words.decode(c)) for p, c in zip(shown.prompts, shown.completions, strict=True)]
