@@ -206,8 +206,8 @@ def ask_questions(
 #     step_notes  the critical steps of an episode, each with its note before the request, and the expert's action
 #     entries     an episode in the extractor's prompt, and the entry to write
 #
-# A share `mismatched` of notes and entries comes from another episode and is mostly wrong, while the action stays the expert's. So
-# the policy learns to trust notes only partly, and RL can still improve their use.
+# A share `mismatched` of notes and entries comes from another episode and is mostly wrong, while the action stays the expert's.
+# So the policy learns to trust notes only partly, and RL can still improve their use.
 
 ANSWER_TOKENS = 64
 """maximum tokens of a tiny extractor's entry"""
