@@ -25,7 +25,7 @@ COMMANDS = {
     "serve": ("tacit.cli.serve", "serve skill modules over HTTP (sessions, chat completions) or MCP"),
     "calibrate": ("tacit.cli.calibrate", "choose the layer and radius of step-level credit for a model"),
     "inspect": ("tacit.cli.inspection.inspect", "inspect a run: dictionary, clusters, credit, notes, skills"),
-    "bank": ("tacit.cli.bank", "list, search and edit the experience bank of a run"),
+    "bank": ("tacit.cli.bank", "list, export and edit the experience bank of a run"),
     "watch": ("tacit.cli.watch", "serve a live report of runs while they train"),
     "report": ("tacit.cli.report", "write the HTML report of a run or a comparison"),
     "runs": ("tacit.cli.runs", "pack a run to resume it on another machine"),

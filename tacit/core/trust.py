@@ -21,7 +21,7 @@ from typing import Any
 from tacit.core.errors import TacitError
 
 FLAG = "--trust-code"
-HELP = "import code that a run, module or settings file names (worlds, methods, engines, model classes, old checkpoints)"
+HELP = "import code that a run, module or settings file names (worlds, methods, engines, model classes)"
 VARIABLE = "TACIT_TRUST_CODE"
 """environment variable, inherited by child processes: `1`, or the names and endpoints to trust, one per line"""
 EVERYTHING = "1"
