@@ -169,7 +169,7 @@ def _metrics(shifts: Sequence[np.ndarray], masks: Sequence[np.ndarray], credits:
     mask_T, credit_T = _concatenate(masks).astype(bool), _concatenate([c.tokens_T for c in credits])
     skilled = _concatenate(shifts)[mask_T]
     return {
-        "skill_shift/told": float(mask_T.mean()) if len(mask_T) else 0.0,
+        "skill_shift/with_skill": float(mask_T.mean()) if len(mask_T) else 0.0,
         "skill_shift/mean": float(skilled.mean()) if len(skilled) else 0.0,
         "skill_shift/magnitude": float(np.abs(skilled).mean()) if len(skilled) else 0.0,
         "skill_shift/credit_magnitude": float(np.abs(credit_T).mean()) if len(credit_T) else 0.0,

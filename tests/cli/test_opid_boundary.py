@@ -47,7 +47,7 @@ def test_evaluated_opid_run_sees_no_note(tmp_path, prompts):
     run = tmp_path / "run"
     assert main(["train", "--method", "opid", *SMALL, "--out", str(run)]) == 0
     (row,) = [row for row in read_metrics(run / "metrics.jsonl") if row["stage"] == "rl"]
-    assert row["skill_shift/told"] > 0, "there were skills to tell"
+    assert row["skill_shift/with_skill"] > 0, "there were skills to tell"
     trained = len(prompts)
     assert main(["eval", str(run)]) == 0
     assert len(prompts) > trained > 0 and not any(map(has_a_note, prompts))

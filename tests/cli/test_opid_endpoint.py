@@ -79,13 +79,13 @@ def test_opid_run_with_endpoint_analyzer(tmp_path, capsys):
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["stage"] == "rl"]
     assert [row["step"] for row in rows] == [1, 2]
     assert sum(row["hindsight/asked"] for row in rows) == asked - 1, "but for the word yes"
-    assert all(row["skill_shift/told"] > 0 and row["hindsight/tokens_written"] > 0 for row in rows)
+    assert all(row["skill_shift/with_skill"] > 0 and row["hindsight/tokens_written"] > 0 for row in rows)
     assert all(row["hindsight/tokens_read"] > 0 for row in rows)
     assert len((tmp_path / "run" / "hindsight" / "answers.jsonl").read_text().splitlines()) <= asked
     capsys.readouterr()
     assert main(["inspect", "skills", str(tmp_path / "run")]) == 0
     shown = capsys.readouterr().out
-    assert "told: add first" in shown and "sum them" in shown
+    assert "skill: add first" in shown and "sum them" in shown
     assert main(["inspect", "skills", str(tmp_path / "run"), "--json", "--episode", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["turns"]
 
@@ -103,7 +103,7 @@ def test_malformed_analyses_yield_no_skills_and_are_reported(tmp_path, capsys):
     with serving(reply) as server:
         assert main(write(tmp_path, server.url)) == 0
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["stage"] == "rl"]
-    assert [(row["hindsight/without_skill"], row["skill_shift/told"]) for row in rows] == [(1.0, 0.0)] * 2
+    assert [(row["hindsight/without_skill"], row["skill_shift/with_skill"]) for row in rows] == [(1.0, 0.0)] * 2
     assert sum(row["hindsight/asked"] for row in rows) == len(asked) - 1
     said = " ".join(capsys.readouterr().out.split())
     assert "hindsight has no skill for 100% of episodes" in said
@@ -115,7 +115,7 @@ def test_refusing_endpoint_fails_before_first_episode(tmp_path, capsys, status):
     with serving(lambda body: (status, {"error": {"message": "no"}})) as server:
         assert main(write(tmp_path, server.url)) != 0
     said = capsys.readouterr().err
-    assert "refuses the key" in said or "does not know" in said
+    assert "refuses the key" in said or "has no such path or model" in said
     assert not list((tmp_path / "run").glob("trajectories/*"))
 
 

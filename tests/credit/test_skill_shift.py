@@ -56,7 +56,7 @@ def test_skill_shift_matches_hand_computed_values():
     given = credit(group, Teaching([2, None, 1]), weight=0.5)
     # two more prompt tokens: −(3 − 1) · (token + 1) / 10 for tokens 0 and 1; no skill; −(2 − 1) · 11 / 10
     np.testing.assert_allclose(given[0].tokens_T, 0.5 * np.array([-0.2, -0.4, 0.0, -1.1]))
-    assert given.metrics["skill_shift/told"] == 3 / 4
+    assert given.metrics["skill_shift/with_skill"] == 3 / 4
     assert given.metrics["skill_shift/magnitude"] == pytest.approx((0.2 + 0.4 + 1.1) / 3)
     assert given.marks[0]["skill_shift"] == pytest.approx([-0.6, 0.0, -1.1])
 

@@ -63,7 +63,7 @@ def test_model_too_large_is_refused_or_warned_with_settings_that_fit(model, said
     assert "set --engine.lora-rank 64 --engine.gradient-checkpointing, which takes 19.3 GiB" in said(model, 30 * GIB)
     assert "Training adapters of rank 32 takes" in said(model, 26 * GIB, lora_rank=32)
     assert "to train it, set --engine.gradient-checkpointing, which" in said(model, 26 * GIB, lora_rank=32)
-    assert "to train it use a larger GPU, or several" in said(model, 24 * GIB, lora_rank=1024)
+    assert "to train it, use a larger GPU, or several" in said(model, 24 * GIB, lora_rank=1024)
 
 
 def test_memory_is_not_checked_for_cpus_and_hub_names(model, monkeypatch) -> None:

@@ -335,7 +335,7 @@ def test_thinking_requires_chat_and_tools_imply_it():
     world = get_environment("countdown")
     from tacit.methods.grpo import GRPO
 
-    with pytest.raises(TacitError, match=r"thinking = true: .* add --chat"):
+    with pytest.raises(TacitError, match=r"thinking = true needs .*; add --chat"):
         GRPO().with_prompt(thinking=True).context(world)
     assert GRPO().with_prompt(style="tools").context(world).chat, "a call is always part of a conversation"
     assert not GRPO().context(world).chat

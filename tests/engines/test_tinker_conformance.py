@@ -95,7 +95,7 @@ class TestTinker(EngineConformance):
         load_policy(ModelSource(str(checkpoint)), TinkerSettings(lora_rank=4), service)
         with pytest.raises(TacitError, match="ten times the loss gave 1 times the gradient"):
             load_policy(ModelSource(str(checkpoint)), TinkerSettings(lora_rank=4), Loopback(rescales=True))
-        with pytest.raises(TacitError, match=r"does not report gradient norms .* --no-engine\.probe"):
+        with pytest.raises(TacitError, match=r"does not report gradient norms, .* --no-engine\.probe"):
             load_policy(ModelSource(str(checkpoint)), TinkerSettings(lora_rank=4), Loopback(silent=True))
 
     def test_requests_time_out(self, checkpoint):
@@ -109,7 +109,7 @@ class TestTinker(EngineConformance):
                 policy.values(rows[0])
             with pytest.raises(TacitError, match="hidden states"):
                 policy.sample([Request(rows[0][0])], Sampling(), hidden=HiddenState(1))
-            with pytest.raises(TacitError, match="whole distributions"):
+            with pytest.raises(TacitError, match="full distributions"):
                 policy.distributions(*rows)
             with pytest.raises(TacitError, match="entropy of the distribution"):
                 policy.update(batch, [Weighted(frozenset({"entropy"}))], LR)

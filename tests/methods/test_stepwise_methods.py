@@ -115,7 +115,7 @@ def test_adaptive_radius_is_searched_once_and_saved(tmp_path):
     method = BiPACE(**SMALL, adaptive=True).build(WORLD)
     (companion,) = method.companions
     assert isinstance(companion, AdaptiveRadius) and method.credits[1].partition.radius is companion
-    with pytest.raises(TacitError, match="not known yet"):
+    with pytest.raises(TacitError, match="not set yet"):
         _ = companion.value
     assert companion.observe([], None) == {}, "nothing was played: look again next time"
     first = run(method)

@@ -185,7 +185,7 @@ def test_unclassifiable_goal_needs_a_family(modules: Path, monkeypatch: pytest.M
     agent = Agent.load(modules)
     monkeypatch.setattr(GoalClassifier, "MIN_ACCURACY", 1.1)
     with pytest.raises(
-        TacitError, match=r"the goal needs a family: goals do not tell .* begin\(goal, family=…\): heat \(heat\)"
+        TacitError, match=r"the goal needs a family: the goal texts do not determine .* begin\(goal, family=…\): heat \(heat\)"
     ):
         agent.begin("put a pencil in desk.")
 

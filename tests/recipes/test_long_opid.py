@@ -68,4 +68,4 @@ def test_column_trains_for_one_small_iteration(recipe, column, tmp_path, capsys)
     assert main(["train", "--config", str(file)]) == 0, capsys.readouterr().err
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     metrics = {key: value for line in lines for key, value in line.items()}
-    assert "loss" in metrics and ("skill_shift/told" in metrics) == (column != "grpo")
+    assert "loss" in metrics and ("skill_shift/with_skill" in metrics) == (column != "grpo")

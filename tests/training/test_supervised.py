@@ -134,7 +134,7 @@ def test_turns_longer_than_the_context_are_dropped_and_counted():
     short = demonstrate(WORLD, TASKS, TERSE, Words(limit), max_steps=30)
     assert len(short) == sum(length <= limit for length in lengths) == len(whole) - short.too_long
     assert str(short).endswith(f"(of 20); dropped {short.too_long} turns longer than the model's context")
-    with pytest.raises(TacitError, match=f"none of the {len(whole)} turns .* fits in the model's 3 tokens"):
+    with pytest.raises(TacitError, match=f"none of the {len(whole)} turns .* fits in the model's context of 3 tokens"):
         demonstrate(WORLD, TASKS, TERSE, Words(3), max_steps=30)
 
 
