@@ -31,21 +31,21 @@ def parse_settings(settings: Mapping[str, Any], method: str) -> dict[tuple[str, 
     options = (*method_options(method), *train_options())
     places = {option.place[-1]: option.place for option in options if len(option.place) < 3}
     inner = {option.place[1] for option in options if len(option.place) == 3}
-    said: dict[tuple[str, ...], Any] = {}
+    overrides: dict[tuple[str, ...], Any] = {}
     for key, value in settings.items():
         if key in WHOLE:
-            said[key,] = _table(key, value)
+            overrides[key,] = _table(key, value)
         elif key == "engine" and isinstance(value, str):
-            said["engine", "name"] = value
+            overrides["engine", "name"] = value
         elif key in SECTIONS:
-            said.update({(key, name): setting for name, setting in _table(key, value).items()})
+            overrides.update({(key, name): setting for name, setting in _table(key, value).items()})
         elif key in inner:
-            said.update({("method", key, name): setting for name, setting in _table(key, value).items()})
+            overrides.update({("method", key, name): setting for name, setting in _table(key, value).items()})
         elif key in places:
-            said[places[key]] = value
+            overrides[places[key]] = value
         else:
             raise _unknown(key, value, method, [*places, *inner, *SECTIONS, *WHOLE, *NAMED])
-    return said
+    return overrides
 
 
 def _table(key: str, value: Any) -> Mapping[str, Any]:

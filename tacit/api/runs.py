@@ -157,8 +157,8 @@ class OpenRun:
 
     def policy(self, checkpoint: str = "newest", world: str | None = None) -> SamplingPolicy:
         """Load the policy; it can sample, score and be trained further."""
-        said: Overrides = {("world",): world} if world else {}
-        return open_target(str(self.path), said, checkpoint).policy
+        overrides: Overrides = {("world",): world} if world else {}
+        return open_target(str(self.path), overrides, checkpoint).policy
 
     def evaluate(self, **options: Any) -> Evaluation:
         """`tacit.evaluate` of this run: `run.evaluate(checkpoint="best", tasks=64)`."""
@@ -233,16 +233,16 @@ def train(
     if isinstance(world, str) and world.endswith((".toml", ".json")):
         raise TacitError(f"{world!r} is a settings file, not a world; write train(config={world!r}).")
     document = read_document(run_recipe(str(config))) if config is not None else {}
-    said: dict[tuple[str, ...], Any] = {} if world is None else {("world",): name_worlds(world)}
+    overrides: dict[tuple[str, ...], Any] = {} if world is None else {("world",): name_worlds(world)}
     name = method_name(document)
     if method is not None:
         name, own = name_method(method)
-        said["method", "name"] = name
+        overrides["method", "name"] = name
         for section in METHOD_TABLES:
-            said |= {(section, key): value for key, value in own.pop(section, {}).items()}
-        said |= {("method", key): value for key, value in own.items()}
-    said |= {(key,): str(value) for key, value in (("model", model), ("out", out)) if value is not None}
-    recipe = Recipe.from_json(override(document, {**said, **parse_settings(settings, name)}))
+            overrides |= {(section, key): value for key, value in own.pop(section, {}).items()}
+        overrides |= {("method", key): value for key, value in own.items()}
+    overrides |= {(key,): str(value) for key, value in (("model", model), ("out", out)) if value is not None}
+    recipe = Recipe.from_json(override(document, {**overrides, **parse_settings(settings, name)}))
     begun = (recipe.out / SETTINGS).exists()
     if begun and not resume:
         raise TacitError(
@@ -389,15 +389,15 @@ def _collect_overrides(name: str, world: World | None, method: Method | None, se
     own: dict[str, Any] = {}
     run = run_of(name) if name else None
     used = RULE_AGENT_METHOD if name == RULE_AGENT else method_name(read_settings(run)) if run else DEFAULT_METHOD
-    said: dict[tuple[str, ...], Any] = {}
+    overrides: dict[tuple[str, ...], Any] = {}
     if method is not None:
         used, own = name_method(method)
         own.pop("schedule", None)
-        said |= {("prompt", key): value for key, value in own.pop("prompt", {}).items()}
-        said["method", "name"] = used
+        overrides |= {("prompt", key): value for key, value in own.pop("prompt", {}).items()}
+        overrides["method", "name"] = used
     picked = {key: settings.pop(key) for key in PANEL_SETTINGS if key in settings}
-    said |= {("method", key): value for key, value in own.items()} | parse_settings(settings, used)
-    said |= {("evaluation", key): value for key, value in picked.items()}
+    overrides |= {("method", key): value for key, value in own.items()} | parse_settings(settings, used)
+    overrides |= {("evaluation", key): value for key, value in picked.items()}
     if world is not None:
-        said["world",] = name_worlds(world)
-    return said
+        overrides["world",] = name_worlds(world)
+    return overrides

@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     parser.flag("--json", False, "print the result as one JSON object on the last line")
     parser.add_options("tasks", options_of(TrainSettings, only=("split",)))
     add_shared_options(parser, peek_method(argv, "calibrate"))
-    arguments, said = parser.parse(argv)
+    arguments, overrides = parser.parse(argv)
     layers = from_text(tuple[int, ...], arguments.layers, "--layers")
     epsilons = from_text(tuple[float, ...], arguments.epsilons, "--epsilons")
     poolings = from_text(tuple[Pooling, ...], arguments.poolings, "--poolings")
@@ -55,7 +55,7 @@ def run(argv: Sequence[str]) -> int:
     for epsilon in epsilons:
         check_radius(epsilon)
     console = make_console()
-    target = open_target(arguments.target, said, arguments.checkpoint)
+    target = open_target(arguments.target, overrides, arguments.checkpoint)
     setup = rollout_setup(target, arguments.groups, arguments.group_size)
     policy = setup.policy
     for layer in layers:

@@ -152,9 +152,9 @@ def _what(target: Target, score: PanelScore) -> Pairs:
     pairs += [("seed", str(score.seed))]
     if not score.completion_tokens:
         return pairs
-    said = f"temperature {sampling['temperature']:g}, top_p {sampling['top_p']:g}, top_k {sampling['top_k']}"
+    decoding = f"temperature {sampling['temperature']:g}, top_p {sampling['top_p']:g}, top_k {sampling['top_k']}"
     weights = [] if target.identity else [("weights", f"{target.fingerprint[:16]}, {target.policy.numbers}")]
-    return [*pairs, ("sampling", said), *weights]
+    return [*pairs, ("sampling", decoding), *weights]
 
 
 def _results(measured: EvaluationResult) -> Pairs:
@@ -237,12 +237,12 @@ PRINTED = "-"  # keys of the result that --json prints without a file
 
 def run(argv: Sequence[str]) -> int:
     parser = make_parser(peek_method(argv, "eval"))
-    arguments, said = parser.parse(argv)
+    arguments, overrides = parser.parse(argv)
     _check(parser, arguments)
     ks = sorted(set(from_text(tuple[int, ...], arguments.k, "--k"))) if arguments.k else ()
     if any(k < 1 for k in ks):
         raise TacitError(f"--k {arguments.k}: each k must be at least 1.")
-    settings = with_panel(said, arguments.panel, arguments.target)
+    settings = with_panel(overrides, arguments.panel, arguments.target)
     console, opened = make_console(), arguments.target or arguments.endpoint
     with report_elapsed(partial(say, console), lambda spent: f"eval: loading {opened}, {format_duration(spent)}"):
         if arguments.endpoint:

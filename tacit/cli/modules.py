@@ -41,7 +41,7 @@ from tacit.modules.training import (
 )
 
 ENGINE = ("device", "dtype", "threads", "max_batch")
-MOST_MB = 2000
+MAX_MB = 2000
 BASE_HELP = "path of the base model, if it has moved since training"
 LICENSE_HELP = "license of the base model, if its files do not name one"
 
@@ -82,12 +82,12 @@ def pull_module(argv: Sequence[str]) -> int:
     summary = "Install a module from the Hugging Face hub, with the checks of `tacit modules install`."
     parser = _make_install_parser("pull", summary, "OWNER/NAME[@REVISION] --out DIR [--verify]")
     parser.add_argument("source", metavar="OWNER/NAME[@REVISION]", help="repository; a commit as REVISION pins its content")
-    arguments, said = parser.parse(argv)
+    arguments, overrides = parser.parse(argv)
     check_at_least_one(arguments, "max_mb")
     repository, _, revision = arguments.source.partition("@")
     path, commit = pull(repository, revision, arguments.max_mb * 1_000_000)
     say(make_console(), f"{repository} at commit {commit}")
-    return _install(str(path), arguments, said)
+    return _install(str(path), arguments, overrides)
 
 
 def install_module(argv: Sequence[str]) -> int:
@@ -95,9 +95,9 @@ def install_module(argv: Sequence[str]) -> int:
     parser = _make_install_parser("install", summary, "FILE|DIR --out DIR [--verify] [--sha256 HEX]")
     parser.add_argument("source", metavar="SOURCE", help="package, or directory of modules")
     parser.flag("--sha256", "", "expected hash of the package, from its author", "HEX")
-    arguments, said = parser.parse(argv)
+    arguments, overrides = parser.parse(argv)
     check_at_least_one(arguments, "max_mb")
-    return _install(arguments.source, arguments, said, arguments.sha256)
+    return _install(arguments.source, arguments, overrides, arguments.sha256)
 
 
 def _make_install_parser(command: str, summary: str, usage: str) -> Parser:
@@ -107,12 +107,12 @@ def _make_install_parser(command: str, summary: str, usage: str) -> Parser:
     parser.flag("--base-model", None, BASE_HELP, "MODEL")
     parser.flag("--replace", False, "replace another module of the same skill")
     parser.flag("--yes", False, "run a draft that it contains without asking; it is printed first")
-    parser.flag("--max-mb", MOST_MB, "refuse larger modules")
+    parser.flag("--max-mb", MAX_MB, "refuse larger modules")
     parser.add_options("engine, for --verify", [o for o in section_options()["engine"] if o.place[-1] in ENGINE])
     return parser
 
 
-def _install(source: str, arguments: Namespace, said: Overrides, sha256: str = "") -> int:
+def _install(source: str, arguments: Namespace, overrides: Overrides, sha256: str = "") -> int:
     console = make_console()
 
     def agreed(module: Module) -> bool:
@@ -124,7 +124,7 @@ def _install(source: str, arguments: Namespace, said: Overrides, sha256: str = "
     check_output_directory(out)
     for module, changed, verdict in install(
         source, out, max_bytes=arguments.max_mb * 1_000_000, sha256=sha256, base=arguments.base_model,
-        overwrite=arguments.replace, verify=arguments.verify, engine=said, approve_draft=agreed,
+        overwrite=arguments.replace, verify=arguments.verify, engine=overrides, approve_draft=agreed,
     ):  # fmt: skip
         where = f"installed in {module.path}" if changed else f"already in {module.path}"
         say(console, f"{module.skill}: {where}, for {', '.join(module.families)}")
@@ -182,11 +182,11 @@ def train(argv: Sequence[str]) -> int:
     parser.flag("--checkpoint", "newest", f"checkpoint to export: {CHECKPOINT_HELP}", "NAME")
     add_logs_flag(parser, "imitate recorded episodes; without --world there is no RL", required=False)
     add_training_options(parser, *peek_arguments(argv, resumable=False), out=MODULES_OPTION)
-    arguments, said = parser.parse(argv)
-    document = override(read_document(arguments.config) if arguments.config else {}, said)
+    arguments, overrides = parser.parse(argv)
+    document = override(read_document(arguments.config) if arguments.config else {}, overrides)
     recipe = Recipe.from_json(add_log_defaults(document, find_logs(arguments.logs)) if arguments.logs else document)
     # Modules have no default directory.
-    if ("out",) not in said and (arguments.config is None or "out" not in read_document(arguments.config)):
+    if ("out",) not in overrides and (arguments.config is None or "out" not in read_document(arguments.config)):
         raise TacitError("no output directory: give --out DIR.")
     out, console = recipe.out, make_console()
     report = partial(say, console)

@@ -105,8 +105,8 @@ def run(argv: Sequence[str]) -> int:
     source = Path(getattr(first, "from") or "/").expanduser()
     recorded = read_settings(source) if (source / SETTINGS).is_file() else {}  # none of a trajectory file
     parser = make_parser(first.method or method_name(recorded))
-    arguments, said = parser.parse(argv)
-    own = {field_name(place[1]): said.pop(place) for place in list(said) if place[0] == PLAN_TABLE}
+    arguments, overrides = parser.parse(argv)
+    own = {field_name(place[1]): overrides.pop(place) for place in list(overrides) if place[0] == PLAN_TABLE}
     same_run = bool(recorded) and recorded.get("model") == absolute_path(arguments.model)
     if same_run:  # on more GPUs, it trains the same weights
         engine = recorded.get("engine", {})
@@ -120,7 +120,7 @@ def run(argv: Sequence[str]) -> int:
     console = make_console()
     with report_elapsed(partial(say, console), lambda spent: f"measuring prompts and turns, {format_duration(spent)}"):
         shape, place = model_shape(arguments.model)
-        recipe = _recipe(arguments.model, said, recorded, settings)
+        recipe = _recipe(arguments.model, overrides, recorded, settings)
         work, completions = _workload(recipe, settings, (shape.name, place))
     cluster = settings.cluster(shape, device)
     division = settings.ranks, settings.servers, settings.server_gpus
@@ -145,12 +145,12 @@ def run(argv: Sequence[str]) -> int:
         show(console, cluster, work, plans[0], settings)
         if same_run:
             path = Path(settings.from_)
-            words = ["--config", str(path / SETTINGS), "--out", f"{path}-{settings.gpus[0]}gpus", *parser.as_flags(said)]
+            words = ["--config", str(path / SETTINGS), "--out", f"{path}-{settings.gpus[0]}gpus", *parser.as_flags(overrides)]
         else:
-            world = recipe.world if recipe and (("world",) in said or recorded) else "WORLD"
+            world = recipe.world if recipe and (("world",) in overrides or recorded) else "WORLD"
             method = recipe.method if recipe else DEFAULT_METHOD
-            words = parser.as_flags({("world",): world, ("method", "name"): method, **said})
-        if settings.episodes and recipe and ("schedule", "groups") not in said:
+            words = parser.as_flags({("world",): world, ("method", "name"): method, **overrides})
+        if settings.episodes and recipe and ("schedule", "groups") not in overrides:
             words += ["--groups", str(max(1, round(settings.episodes / recipe.schedule.group_size)))]
         words += ["--model", arguments.model if place else "MODEL"]
         command = show_command(console, words, cluster, work, plans[0], settings, recorded["engine"] if same_run else {})
@@ -192,13 +192,13 @@ def make_parser(method: str) -> Parser:
     return parser
 
 
-def _recipe(model: str, said: Overrides, recorded: Document, settings: PlanSettings) -> Recipe | None:
+def _recipe(model: str, overrides: Overrides, recorded: Document, settings: PlanSettings) -> Recipe | None:
     """The planned run: its world, method and schedule from the flags, else from the recorded run. None: no world."""
-    if ("world",) not in said and not settings.from_:
+    if ("world",) not in overrides and not settings.from_:
         return None
-    kept = ("world", "method", "schedule") if ("method", "name") not in said else ("world",)
+    kept = ("world", "method", "schedule") if ("method", "name") not in overrides else ("world",)
     before = {key: recorded[key] for key in kept if key in recorded}
-    return Recipe.from_json(override({"world": "countdown", **before, "model": model}, said))
+    return Recipe.from_json(override({"world": "countdown", **before, "model": model}, overrides))
 
 
 USUAL_SHARE = 0.34  # mean / maximum completion length: 175 of 512 tokens, Qwen2.5-Coder-1.5B-Instruct in ALFWorld

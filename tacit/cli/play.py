@@ -36,15 +36,15 @@ class Quit(BaseException):
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, said = make_parser(peek_method(argv, "play")).parse(argv)
+    arguments, overrides = make_parser(peek_method(argv, "play")).parse(argv)
     if arguments.task < 0:
         raise TacitError(f"--task {arguments.task} must not be negative: tasks count from 0.")
     console = make_console()
     human = arguments.policy == HUMAN
-    said = {**said, ("evaluation", "tasks"): arguments.task + 1}
+    overrides = {**overrides, ("evaluation", "tasks"): arguments.task + 1}
     actor = (lambda task: Human(console)) if human else None
     with report_elapsed(partial(say, console), lambda spent: f"loading {arguments.policy}, {format_duration(spent)}"):
-        target = open_agent(arguments.policy, said, arguments.checkpoint, actor, arguments.base_model, arguments.fallback)
+        target = open_agent(arguments.policy, overrides, arguments.checkpoint, actor, arguments.base_model, arguments.fallback)
     plan = episode_at(target, arguments.task)
     task, name = plan.task, target.route.name(plan.task)
     who = f"{target.label} ({name})" if name else target.label
@@ -163,8 +163,8 @@ class RecordingPolicy(PolicyHooks):
     def encode_chat(self, chat: Chat):
         if self._prompts:
             for message in chat.messages:
-                said = message.call.text() if message.call else message.content
-                self._console.print(Text(f"{message.role}: {said}", style="dim green"), soft_wrap=True)
+                text = message.call.text() if message.call else message.content
+                self._console.print(Text(f"{message.role}: {text}", style="dim green"), soft_wrap=True)
         return self._policy.encode_chat(chat)  # type: ignore[attr-defined]
 
     def encode_answer(self, chat: Chat, answer: Message):

@@ -52,18 +52,21 @@ def prepare_base(argv: Sequence[str]) -> int:
     parser.flag("--share", 1.0, "share of the corpus to generate (default 1)", "X")
     parser.flag("--processes", os.cpu_count() or 1, "processes that make the corpus")
     parser.flag("--device", "auto", "device to train on", "auto|cpu|cuda")
-    said, _ = parser.parse(argv)
-    if said.size not in BASE_SIZES:
-        raise unknown("size of a base", said.size, BASE_SIZES)
-    check_at_least_one(said, "steps", "rows", "processes")
-    if not 0 < said.share <= 1:
-        raise TacitError(f"--share {said.share:g} must be above 0 and at most 1.")
-    check_destination(said.destination)
-    settings, engine = PretrainingSettings(said.steps, said.rows), EngineSettings(device=said.device, dtype="float32")
-    size, say = (said.size, said.share, said.processes), partial(print, flush=True)
-    for name, right in make_base(said.destination, *size, settings, engine, say).items():
+    arguments, _ = parser.parse(argv)
+    if arguments.size not in BASE_SIZES:
+        raise unknown("size of a base", arguments.size, BASE_SIZES)
+    check_at_least_one(arguments, "steps", "rows", "processes")
+    if not 0 < arguments.share <= 1:
+        raise TacitError(f"--share {arguments.share:g} must be above 0 and at most 1.")
+    check_destination(arguments.destination)
+    settings, engine = (
+        PretrainingSettings(arguments.steps, arguments.rows),
+        EngineSettings(device=arguments.device, dtype="float32"),
+    )
+    size, say = (arguments.size, arguments.share, arguments.processes), partial(print, flush=True)
+    for name, right in make_base(arguments.destination, *size, settings, engine, say).items():
         print(f"reads {name}: {100 * right:.1f}% exact")
-    print(f"ready: tacit train --model {said.destination} --world countdown")
+    print(f"ready: tacit train --model {arguments.destination} --world countdown")
     return 0
 
 
@@ -86,26 +89,28 @@ def prepare_code(argv: Sequence[str]) -> int:
     parser.flag("--from", Path, "directory of tasks to filter with --played", "DIR", dest="source")
     help = "episodes of `tacit eval … --repeats 16`: keep tasks solved in some, but less than 80%% of the tries"
     parser.add_argument("--played", type=Path, nargs="+", default=[], metavar="FILE", help=help)
-    said, _ = parser.parse(argv)
-    check_at_least_one(said, "tasks", "processes")
+    arguments, _ = parser.parse(argv)
+    check_at_least_one(arguments, "tasks", "processes")
     for one, other in (("repository", "patch"), ("source", "played")):
-        if bool(getattr(said, one)) != bool(getattr(said, other)):
+        if bool(getattr(arguments, one)) != bool(getattr(arguments, other)):
             raise TacitError(f"--{'from' if one == 'source' else one} and --{other} belong together; give both.")
-    root = said.destination.expanduser()
+    root = arguments.destination.expanduser()
     counts = {}
-    if said.source:
-        prepare.filter_folder(root, said.source.expanduser(), said.played, say)
-    elif said.programs:
-        prepare.prepare_programs(root, said.programs.expanduser(), say)
-    elif said.repository:
-        prepare.prepare_patches(root, said.repository.expanduser(), said.patch, say)
+    if arguments.source:
+        prepare.filter_folder(root, arguments.source.expanduser(), arguments.played, say)
+    elif arguments.programs:
+        prepare.prepare_programs(root, arguments.programs.expanduser(), say)
+    elif arguments.repository:
+        prepare.prepare_patches(root, arguments.repository.expanduser(), arguments.patch, say)
     else:
-        names = [name for name in said.packages.split(",") if name]
+        names = [name for name in arguments.packages.split(",") if name]
         for name in names:
             if name not in known:
                 raise unknown("package", name, known)
         chosen = [known[name] for name in names]
-        counts = prepare.prepare_packages(root, chosen, said.tasks, said.seed, said.processes, said.archives, say)
+        counts = prepare.prepare_packages(
+            root, chosen, arguments.tasks, arguments.seed, arguments.processes, arguments.archives, say
+        )
     for label, count in counts.items():
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(count.kinds.items()))
         rejected = ", ".join(f"{reason} {number}" for reason, number in count.rejected.most_common())

@@ -20,11 +20,11 @@ ENGINE = ("device", "dtype", "threads", "max_batch")
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, said = make_parser().parse(argv)
-    serving = {place[-1]: value for place, value in said.items() if place[0] == "serving"}
+    arguments, overrides = make_parser().parse(argv)
+    serving = {place[-1]: value for place, value in overrides.items() if place[0] == "serving"}
     local = serving.get("host", ServingSettings.host) in LOOPBACK
     settings = ServingSettings(**{"worlds": local, **serving})
-    engine = replace(EngineSettings(), **{place[-1]: value for place, value in said.items() if place[0] == "engine"})
+    engine = replace(EngineSettings(), **{place[-1]: value for place, value in overrides.items() if place[0] == "engine"})
 
     def may_run_draft(name: str, draft: PackagedDraft) -> bool:
         """True with --yes. It does not ask: stdout may carry MCP, and modules reload without a user present."""

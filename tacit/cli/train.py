@@ -64,14 +64,14 @@ def run(argv: Sequence[str]) -> int:
         if argv[i - 1] == "--resume" and is_pack(Path(word)):
             argv[i] = str(restore(Path(word)))
     parser = make_parser(*peek_arguments(argv))
-    arguments, said = parser.parse(argv)
+    arguments, overrides = parser.parse(argv)
     if arguments.resume is not None:
         if arguments.config is not None:
             raise TacitError("--resume uses the run's own settings; remove --config.")
         path = arguments.resume
         stored = read_settings(path)
-        before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, said))
-        if ("out",) in said and after.out.resolve() != path.resolve():
+        before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, overrides))
+        if ("out",) in overrides and after.out.resolve() != path.resolve():
             raise TacitError(f"--resume continues {path} in place; to continue elsewhere, copy the directory.")
         if is_finished(path, before, after):
             console = make_console()
@@ -79,7 +79,7 @@ def run(argv: Sequence[str]) -> int:
             show_summary(console, read_summary(path), path)
             return 0
         return run_prepared(prepare(replace(after, out=path)), resume=True)
-    recipe = Recipe.resolve(arguments.config, said)
+    recipe = Recipe.resolve(arguments.config, overrides)
     check_new_run(recipe.out)
     return run_prepared(prepare(recipe), resume=False)
 

@@ -47,10 +47,10 @@ def render_question(trajectory: Trajectory, most: int, room: int, limit: int | N
 
     turns = []
     for t, step in enumerate(trajectory.steps):
-        said: dict[str, object] = {"step": t, "saw": shorten(step.observation.text), "wrote": shorten(step.completion.text)}
-        said |= {"action": shorten(step.action)} | ({} if step.effective else {"refused": True})
+        turn: dict[str, object] = {"step": t, "saw": shorten(step.observation.text), "wrote": shorten(step.completion.text)}
+        turn |= {"action": shorten(step.action)} | ({} if step.effective else {"refused": True})
         last = {"then saw": shorten(trajectory.final.text)} if t + 1 == len(trajectory) else {}
-        turns.append(to_json_line(said | last))
+        turns.append(to_json_line(turn | last))
     kept = drop_middle_turns(turns, room)
     head = [f"Task: {to_json_line(trajectory.task.goal)}", f"Outcome: {'success' if trajectory.success else 'failure'}"]
     if len(kept) < len(turns):
@@ -222,7 +222,7 @@ class ModelAnalyzer(Analyzer):
         )
 
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
-        asked = self.model() if self.model else policy
+        analyzer = self.model() if self.model else policy
         if self._answers is None:
             self._answers = AnswerCache(self.kept)
         future: Future[list[Analysis]] = Future()
@@ -232,7 +232,7 @@ class ModelAnalyzer(Analyzer):
             try:
                 for attempt in range(ATTEMPTS):
                     if left := [i for i, analysis in enumerate(found) if analysis.problem]:
-                        answers = self._ask([trajectories[i] for i in left], asked, info, attempt)
+                        answers = self._ask([trajectories[i] for i in left], analyzer, info, attempt)
                         for i, after in zip(left, answers, strict=True):
                             old = found[i]
                             cost = (old.asked + after.asked, old.written + after.written, old.read + after.read)
@@ -241,23 +241,23 @@ class ModelAnalyzer(Analyzer):
             except BaseException as error:  # raised by future.result
                 future.set_exception(error)
 
-        if asked.elsewhere:  # a daemon does not delay the exit of a stopped run
+        if analyzer.elsewhere:  # a daemon does not delay the exit of a stopped run
             Thread(target=analyze, name="hindsight", daemon=True).start()
         else:
             analyze()
         return future.result
 
-    def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
+    def _ask(self, trajectories: Sequence[Trajectory], analyzer: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
         assert self._answers is not None
         if self.model and self._who is None:  # it is not trained, so its identity is fixed
-            self._who = asked.digest()
+            self._who = analyzer.digest()
         who = self._who or (info.seed, info.iteration)
-        room = asked.context_limit - self.max_tokens
-        questions = [self._question(trajectory, asked, room) for trajectory in trajectories]
+        room = analyzer.context_limit - self.max_tokens
+        questions = [self._question(trajectory, analyzer, room) for trajectory in trajectories]
         keys = [answer_key(who, self.temperature, self.max_tokens, text, attempt) for text, _ in questions]
         prompts = {key: prompt for key, (_, prompt) in zip(keys, questions, strict=True) if self._answers.get(key) is None}
         tight = {key for key, prompt in prompts.items() if len(prompt) > room}
-        fresh = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, asked, info)
+        fresh = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, analyzer, info)
         found = []
         for key, trajectory in zip(keys, trajectories, strict=True):
             got = fresh.pop(key, None)
@@ -273,25 +273,25 @@ class ModelAnalyzer(Analyzer):
                 found.append(replace(cost, problem=str(error)))
         return found
 
-    def _question(self, trajectory: Trajectory, asked: Policy, room: int) -> tuple[str, np.ndarray]:
+    def _question(self, trajectory: Trajectory, analyzer: Policy, room: int) -> tuple[str, np.ndarray]:
         """The question about an episode and its tokens. Drops turns until it fits or two are left, then shortens texts."""
         text, prompt = "", np.zeros(0, np.int64)
         for limit in LIMITS:
             characters, shortest = max(1, room) * CHARACTERS_PER_TOKEN, None
             while text != shortest:
                 text = render_question(trajectory, self.most, characters, limit)
-                prompt = asked.encode_prompt(text)
+                prompt = analyzer.encode_prompt(text)
                 if len(prompt) <= room:
                     return text, prompt
                 shortest = shortest or render_question(trajectory, self.most, 0, limit)
                 characters = characters * 3 // 4
         return text, prompt
 
-    def _fetch(self, prompts: Mapping[str, np.ndarray], asked: Policy, info: IterationInfo) -> dict[str, Answer]:
+    def _fetch(self, prompts: Mapping[str, np.ndarray], analyzer: Policy, info: IterationInfo) -> dict[str, Answer]:
         """Sample the answers and cache each as it arrives, so that a killed run loses none."""
         assert self._answers is not None
         fresh: dict[str, Answer] = {}
-        with closing(open_scheduler(asked, Sampling(self.temperature, max_tokens=self.max_tokens), None)) as scheduler:
+        with closing(open_scheduler(analyzer, Sampling(self.temperature, max_tokens=self.max_tokens), None)) as scheduler:
             request_ids = {scheduler.submit(Request(p, derive(info.seed, "hindsight", key))): key for key, p in prompts.items()}
             while finished := scheduler.wait():
                 for request_id, completion in finished:

@@ -307,8 +307,8 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
         if start_table is not None:
             starts[world] = _start(world, shared, start_table)
         tables = {method: [fold_prompt(table), fold_prompt(special.get(method, {}))] for method, table in methods.items()}
-        for method, said in tables.items():
-            cell = _cell_document(method, shared, said, f"{world}/{method}", starts.get(world))
+        for method, method_tables in tables.items():
+            cell = _cell_document(method, shared, method_tables, f"{world}/{method}", starts.get(world))
             resolved[world, method] = _complete(cell, f"{world}/{method}")
         here = {method: resolved[world, method] for method in methods}
         differing[world] = find_differences(here, tables)

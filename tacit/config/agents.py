@@ -158,54 +158,54 @@ class Target:
         return {"method": self.recipe.method, **prompt, **{name: value for name, value in own.items() if name != "schedule"}}
 
 
-def open_target(name: str, said: Overrides, checkpoint: str = "", actor: Callable[[Task], Expert] | None = None) -> Target:
+def open_target(name: str, overrides: Overrides, checkpoint: str = "", actor: Callable[[Task], Expert] | None = None) -> Target:
     """`name` is a run directory, a checkpoint, a model, `expert`, `reader`, or the name of `actor`. Settings are checked
     before anything is loaded."""
-    said, path = dict(said), Path(name).expanduser()
+    overrides, path = dict(overrides), Path(name).expanduser()
     if actor is not None or name in AGENTS:
-        return _open_agent(name, said, actor)
+        return _open_agent(name, overrides, actor)
     if (path / SETTINGS).exists():
-        return _open_run(path, said, checkpoint)
+        return _open_run(path, overrides, checkpoint)
     if path.parent.name == "checkpoints" and (path.parent.parent / SETTINGS).exists():
-        return _open_run(path.parent.parent, said, checkpoint or path.name)
+        return _open_run(path.parent.parent, overrides, checkpoint or path.name)
     if checkpoint:
         raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is not one: it has no {SETTINGS}.")
-    _needs_world(name, said, place=True)
-    recipe = Recipe.from_json(override({"model": name}, said))
+    _needs_world(name, overrides, place=True)
+    recipe = Recipe.from_json(override({"model": name}, overrides))
     return _open(name, recipe, recipe.train.seed)
 
 
-def open_loaded(policy: SamplingPolicy, said: Overrides, like: str = "") -> Target:
+def open_loaded(policy: SamplingPolicy, overrides: Overrides, like: str = "") -> Target:
     """The target of a policy that is already loaded. Its prompt comes from these settings, or from the run `like`."""
     if like:
-        recipe, seed, trained_in = _run_recipe(Path(like).expanduser(), dict(said))
+        recipe, seed, trained_in = _run_recipe(Path(like).expanduser(), dict(overrides))
         return _open(f"a policy as {like}", recipe, seed, texts=trained_in, policy=policy)
-    _needs_world("a policy", said)
-    recipe = Recipe.from_json(override({}, said))
+    _needs_world("a policy", overrides)
+    recipe = Recipe.from_json(override({}, overrides))
     return _open("a policy", recipe, recipe.train.seed, policy=policy)
 
 
 def open_endpoint(
-    said: Overrides, url: str, model: str, key_variable: str, concurrency: int = 16, timeout_s: float = 120.0
+    overrides: Overrides, url: str, model: str, key_variable: str, concurrency: int = 16, timeout_s: float = 120.0
 ) -> Target:
     """A model behind an OpenAI-compatible API; it reads the method's prompts as single messages."""
     from tacit.engines.endpoint.client import ChatClient
     from tacit.engines.endpoint.policy import ChatPolicy
 
     client = ChatClient(url, model, key_variable, timeout_s)
-    _needs_world(model, said)
-    recipe = Recipe.from_json(override({"model": model}, said))
+    _needs_world(model, overrides)
+    recipe = Recipe.from_json(override({"model": model}, overrides))
     label, policy = f"{model} at {client.url}", ChatPolicy(client, concurrency)
     return replace(_open(label, recipe, recipe.train.seed, policy=policy), identity=label, settle=policy.settle)
 
 
-def _run_recipe(path: Path, said: dict[tuple[str, ...], Any]) -> tuple[Recipe, int, tuple[Environment, ...]]:
+def _run_recipe(path: Path, overrides: dict[tuple[str, ...], Any]) -> tuple[Recipe, int, tuple[Environment, ...]]:
     """(settings of the run with overrides, seed of the episodes, worlds it was trained in)"""
     # Only the seed of the episodes may change; the run's seed made its initial weights.
-    seed = said.pop(("seed",), None)
-    world = said.pop(("world",), None)
+    seed = overrides.pop(("seed",), None)
+    world = overrides.pop(("world",), None)
     world = absolute_name(world) if world is not None else None
-    recipe = replace(Recipe.from_json(override(_with_method(read_settings(path), said), said)), out=path)
+    recipe = replace(Recipe.from_json(override(_with_method(read_settings(path), overrides), overrides)), out=path)
     trained_in = tuple(open_world(place.world) for place in recipe.places)
     if world is not None and world not in [place.world for place in recipe.places]:
         recipe = replace(recipe.at(recipe.places[0].world), world=world)  # a world that it was not trained in
@@ -214,8 +214,8 @@ def _run_recipe(path: Path, said: dict[tuple[str, ...], Any]) -> tuple[Recipe, i
     return recipe, recipe.train.seed if seed is None else seed, trained_in
 
 
-def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target:
-    recipe, seed, trained_in = _run_recipe(path, said)
+def _open_run(path: Path, overrides: dict[tuple[str, ...], Any], name: str) -> Target:
+    recipe, seed, trained_in = _run_recipe(path, overrides)
     if recipe.model in AGENTS:
         raise TacitError(
             f"{path} evaluated the {recipe.model}, which has no weights; use "
@@ -234,9 +234,9 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
     return _open(label, recipe, seed, path, found, trained_in)
 
 
-def _with_method(document: Document, said: Overrides) -> Document:
+def _with_method(document: Document, overrides: Overrides) -> Document:
     """A run's settings under another method: settings that both methods have keep the run's values."""
-    settings = {f.name for f in fields(get_method(said.get(("method", "name"), document["method"]["name"])))} | {"name"}
+    settings = {f.name for f in fields(get_method(overrides.get(("method", "name"), document["method"]["name"])))} | {"name"}
 
     def shared(table: Document) -> Document:
         own = {k: v for k, v in table.get("method", {}).items() if k in settings}
@@ -268,11 +268,11 @@ def _open(
     return Target(label, recipe, world, context, policy, sampling, seed, run, checkpoint)
 
 
-def _open_agent(name: str, said: Overrides, actor: Callable[[Task], Expert] | None) -> Target:
+def _open_agent(name: str, overrides: Overrides, actor: Callable[[Task], Expert] | None) -> Target:
     """The caller's own agent, the world's expert, or its rule agent, which reads a policy's prompts."""
-    _needs_world(name, said)
+    _needs_world(name, overrides)
     reads = actor is None and name == RULE_AGENT
-    recipe = Recipe.from_json(override(RULE_AGENT_DEFAULTS if reads else {}, said))
+    recipe = Recipe.from_json(override(RULE_AGENT_DEFAULTS if reads else {}, overrides))
     world = open_world(recipe.world)
     if reads and world.reader is None:
         raise TacitError(f"world {world.name!r} has no rule agent; use its expert (`tacit eval expert`).")
@@ -285,9 +285,9 @@ def _open_agent(name: str, said: Overrides, actor: Callable[[Task], Expert] | No
     return Target(name, recipe, world, context, policy, Sampling(temperature=0.0), recipe.train.seed, identity=identity)
 
 
-def _needs_world(name: str, said: Overrides, place: bool = False) -> None:
+def _needs_world(name: str, overrides: Overrides, place: bool = False) -> None:
     """Raise if no world is set. `place`: the name may be a missing run directory, so the error says so."""
-    if ("world",) not in said:
+    if ("world",) not in overrides:
         if not place or name in (*TINY_SIZES, *BASES):
             where = "add --world, or world=… from Python (see `tacit list worlds`)"
             raise TacitError(f"{name!r} needs a world: {where}.")

@@ -208,8 +208,8 @@ def _fill_choices(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
     for world, place in zip(worlds, recipe.places, strict=True):
         here = recipe.at(place.world) if several else recipe
         tables = [recipe.worlds.get(place.world, {}).get(key, {}) for key in ("method", "prompt")]
-        said = recipe.said | {name.replace("-", "_") for table in tables for name in table}
-        settings, notes = here.settings.fit_to_model(describe_model(here, world), said)
+        explicit = recipe.explicit | {name.replace("-", "_") for table in tables for name in table}
+        settings, notes = here.settings.fit_to_model(describe_model(here, world), explicit)
         train = _with_split(place.train, world)
         if not several:
             recipe = replace(recipe, settings=settings, train=train)

@@ -150,18 +150,18 @@ class Parser(argparse.ArgumentParser):
         arguments, left = self.parse_known_args([_use_dashes(word) for word in argv])
         if left:
             self._refuse(left)
-        said: dict[tuple[str, ...], Any] = {}
+        overrides: dict[tuple[str, ...], Any] = {}
         for name, option in self._options.items():
             if hasattr(arguments, name):
-                said[option.place] = getattr(arguments, name)
+                overrides[option.place] = getattr(arguments, name)
                 delattr(arguments, name)
-        return arguments, said
+        return arguments, overrides
 
-    def as_flags(self, said: Mapping[tuple[str, ...], Any]) -> list[str]:
+    def as_flags(self, overrides: Mapping[tuple[str, ...], Any]) -> list[str]:
         """Settings by path as the words of a command line: the inverse of `parse`."""
         words: list[str] = []
         for option in self._options.values():
-            value = said.get(option.place, dataclasses.MISSING)
+            value = overrides.get(option.place, dataclasses.MISSING)
             if isinstance(value, bool):
                 words.append(f"--{'' if value else 'no-'}{option.name}")
             elif value is not dataclasses.MISSING:

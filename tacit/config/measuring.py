@@ -32,18 +32,18 @@ SPLIT, TASKS = ("evaluation", "split"), ("evaluation", "tasks")
 PICKS = (SPLIT, TASKS, ("families",))  # settings that choose tasks of a split
 
 
-def with_panel(said: Overrides, name: str, target: str) -> Overrides:
+def with_panel(overrides: Overrides, name: str, target: str) -> Overrides:
     """Settings of the panel `name` (`countdown/test/128`, or a file). Without a name, choosing tasks of a split overrides
     the run's panel file."""
     if not name:
-        return {**said, PANEL: ""} if any(place in said for place in PICKS) else said
+        return {**overrides, PANEL: ""} if any(place in overrides for place in PICKS) else overrides
     run = run_of(target) if target else None
-    played = said.get(("world",)) or (read_settings(run)["world"] if run else None)
+    played = overrides.get(("world",)) or (read_settings(run)["world"] if run else None)
     if is_panel_file(name):
-        if picked := next((place[-1] for place in PICKS if place in said), None):
+        if picked := next((place[-1] for place in PICKS if place in overrides), None):
             raise TacitError(f"--{picked} selects from a split and has no effect on a file; edit {name} instead.")
         own: dict[tuple[str, ...], Any] = {} if played else {("world",): read_panel(Path(name).expanduser()).tasks[0].world}
-        return {**said, PANEL: name, **own}
+        return {**overrides, PANEL: name, **own}
     place, _, count = name.rpartition("/")
     world, _, split = place.rpartition("/")
     if not world or not split or not count.isdigit():
@@ -56,7 +56,7 @@ def with_panel(said: Overrides, name: str, target: str) -> Overrides:
         raise unknown("panel", name, [f"{world}/{s}/{count}" for s in splits])
     if played and played != world:
         raise TacitError(f"panel {name!r} belongs to world {world!r}, but {target!r} plays {played!r}.")
-    return {**said, ("world",): world, SPLIT: split, TASKS: int(count), PANEL: ""}
+    return {**overrides, ("world",): world, SPLIT: split, TASKS: int(count), PANEL: ""}
 
 
 def run_of(word: str) -> Path | None:
@@ -88,13 +88,13 @@ class PanelEvaluation:
         ks: Sequence[int] = (),
         out: Path | None = None,
         fresh: bool = False,
-        said: Overrides | None = None,
+        overrides: Overrides | None = None,
     ) -> None:
         self.target, self.rules, self.ks = target, target.rules, ks
-        train, said = target.recipe.train, said or {}
+        train, overrides = target.recipe.train, overrides or {}
         chosen = train.evaluation
         # A published split without a number of tasks means the whole split.
-        whole = SPLIT in said and TASKS not in said
+        whole = SPLIT in overrides and TASKS not in overrides
         count = target.world.panel_size(chosen.split, chosen.tasks) if whole else chosen.tasks
         self.panel = choose_panel(target.world, chosen.split, count, train.family_names, chosen.panel)
         if ks and (most := max(ks)) > self.rules.repeats:

@@ -219,13 +219,13 @@ class Recipe:
     engine_name: str = DEFAULT_ENGINE
     worlds: Mapping[str, Document] = field(default_factory=dict)  # overrides of single worlds
     policies: Mapping[str, PolicyRecipe] = field(default_factory=dict)  # other policies, by name
-    said: frozenset[str] = field(default=frozenset(), compare=False)  # method settings set by the user
+    explicit: frozenset[str] = field(default=frozenset(), compare=False)  # method settings set by the user
     notes: tuple[str, ...] = field(default=(), compare=False)  # choices made for the user, to be shown
 
     @classmethod
-    def resolve(cls, file: Path | None, said: Overrides) -> Recipe:
+    def resolve(cls, file: Path | None, overrides: Overrides) -> Recipe:
         """From a file (TOML, or a run's settings.json) and flags; flags win. Imports nothing heavy."""
-        return cls.from_json(override(read_document(file) if file else {}, said))
+        return cls.from_json(override(read_document(file) if file else {}, overrides))
 
     @classmethod
     def from_json(cls, document: Document) -> Recipe:
@@ -256,11 +256,11 @@ class Recipe:
         short = [name.rpartition(":")[2] for name in (*(w.partition("+")[0] for w in mixture), method)]
         out = read_text(outside, "out", "") or f"runs/{'+'.join(short[:-1])}-{short[-1]}-{train.seed}"
         inside = {f"{key}.{name}" for key, table in own.items() if isinstance(table, Mapping) for name in table}
-        said = frozenset(own) | frozenset(prompt) | inside
-        settings, notes = settings.fit_to_model(describe_base(main.model, main.tiny, main.engine_name), said)
+        explicit = frozenset(own) | frozenset(prompt) | inside
+        settings, notes = settings.fit_to_model(describe_base(main.model, main.tiny, main.engine_name), explicit)
         return cls(
             world, method, main.model, Path(out), settings, main.engine, train, main.tiny, main.engine_name, worlds, policies,
-            said, notes,
+            explicit, notes,
         )  # fmt: skip
 
     def to_json(self) -> Document:
@@ -357,10 +357,10 @@ def read_document(file: Path) -> Document:
     return document
 
 
-def override(document: Document, said: Overrides) -> Document:
+def override(document: Document, overrides: Overrides) -> Document:
     """The document with these settings replaced."""
     document = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
-    for place, value in sorted(said.items(), key=lambda one: len(one[0])):  # `--world code --tests hidden`, in any order
+    for place, value in sorted(overrides.items(), key=lambda one: len(one[0])):  # `--world code --tests hidden`, in any order
         table = document
         for key in place[:-1]:
             inner = table.get(key, {})
@@ -432,8 +432,8 @@ def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Doc
             own = tables[name].get(section, {}) if section else tables[name]
             for key in own if isinstance(own, Mapping) else ():
                 if key.replace("-", "_") in shared:
-                    said = f"[worlds.{name}] sets {(f'{section}.{key}' if section else key)!r}"
-                    raise TacitError(f"{said}, which all worlds of a run share; move it out of [worlds].")
+                    problem = f"[worlds.{name}] sets {(f'{section}.{key}' if section else key)!r}"
+                    raise TacitError(f"{problem}, which all worlds of a run share; move it out of [worlds].")
     return {name: dict(table) for name, table in tables.items()}
 
 
@@ -444,16 +444,16 @@ def read_text(table: Mapping[str, Any], key: str, default: str) -> str:
     return value
 
 
-def _world_name(said: Any) -> str:
+def _world_name(value: Any) -> str:
     """`{"name": "code", "tests": "hidden"}` -> `code+tests=hidden`; options that the name has already are replaced."""
-    if isinstance(said, str):
-        return said
-    if not isinstance(said, Mapping):
-        raise TacitError(f"world must be a name or a table with one, not {said!r}.")
-    options = dict(said)
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Mapping):
+        raise TacitError(f"world must be a name or a table with one, not {value!r}.")
+    options = dict(value)
     name = options.pop("name", "")
     if not isinstance(name, str) or not name:
-        raise TacitError(f'[world] has no name, only {", ".join(options) or said}; write name = "code", or --world code.')
+        raise TacitError(f'[world] has no name, only {", ".join(options) or value}; write name = "code", or --world code.')
     if "," in name and options:
         raise TacitError(f"{', '.join(options)}: several worlds are named ({name}); write it as code+{next(iter(options))}=….")
     base, *own = name.split("+")

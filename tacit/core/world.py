@@ -65,7 +65,7 @@ class Numbered(Wording):
     """The default wording for language models: rules, task, numbered turns. A world sets `rules` and may override `seen`."""
 
     rules = ""
-    asked = "Your goal: "  # before the goal
+    goal_prefix = "Your goal: "  # before the goal
     word = "action"  # noun for an action
     between = "\n"  # between a turn's number, observation and action
     listed = "; "  # between admissible actions
@@ -74,7 +74,7 @@ class Numbered(Wording):
         return observation.text
 
     def task(self, task: Task) -> str:
-        return "\n".join(part for part in (self.rules, f"{self.asked}{task.goal}") if part)
+        return "\n".join(part for part in (self.rules, f"{self.goal_prefix}{task.goal}") if part)
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
         return f"{self._seen(number, observation)}{self.between}You did: {action}"

@@ -176,8 +176,8 @@ def continuations(
     plans: list[EpisodePlan] = []
     begun: list[tuple[State, int]] = []
     for (condition, done), count in visits.items():
-        said = "\x1f".join(action if wrote is None else f"{action}\x1e{wrote}" for action, wrote in done)
-        place = derive(seed, "continuation", group.task.id, condition.entry, condition.note, said)
+        written = "\x1f".join(action if wrote is None else f"{action}\x1e{wrote}" for action, wrote in done)
+        place = derive(seed, "continuation", group.task.id, condition.entry, condition.note, written)
         task = replace(group.task, data={**group.task.data, AFTER: done})
         for number in range(rollouts * min(count, MAX_FACTOR)):
             plans.append(EpisodePlan(task, derive(place, number), condition))

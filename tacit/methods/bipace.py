@@ -81,8 +81,8 @@ class BiGPO(GRPO):
             adds("hidden_state", "hidden state", *sampled),
         )
 
-    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        settings, notes = super().fit_to_model(base, said)
+    def fit_to_model(self, base: Base, explicit: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        settings, notes = super().fit_to_model(base, explicit)
         geometry = Geometry(self.layer, self.pooling, self.epsilon)
         found, more = choose_geometry(geometry, self.embedder, base, self.adaptive)
         return replace(settings, layer=found.layer, pooling=found.pooling, epsilon=found.epsilon), (*notes, *more)

@@ -80,21 +80,21 @@ class CombinedMethod(GRPO):
         changes = {name: member.changes(world, resources) for name, member in self.members().items()}
         return compose(self.name, self.context(world), self.schedule, self.parts(world), changes)
 
-    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+    def fit_to_model(self, base: Base, explicit: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         if self.undecided():  # `build` refuses them, after its other checks
             return self, ()
-        settings, notes = self, dict.fromkeys(self._decided(said))
+        settings, notes = self, dict.fromkeys(self._decided(explicit))
         for name in self.made_of:
             before = settings.members()[name]
-            after, more = before.fit_to_model(base, said)
+            after, more = before.fit_to_model(base, explicit)
             own = {f.name: getattr(after, f.name) for f in fields(after) if getattr(after, f.name) != getattr(before, f.name)}
             settings, notes = replace(settings, **own), notes | dict.fromkeys(more)
         return settings, tuple(notes)
 
     def entry_warnings(self, policies: frozenset[str]) -> tuple[str, ...]:
-        return tuple(said for member in self.members().values() for said in member.entry_warnings(policies))
+        return tuple(warning for member in self.members().values() for warning in member.entry_warnings(policies))
 
-    def _decided(self, said: frozenset[str]) -> list[str]:
+    def _decided(self, explicit: frozenset[str]) -> list[str]:
         """Notes on settings whose combined default differs from the default of a member."""
         notes = []
         paths, usual = list[Path](), type(self)()
@@ -104,7 +104,7 @@ class CombinedMethod(GRPO):
         for path in paths:
             value, chosen = _leaf(self, path), _leaf(usual, path)
             others = {n: v for n, v in _wanted(path, self.made_of).items() if v != value}
-            if path[-1] not in said and others and value == chosen:
+            if path[-1] not in explicit and others and value == chosen:
                 notes.append(f"{path[-1]} = {value} ({', '.join(f'{own} in {name}' for name, own in others.items())})")
         return notes
 

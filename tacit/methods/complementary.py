@@ -107,20 +107,20 @@ class Complementary(GRPO):
     background: bool = False
     """distill, train the extractor and merge during rollouts and the actor's updates: faster, but not reproducible"""
 
-    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+    def fit_to_model(self, base: Base, explicit: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         """Tiny extractors write short terse lines instead of JSON; tiny actors cannot ask questions."""
-        settings, notes = super().fit_to_model(base, said)
+        settings, notes = super().fit_to_model(base, explicit)
         if not base.small:
             return settings, notes
         changes: list[str] = []
         extractor, search_and_ask = self.extractor, self.search_and_ask
-        if "extractor.style" not in said and extractor.style != "terse":
+        if "extractor.style" not in explicit and extractor.style != "terse":
             extractor = replace(extractor, style="terse")
             changes.append("extractor.style = terse")
-        if "extractor.tokens" not in said and extractor.tokens != 64:
+        if "extractor.tokens" not in explicit and extractor.tokens != 64:
             extractor = replace(extractor, tokens=64)
             changes.append("extractor.tokens = 64")
-        if "search_and_ask" not in said and search_and_ask != "none":
+        if "search_and_ask" not in explicit and search_and_ask != "none":
             search_and_ask = "none"
             changes.append("search_and_ask = none")
         if not changes:

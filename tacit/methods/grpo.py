@@ -79,9 +79,9 @@ class GRPO:
         """What this method adds to or replaces in the parts of GRPO (`parts`)."""
         return ()
 
-    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        """The settings for this model, and notes on what changed. `said`: names of the settings the user gave."""
-        prompt, notes = self.prompt.fit_to_model(base, said)
+    def fit_to_model(self, base: Base, explicit: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        """The settings for this model, and notes on what changed. `explicit`: names of the settings the user gave."""
+        prompt, notes = self.prompt.fit_to_model(base, explicit)
         return replace(self, prompt=prompt), notes
 
     def with_prompt(self, **changes: Any) -> Self:

@@ -49,10 +49,10 @@ class RoundLength(GRPO):
     """T of the cost; default: the world's step limit"""
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
 
-    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+    def fit_to_model(self, base: Base, explicit: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         """Unless the user set it, λ is at most the success reward: no success may score below a failure."""
-        settings, notes = super().fit_to_model(base, said)
-        if "efficiency" in said or self.efficiency <= (most := self.success_reward):
+        settings, notes = super().fit_to_model(base, explicit)
+        if "efficiency" in explicit or self.efficiency <= (most := self.success_reward):
             return settings, notes
         note = f"efficiency = {most:g}, so that no success scores below a failure"
         return replace(settings, efficiency=most), (*notes, note)

@@ -54,12 +54,12 @@ class Verdict:
         return f"{here}; its manifest says {self.claimed}: {'within chance' if self.holds else 'the score is not reproduced'}"
 
 
-def verify_score(module: Module, base: str | None = None, said: Overrides | None = None) -> Verdict:
+def verify_score(module: Module, base: str | None = None, overrides: Overrides | None = None) -> Verdict:
     stage = module.run["checkpoint"].rpartition("-")[0]
     score = module.scores.get(stage)
     if score is None:
         raise TacitError(f"module {module.skill!r} has no score of its own weights ({module.run['checkpoint']}) to verify.")
-    target = open_modules(module.path, said or {}, base, None)
+    target = open_modules(module.path, overrides or {}, base, None)
     with tempfile.TemporaryDirectory(prefix="tacit-verify-") as place:
         found = PanelEvaluation(target, out=Path(place), fresh=True).play(BATCH).score
     if (found.panel_hash, found.episodes) != (score["panel_hash"], score["episodes"]):

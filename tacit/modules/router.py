@@ -159,7 +159,7 @@ CHANGEABLE = {(name,) for name in ("seed", "families", "workers", "workers_at", 
 
 def open_agent(
     name: str,
-    said: Overrides,
+    overrides: Overrides,
     checkpoint: str = "",
     actor: Callable[[Task], Expert] | None = None,
     base: str | None = None,
@@ -168,8 +168,8 @@ def open_agent(
     """Open modules, or anything that `open_target` accepts. `base` and `fallback` apply to modules."""
     path = find_modules_directory(Path(name).expanduser())
     if actor is None and not checkpoint and has_modules(path):
-        return open_modules(path, said, base, fallback)
-    return open_target(name, said, checkpoint, actor)
+        return open_modules(path, overrides, base, fallback)
+    return open_target(name, overrides, checkpoint, actor)
 
 
 def find_modules_directory(path: Path) -> Path:
@@ -187,10 +187,10 @@ def list_modules_directories(path: Path) -> list[Path]:
     return [inside for inside in sorted(path.iterdir()) if not inside.name.startswith(".") and has_modules(inside)] or [path]
 
 
-def open_modules(path: Path, said: Overrides, base: str | None, fallback: str | None) -> Target:
+def open_modules(path: Path, overrides: Overrides, base: str | None, fallback: str | None) -> Target:
     """A module, or a directory of modules of which each plays its families."""
     modules = find_modules(path)
-    recipe = module_recipe(path, modules, said)
+    recipe = module_recipe(path, modules, overrides)
     world = open_world(recipe.world)
     recipe = check_sampling(recipe, world, loads=False)
     router = Router(modules, world, recipe.engine, base, fallback)
@@ -201,13 +201,13 @@ def open_modules(path: Path, said: Overrides, base: str | None, fallback: str | 
     return Target(str(path), recipe, world, context, policy, sampling, recipe.train.seed, identity=identity, several=router)
 
 
-def module_recipe(path: Path, modules: Mapping[str, Module], said: Overrides) -> Recipe:
-    """The settings to evaluate modules with: the first module's, overridden by `said`. Several modules default to all
+def module_recipe(path: Path, modules: Mapping[str, Module], overrides: Overrides) -> Recipe:
+    """The settings to evaluate modules with: the first module's, overridden by `overrides`. Several modules default to all
     families, and to the largest `max_tokens` of any."""
     worlds = sorted({module.world for module in modules.values()})
     if len(worlds) > 1:
         raise TacitError(f"the modules in {path} are for several worlds ({', '.join(worlds)}); choose one of them.")
-    for key, value in said.items():
+    for key, value in overrides.items():
         if key == ("world",) and absolute_name(value) != absolute_name(worlds[0]):
             raise TacitError(f"the modules in {path} are for world {worlds[0]!r}, not {value!r}.")
         if key not in CHANGEABLE and key[0] != "evaluation":
@@ -220,4 +220,4 @@ def module_recipe(path: Path, modules: Mapping[str, Module], said: Overrides) ->
     if len(modules) > 1:
         document["families"] = ""
         document["max_tokens"] = max(module.sampling.max_tokens for module in modules.values())
-    return Recipe.from_json(override(document, said))
+    return Recipe.from_json(override(document, overrides))

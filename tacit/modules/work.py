@@ -25,7 +25,7 @@ MAX_STEPS = 50
 
 
 class FullWording(Numbered):
-    asked = "Your task: "
+    goal_prefix = "Your task: "
 
 
 class TerseWording(Brief):

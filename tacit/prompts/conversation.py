@@ -43,8 +43,8 @@ def build_exchange(
     before: Exchange | None,
 ) -> Exchange:
     """A past turn. `wrote`: an answer that was not a valid action, shown verbatim instead of as a call it did not make."""
-    said = form.message(action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
-    return Exchange(render_observation(wording, form, number, observation, False, before), said)
+    reply = form.message(action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
+    return Exchange(render_observation(wording, form, number, observation, False, before), reply)
 
 
 # Notes in a prompt are data: delimited, of bounded length, and unable to close their own delimiter.
@@ -80,8 +80,8 @@ def insert_lesson(prompt: Prompt, lesson: Lesson, instructed: bool = False) -> P
 
     def append(existing: str, text: str, instruction: str) -> str:
         note = frame_note(text)
-        said = instruction if note and instructed else ""
-        return prompt.separator.join(part for part in (existing, said, note) if part)
+        introduction = instruction if note and instructed else ""
+        return prompt.separator.join(part for part in (existing, introduction, note) if part)
 
     return prompt.with_notes(
         append(prompt.task_note, lesson.task, USE_THROUGHOUT), append(prompt.step_note, lesson.step, USE_NOW)

@@ -252,12 +252,12 @@ def _curve(cell: Record) -> dict[float, float]:
 
 
 def _compared(found: Comparison) -> list[tuple[str, str]]:
-    said = found.found
-    rows: list[tuple[str, str]] = [("file", CODE.format(said.get("file") or "?"))]
-    if isinstance(said.get("command"), list):
-        rows.append(("command", CODE.format(shlex.join(map(str, said["command"])))))
-    rows += [("directory", CODE.format(found.path)), *describe_versions(as_mapping(said.get("versions")))]
-    for world, start in as_mapping(said.get("starts")).items():
+    document = found.found
+    rows: list[tuple[str, str]] = [("file", CODE.format(document.get("file") or "?"))]
+    if isinstance(document.get("command"), list):
+        rows.append(("command", CODE.format(shlex.join(map(str, document["command"])))))
+    rows += [("directory", CODE.format(found.path)), *describe_versions(as_mapping(document.get("versions")))]
+    for world, start in as_mapping(document.get("starts")).items():
         of = as_mapping(start)
         rows.append((f"start in {world}", f"{of.get('checkpoint') or 'none'}, seed {of.get('seed')}: {of.get('run')}"))
     return rows

@@ -81,7 +81,9 @@ def read_run(path: Path) -> RunFiles:
     if not metrics:
         notices.append("There are no metrics (metrics.jsonl), so there are no learning curves.")
     found = [read_table(file, notices) for file in sorted((path / "evaluations").glob("*.json"))]
-    own, further, later = (_scores(said, notices) for said in (measured.get("evaluations"), measured.get("further"), found))
+    own, further, later = (
+        _scores(evaluations, notices) for evaluations in (measured.get("evaluations"), measured.get("further"), found)
+    )
     ending = ENDINGS.get(str(summary.get("stopped")), "finished")
     step = "".join(f"{record['stage']} {record['step']}" for record in metrics[-1:])
     parts = (path, settings, summary, versions, metrics, own, further, later, alarms, notices)

@@ -419,13 +419,17 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
 
 
 def render_run(
-    path: Path, most_trajectories: int = MAX_TRAJECTORIES, live: Live | None = None, said: Sequence[str] = (), **more: Any
+    path: Path,
+    most_trajectories: int = MAX_TRAJECTORIES,
+    live: Live | None = None,
+    extra_notices: Sequence[str] = (),
+    **more: Any,
 ) -> str:
-    """HTML of the run in `path`. Broken and missing files become notices, after which come those in `said`. `more`: further
+    """HTML of the run in `path`. Broken and missing files become notices, after which come those in `extra_notices`. `more`: further
     values for the template of a live page."""
     run = read_run(path)
     defaults, unknown = find_defaults(run.settings)
-    notices = [*run.notices, *said]
+    notices = [*run.notices, *extra_notices]
     if not live and not (path / SUMMARY).exists():
         reached = f"; it has reached {run.last_step}" if run.last_step else ""
         notices.insert(0, f"This run has not finished{reached}. `{resume_command(path)}` continues it.")

@@ -86,35 +86,35 @@ def routes(service: Service) -> list[NamedRoute]:
     def card(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": began, "owned_by": "tacit"}
 
-    async def models(asked: HTTPRequest) -> Response:
+    async def models(request: HTTPRequest) -> Response:
         return JSONResponse({"object": "list", "data": [card(name) for name in _names(service)]})
 
-    async def model(asked: HTTPRequest) -> Response:
-        name = asked.path_params["name"]
+    async def model(request: HTTPRequest) -> Response:
+        name = request.path_params["name"]
         served, _ = _find(service, name)
         return JSONResponse(card(served.name if served else name))
 
     async def complete(http: HTTPRequest) -> Response:
-        asked = await read_body(http, ChatRequest, service.run)
-        served, policy = _find(service, asked.model)
+        request = await read_body(http, ChatRequest, service.run)
+        served, policy = _find(service, request.model)
         with service.catalog.use(served) if served else nullcontext():
             run = served.run if served else service.run
-            prompt = await run(lambda: _read(policy, asked))
-            sampling = _sampling(asked, served, service.settings.max_tokens)
-            seed = asked.seed if asked.seed is not None else secrets.randbits(62)
-            requests = [Request(prompt, derive(seed, i) if i else seed) for i in range(asked.n)]
+            prompt = await run(lambda: _read(policy, request))
+            sampling = _sampling(request, served, service.settings.max_tokens)
+            seed = request.seed if request.seed is not None else secrets.randbits(62)
+            requests = [Request(prompt, derive(seed, i) if i else seed) for i in range(request.n)]
             completions = await wait_for_answer(
                 lambda: asyncio.gather(*(service.batching.sample(policy, sampling, request) for request in requests)),
                 service.settings,
                 service.batching,
             )
         written = sum(len(completion.tokens) for completion in completions)
-        service.metrics.count_turn(asked.model if not served else served.name, len(prompt), written)
+        service.metrics.count_turn(request.model if not served else served.name, len(prompt), written)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
-        head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": asked.model}
-        choices = await service.run(lambda: [_choice(i, done, asked, policy) for i, done in enumerate(completions)])
-        if asked.stream:
-            counted = usage if (asked.stream_options or {}).get("include_usage") else None
+        head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": request.model}
+        choices = await service.run(lambda: [_choice(i, done, request, policy) for i, done in enumerate(completions)])
+        if request.stream:
+            counted = usage if (request.stream_options or {}).get("include_usage") else None
             return StreamingResponse(_stream(head, choices, counted), media_type="text/event-stream")
         return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
 
@@ -142,29 +142,29 @@ def _find(service: Service, name: str) -> tuple[ServedModule | None, LocalPolicy
     return served, served.policy
 
 
-def _read(policy: LocalPolicy, asked: ChatRequest) -> np.ndarray:
-    messages = tuple(said.message() for said in asked.messages)
+def _read(policy: LocalPolicy, request: ChatRequest) -> np.ndarray:
+    messages = tuple(message.message() for message in request.messages)
     if policy.engine.tokenizer.chat_template:
         return policy.encode_chat(Chat(messages))
     return policy.encode_prompt("\n".join(message.content for message in messages))
 
 
-def _sampling(asked: ChatRequest, served: ServedModule | None, most: int) -> Sampling:
+def _sampling(request: ChatRequest, served: ServedModule | None, most: int) -> Sampling:
     usual = 64 if served is None else served.module.sampling.max_tokens
-    length = asked.max_completion_tokens or asked.max_tokens or min(most, usual)
+    length = request.max_completion_tokens or request.max_tokens or min(most, usual)
     if length > most:
         raise invalid(f"max_tokens {length} is more than this server's limit of {most}.")
-    stop = (*asked.stops, *(served.context.format.stop if served else ()))
+    stop = (*request.stops, *(served.context.format.stop if served else ()))
     if any(not text for text in stop):
         raise invalid("a stop string is empty; leave it out.")
-    return Sampling(asked.temperature, asked.top_p, asked.top_k, length, tuple(dict.fromkeys(stop)))
+    return Sampling(request.temperature, request.top_p, request.top_k, length, tuple(dict.fromkeys(stop)))
 
 
-def _choice(index: int, completion: Completion, asked: ChatRequest, policy: LocalPolicy) -> dict[str, Any]:
+def _choice(index: int, completion: Completion, request: ChatRequest, policy: LocalPolicy) -> dict[str, Any]:
     """The text is without the client's stop strings, as in OpenAI's API; our engine keeps them."""
-    ends = [at for stop in asked.stops if (at := completion.text.find(stop)) >= 0]
+    ends = [at for stop in request.stops if (at := completion.text.find(stop)) >= 0]
     text, likely = completion.text[: min(ends)] if ends else completion.text, None
-    if asked.logprobs:
+    if request.logprobs:
         tokens = zip(completion.tokens, completion.logprobs, strict=True)
         decoded = [(policy.decode(np.array([token])), float(value)) for token, value in tokens]
         likely = {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in decoded]}

@@ -87,10 +87,15 @@ class Tools:
         with _as_tool_errors():
             found = self._service.sessions.find_open(session)
             seen = Transition(Observation(observation, tuple(actions)), done, success, effective=effective)
-            told = await self._service.sessions.observe(found, seen, turn)
-            if told is None:
+            turn_result = await self._service.sessions.observe(found, seen, turn)
+            if turn_result is None:
                 return {"action": None, "outcome": found.outcome}
-            return {"action": told.action, "turn": told.number, "state": told.state, "prompt": told.prompt}
+            return {
+                "action": turn_result.action,
+                "turn": turn_result.number,
+                "state": turn_result.state,
+                "prompt": turn_result.prompt,
+            }
 
     async def end(self, session: Name, success: bool = False) -> dict[str, Any]:
         """End an episode before its world does."""
@@ -131,9 +136,9 @@ class Tools:
             self.server.remove_tool(self._play_tools.pop())
         for served in self._service.catalog.modules.values() if self._service.settings.worlds else ():
             families = ", ".join(served.module.families)
-            told = f"Play one episode of {served.world.name} ({served.world.summary}) until it is over: {families}."
+            description = f"Play one episode of {served.world.name} ({served.world.summary}) until it is over: {families}."
             self._play_tools.append(re.sub(r"[^A-Za-z0-9_-]", "_", served.name)[:64])
-            self.server.add_tool(_make_play_tool(self._service, served), self._play_tools[-1], description=told)
+            self.server.add_tool(_make_play_tool(self._service, served), self._play_tools[-1], description=description)
 
 
 def _make_play_tool(service: Service, served: ServedModule) -> Callable[..., Awaitable[dict[str, Any]]]:
@@ -158,8 +163,8 @@ def _make_play_tool(service: Service, served: ServedModule) -> Callable[..., Awa
 
 def _summarize(session: Session) -> dict[str, Any]:
     acted = [{"saw": turn.observation.text, "did": turn.action} for turn in session.turns if turn.acted]
-    told = {"goal": session.episode.task.goal, "outcome": session.outcome, "note": session.note}
-    return told | {"turns": acted, "saw_last": session.final.text if session.final else ""}
+    summary = {"goal": session.episode.task.goal, "outcome": session.outcome, "note": session.note}
+    return summary | {"turns": acted, "saw_last": session.final.text if session.final else ""}
 
 
 @contextmanager

@@ -29,7 +29,7 @@ SUMMARY_LINE = "Compare credit with the true advantage of each step under a run'
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, said = make_parser(peek_method(argv, "inspect credit")).parse(argv)
+    arguments, overrides = make_parser(peek_method(argv, "inspect credit")).parse(argv)
     check_at_least_one(arguments, "groups", "rollouts")
     if not 0 < arguments.discount <= 1:
         raise TacitError(f"--discount {arguments.discount} must be above 0 and at most 1.")
@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     chosen = [Geometry.parse(part) for part in arguments.geometry.split(",") if part.strip()]
     methods = [part.strip() for part in arguments.methods.split(",") if part.strip()]
     console = make_console()
-    target = open_target(arguments.target, said, arguments.checkpoint)
+    target = open_target(arguments.target, overrides, arguments.checkpoint)
     setup = rollout_setup(target, arguments.groups, arguments.group_size)
     measured = []
     try:
@@ -91,15 +91,15 @@ def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Map
 
     console.print()
     endings = ", ".join(f"{count} {ending}" for ending, count in found.endings.items() if count)
-    said = [
+    rows = [
         ("groups", f"{endings}; {pluralize(found.tasks, 'task')}"),
         ("truth", f"{pluralize(found.steps, 'step')}, {pluralize(found.episodes, 'continuation')}"),
         ("advantage", f"spread {_number(found.spread)}, Monte Carlo error {_number(found.noise)} a step"),
         ("reliability", f"{_number(found.reliability)}; correlations and cosines below are corrected for this noise"),
     ]
-    said += [("radius", f"{name}: {value:.4g}") for name, value in radii.items()]
-    said += [("left out", f"{name}: {reason}") for name, reason in left_out.items()]
-    say_pairs(console, said)
+    rows += [("radius", f"{name}: {value:.4g}") for name, value in radii.items()]
+    rows += [("left out", f"{name}: {reason}") for name, reason in left_out.items()]
+    say_pairs(console, rows)
     undetermined = []
     for on in ("all", *ENDINGS, *STAGES):
         agreements = [agreement for agreement in found.agreements if agreement.on == on]

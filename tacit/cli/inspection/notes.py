@@ -21,13 +21,13 @@ def run(argv: Sequence[str]) -> int:
     parser.flag("--members", 4, "episodes per task")
     parser.flag("--json", False, "print one JSON object")
     add_shared_options(parser, peek_method(argv, "inspect notes"))
-    arguments, said = parser.parse(argv)
+    arguments, overrides = parser.parse(argv)
     check_at_least_one(arguments, "tasks", "members")
     from tacit.config.agents import open_target
     from tacit.config.credit_quality import analyzer_of, rollout_setup
     from tacit.evaluation.notes import MIN_AUC_GAIN, MIN_HANDBOOK_GAIN, measure_notes
 
-    target = open_target(arguments.target, said, arguments.checkpoint)
+    target = open_target(arguments.target, overrides, arguments.checkpoint)
     setup = rollout_setup(target)
     settings = target.recipe.settings
     instructed = settings.prompt.wording != "terse"

@@ -47,8 +47,8 @@ def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
     episode = next((s["task"] for t in record["turns"] for s in t.get("skills", ()) if "task" in s), "")
     say(console, record["goal"], style="bold")
     ended = f"{'won' if record['success'] else 'lost'} after {pluralize(len(record['turns']), 'step')}"
-    said = [("episode", f"{record['task']}, {ended}"), ("from", str(path)), ("critical steps", str(critical))]
-    say_pairs(console, said + ([("episode's skill", episode)] if episode else []))
+    rows = [("episode", f"{record['task']}, {ended}"), ("from", str(path)), ("critical steps", str(critical))]
+    say_pairs(console, rows + ([("episode's skill", episode)] if episode else []))
     console.print()
     for number, turn in enumerate(record["turns"], 1):
         skill = next((s["step"] for s in turn.get("skills", ()) if "step" in s), "")

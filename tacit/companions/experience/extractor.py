@@ -164,8 +164,8 @@ def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room
     turns: list[str] = []
     for t, (step, after) in enumerate(zip(trajectory.steps, trajectory.observations[1:], strict=True)):
         if style == "terse":
-            said = step.answer or after.text
-            turns.append(f"{step.action} > {' '.join(said.split())}")
+            reply = step.answer or after.text
+            turns.append(f"{step.action} > {' '.join(reply.split())}")
             continue
         # The thought, or the whole completion if it is not an action.
         thought = step.completion.text.partition("<action>")[0] if "<action>" in step.completion.text else ""

@@ -233,9 +233,9 @@ class Server(Worker):
         """Call `what` on the server and wait."""
         self._tell(what, *arguments)
         deadline = time.monotonic() + (limit_s or self.timeout_s)
-        while (said := self._hear(deadline, repr(what), setting)) is None:
+        while (message := self._hear(deadline, repr(what), setting)) is None:
             pass
-        fine, answer = said
+        fine, answer = message
         if not fine:
             raise TacitError(f"{self} failed in {what!r}: {answer[1]}") from answer[0]
 
@@ -252,11 +252,11 @@ class Server(Worker):
 
     def handle_next(self) -> Any:
         """Handle a message that has arrived: None for completions, else its answer."""
-        kind, told = self.receive()
+        kind, content = self.receive()
         if kind == "answer":
-            return told
+            return content
         self._heard = time.monotonic()
-        mine = [delivery for delivery in told if self.under_way.pop(delivery.request_id, None) is not None]
+        mine = [delivery for delivery in content if self.under_way.pop(delivery.request_id, None) is not None]
         self.finished += mine
         if any(delivery.request_id >= 0 for delivery in mine):
             self.deaths = 0

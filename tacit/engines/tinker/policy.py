@@ -183,8 +183,8 @@ class TinkerScorer:
         found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(prompts)
         client: Any = self._client() if rows else None
         if rows and self._is_reference:
-            asked = [client.compute_logprobs(whole_input(np.concatenate([prompts[r], completions[r]]))) for r in rows]
-            for r, future in zip(rows, asked, strict=True):
+            futures = [client.compute_logprobs(whole_input(np.concatenate([prompts[r], completions[r]]))) for r in rows]
+            for r, future in zip(rows, futures, strict=True):
                 scored = answer(future, self._settings, "the reference's scoring")
                 found[r] = np.array(scored[len(prompts[r]) :], np.float32)
         elif rows:

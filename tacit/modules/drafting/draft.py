@@ -84,19 +84,19 @@ def build_prompt(
     there, parts = "", f"\n{_TRACKER_RULES}{_REWARD_RULES}"
     if blocks is not None:
         parts = _REWARD_RULES
-        names = dict.fromkeys(name for each in blocks.values() for told in each for name in told if name != "block")
+        names = dict.fromkeys(name for each in blocks.values() for fields in each for name in fields if name != "block")
         there = f"{_OWN_STATES.format(names=', '.join(names))}\n"
     again = (
         f"\n\nYour last draft:\n```python\n{before}\n```\nChecked against all episodes, it failed:\n{failed}\nWrite it anew."
         if before
         else ""
     )
-    wanted = f"{there}Write one Python file with exactly this in it:\n{parts}\n\n{_LIMITS}{again}"
+    instructions = f"{there}Write one Python file with exactly this in it:\n{parts}\n\n{_LIMITS}{again}"
     return Prompt(
         task=f"{_ROLE}\n\nThe kind of work: {family}\nActions that were done in it: {'; '.join(actions[:MAX_ACTIONS])}",
         history=tuple(_render_episode(n, each, (blocks or {}).get(each, ())) for n, each in enumerate(shown, start=1)),
         now="",
-        request=f"{wanted}\n\nAnswer with the file in one ```python block.",
+        request=f"{instructions}\n\nAnswer with the file in one ```python block.",
         separator="\n\n",
     )
 

@@ -72,9 +72,9 @@ class Instance:
     breaks: bool  # whether `patch` breaks the repository (SWE-smith) instead of fixing it
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Instance:
+    def from_dict(cls, data: Mapping[str, Any]) -> Instance:
         """Of a task's data, in which tuples may have become lists."""
-        return cls(**{**said, **{name: tuple(said[name]) for name in ("fail_to_pass", "pass_to_pass")}})
+        return cls(**{**data, **{name: tuple(data[name]) for name in ("fail_to_pass", "pass_to_pass")}})
 
     @property
     def test_files(self) -> tuple[str, ...]:
@@ -235,10 +235,10 @@ class Runtime:
         host = image.partition("/")[0]
         full = image if "." in host or ":" in host or host == "localhost" else f"docker.io/{image}"
         try:
-            pulled = subprocess.run([self.program, "pull", "-q", full], capture_output=True, text=True, timeout=PULL_S)
+            pull = subprocess.run([self.program, "pull", "-q", full], capture_output=True, text=True, timeout=PULL_S)
         except subprocess.TimeoutExpired:
             raise TacitError(f"{self.program} cannot pull {full}: no answer within {PULL_S} s") from None
-        if pulled.returncode:
+        if pull.returncode:
             raise TacitError(f"{self.program} cannot pull {full}: {last_line(pulled.stderr)}")
         return full
 
@@ -388,11 +388,17 @@ def mending_actions(instance: Instance) -> Iterator[str]:
         for first, lines in patch.hunks:
             old, new = (hunk_side(lines, mark) for mark in (old_mark, new_mark))
             if patch.new or patch.gone:
-                said = {"command": "create", "path": patch.path, "file_text": new}
-                yield write_line(Call(EDITOR, said) if new else Call(BASH, {"command": shlex.join(["rm", patch.path])}))
+                arguments = {"command": "create", "path": patch.path, "file_text": new}
+                yield write_line(Call(EDITOR, arguments) if new else Call(BASH, {"command": shlex.join(["rm", patch.path])}))
                 continue
-            said = {"command": "str_replace", "path": patch.path, "line": str(first + moved), "old_str": old, "new_str": new}
-            yield write_line(Call(EDITOR, said))
+            arguments = {
+                "command": "str_replace",
+                "path": patch.path,
+                "line": str(first + moved),
+                "old_str": old,
+                "new_str": new,
+            }
+            yield write_line(Call(EDITOR, arguments))
             moved += 0 if instance.breaks else new.count("\n") - old.count("\n")
 
 

@@ -161,7 +161,7 @@ Once a single number is left that is not the target, only rollback or reset can 
 
 
 class FullWording(Numbered):
-    rules, asked, between = RULES, "Your puzzle: ", " "
+    rules, goal_prefix, between = RULES, "Your puzzle: ", " "
 
     def seen(self, observation: Observation) -> str:
         shown = parse_observation(observation.text)

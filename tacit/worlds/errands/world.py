@@ -93,7 +93,7 @@ You have {MAX_STEPS} turns to take what is wanted."""
 
 
 class FullWording(Numbered):
-    rules, asked, between = RULES, "Your errand: ", " "
+    rules, goal_prefix, between = RULES, "Your errand: ", " "
 
     def seen(self, observation: Observation) -> str:
         door, things, refused = parse_observation(observation.text)

@@ -415,7 +415,7 @@ Where a command could mean several things you are asked for a number; answer wit
 class FullWording(Numbered):
     """Never lists admissible actions, since there are hundreds."""
 
-    rules, asked, word = COMMANDS, "", "command"
+    rules, goal_prefix, word = COMMANDS, "", "command"
 
     def seen(self, observation: Observation) -> str:
         """Without spaces at the ends of lines and without empty ones."""

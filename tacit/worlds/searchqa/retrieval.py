@@ -111,8 +111,10 @@ def exact_match(answer: str, golds: Sequence[str]) -> bool:
 
 def f1(answer: str, golds: Sequence[str]) -> float:
     pairs = [(_comparable(answer), _comparable(gold)) for gold in golds]
-    whole = [said == gold or said in _WHOLE or gold in _WHOLE for said, gold in pairs]
-    found = (float(said == gold != "") if same else _share(said, gold) for (said, gold), same in zip(pairs, whole, strict=True))
+    whole = [answer == gold or answer in _WHOLE or gold in _WHOLE for answer, gold in pairs]
+    found = (
+        float(answer == gold != "") if same else _share(answer, gold) for (answer, gold), same in zip(pairs, whole, strict=True)
+    )
     return max(found, default=0.0)
 
 
@@ -129,9 +131,9 @@ def squad_scores(answer: str, golds: Sequence[str]) -> tuple[bool, float]:
     return normalized in pairs, max(overlaps, default=0.0)
 
 
-def _share(said: str, gold: str) -> float:
-    shared = sum((Counter(said.split()) & Counter(gold.split())).values())
-    return 2 * shared / (len(said.split()) + len(gold.split())) if shared else 0.0
+def _share(answer: str, gold: str) -> float:
+    shared = sum((Counter(answer.split()) & Counter(gold.split())).values())
+    return 2 * shared / (len(answer.split()) + len(gold.split())) if shared else 0.0
 
 
 def _comparable(text: str) -> str:

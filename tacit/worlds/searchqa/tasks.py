@@ -71,8 +71,8 @@ def make_land(name: str) -> Land:
         author = rng.choice(people)
         things.append(Thing(book, "book", {"author": author, "published": str(births[author] + rng.randint(20, 60))}))
     rng.shuffle(things)
-    said = (rng.choice(_LAND["descriptions"][thing.kind]).format(name=thing.name, **thing.facts) for thing in things)
-    passages = tuple(Passage(thing.name, text) for thing, text in zip(things, said, strict=True))
+    descriptions = (rng.choice(_LAND["descriptions"][thing.kind]).format(name=thing.name, **thing.facts) for thing in things)
+    passages = tuple(Passage(thing.name, text) for thing, text in zip(things, descriptions, strict=True))
     return Land({thing.name: thing for thing in things}, passages)
 
 

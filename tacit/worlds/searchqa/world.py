@@ -176,8 +176,8 @@ class FullWording(Wording):
         return f"{RULES}\n\nQuestion: {sanitize(str(task.data['question']))}"
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
-        kind, said = parse_action(action)
-        done = f"<{kind}> {said} </{kind}>" if kind else sanitize(action, LONGEST_QUERY)
+        kind, argument = parse_action(action)
+        done = f"<{kind}> {argument} </{kind}>" if kind else sanitize(action, LONGEST_QUERY)
         return "\n".join(part for part in (_last_result(observation), f"Turn {number}: {done}") if part)
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
