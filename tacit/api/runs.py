@@ -243,18 +243,18 @@ def train(
         overrides |= {("method", key): value for key, value in own.items()}
     overrides |= {(key,): str(value) for key, value in (("model", model), ("out", out)) if value is not None}
     recipe = Recipe.from_json(override(document, {**overrides, **parse_settings(settings, name)}))
-    begun = (recipe.out / SETTINGS).exists()
-    if begun and not resume:
+    exists = (recipe.out / SETTINGS).exists()
+    if exists and not resume:
         raise TacitError(
             f"{recipe.out} already contains a run. Resume it (resume=True, or tacit.open_run({str(recipe.out)!r}).resume()), "
             "or name another `out`."
         )
-    if not begun:
+    if not exists:
         check_new_run(recipe.out)
     prepared = prepare(recipe)
-    if begun and is_finished(recipe.out, Recipe.from_json(read_settings(recipe.out)), prepared.recipe):
+    if exists and is_finished(recipe.out, Recipe.from_json(read_settings(recipe.out)), prepared.recipe):
         return OpenRun(recipe.out)
-    run_training(prepared, begun, reporter_for(quiet), check_callbacks(callbacks))
+    run_training(prepared, exists, reporter_for(quiet), check_callbacks(callbacks))
     return OpenRun(recipe.out)
 
 

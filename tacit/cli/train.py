@@ -138,12 +138,12 @@ def peek_arguments(argv: Sequence[str], resumable: bool = True) -> tuple[str, st
 def run_prepared(prepared: Prepared, resume: bool) -> int:
     recipe, console = prepared.recipe, make_console()
     show_header(console, prepared)
-    begun = [resume]
+    started = [resume]
     try:
-        summary = running.run_training(prepared, resume, lambda: make_reporter(console), begun=lambda: begun.append(True))
+        summary = running.run_training(prepared, resume, lambda: make_reporter(console), on_start=lambda: started.append(True))
     except KeyboardInterrupt as stop:
         go_on = f"tacit train --resume {recipe.out}{flag_for_later()}"
-        remedy = f"Continue with `{go_on}`." if any(begun) else "Nothing was written."
+        remedy = f"Continue with `{go_on}`." if any(started) else "Nothing was written."
         print(f"\nstopped. {remedy}", file=sys.stderr)
         return exit_status(stop)
     show_summary(console, summary, recipe.out)

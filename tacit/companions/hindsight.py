@@ -152,7 +152,7 @@ MIN_ANSWER_TOKENS = 64  # a usable answer does not fit into fewer
 class Analysis:
     skills: Skills = field(default_factory=Skills)
     problem: str = ""  # why there is no skill, or no episode skill
-    asked: int = 0  # questions put to a model; 0 if the answer was cached
+    questions: int = 0  # questions put to a model; 0 if the answer was cached
     written: int = 0  # answer tokens
     read: int = 0  # question tokens
 
@@ -235,7 +235,7 @@ class ModelAnalyzer(Analyzer):
                         answers = self._ask([trajectories[i] for i in left], analyzer, info, attempt)
                         for i, after in zip(left, answers, strict=True):
                             old = found[i]
-                            cost = (old.asked + after.asked, old.written + after.written, old.read + after.read)
+                            cost = (old.questions + after.questions, old.written + after.written, old.read + after.read)
                             found[i] = Analysis(after.skills or old.skills, after.problem, *cost)
                 future.set_result(found)
             except BaseException as error:  # raised by future.result
@@ -261,7 +261,7 @@ class ModelAnalyzer(Analyzer):
         found = []
         for key, trajectory in zip(keys, trajectories, strict=True):
             got = fresh.pop(key, None)
-            cost = Analysis(asked=1, written=got.written, read=got.read) if got else Analysis()
+            cost = Analysis(questions=1, written=got.written, read=got.read) if got else Analysis()
             if key in tight:
                 found.append(Analysis(problem="the episode does not fit into the analyzer's context"))
                 continue
@@ -356,7 +356,7 @@ class Hindsight(Companion):
         return {
             "hindsight/critical_steps": float(np.mean([len(a.skills.steps) for a in analyses])),
             "hindsight/without_skill": sum(failed.values()) / len(analyses),
-            "hindsight/asked": float(sum(a.asked for a in analyses)),
+            "hindsight/asked": float(sum(a.questions for a in analyses)),
             "hindsight/tokens_read": float(read),
             "hindsight/tokens_written": float(written),
             "hindsight/seconds_waited": round(self._waited, 3),

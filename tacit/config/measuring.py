@@ -116,12 +116,12 @@ class PanelEvaluation:
         return len(self.panel.tasks) * self.rules.repeats
 
     def play(
-        self, batch: int, observer: RolloutObserver = NO_OBSERVER, begun: Callable[[int], None] | None = None
+        self, batch: int, observer: RolloutObserver = NO_OBSERVER, on_resume: Callable[[int], None] | None = None
     ) -> EvaluationResult:
         target, worlds = self.target, make_worlds(self.target.world, self.target.recipe.train)
         try:
             played = play_panel(
-                self.panel, self.rules, worlds, target.route, batch=batch, journal=self.journal, begun=begun,
+                self.panel, self.rules, worlds, target.route, batch=batch, journal=self.journal, on_resume=on_resume,
                 observer=observer, settle=target.settle,
             )  # fmt: skip
         finally:

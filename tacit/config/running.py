@@ -27,18 +27,18 @@ def run_training(
     resume: bool,
     make_reporter: Callable[[], Reporter],
     callbacks: Sequence[Callback] = (),
-    begun: Callable[[], None] = lambda: None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Run the remaining stages of a run and return its summary.
 
-    `begun` is called once the run directory exists. If the engine's processes are lost, they are restarted and the run
+    `on_start` is called once the run directory exists. If the engine's processes are lost, they are restarted and the run
     continues from the last checkpoint.
     """
     out, worlds = prepared.recipe.out, prepared.worlds
     losses: list[str] = []
     while True:
         try:
-            return _run_once(prepared, resume, make_reporter, callbacks, begun)
+            return _run_once(prepared, resume, make_reporter, callbacks, on_start)
         except EngineLost as lost:
             settings = lost.settings
             newest = open_checkpoints(out).newest() if (out / SETTINGS).exists() else None
@@ -54,7 +54,7 @@ def _run_once(
     resume: bool,
     make_reporter: Callable[[], Reporter],
     callbacks: Sequence[Callback],
-    begun: Callable[[], None],
+    on_start: Callable[[], None],
 ) -> dict[str, Any]:
     recipe, reporter = prepared.recipe, make_reporter()
     try:
@@ -72,7 +72,7 @@ def _run_once(
             check_overlap_policy(recipe.train, policy)
         keep, wandb = recipe.train.keep, recipe.train.wandb
         run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
-        begun()
+        on_start()
         try:
             if resume:
                 write_json(recipe.out / SETTINGS, recipe.to_json())

@@ -136,7 +136,7 @@ def unknown_key(
     key: str, where: str, known: Iterable[str], tables: Mapping[str, Iterable[str]], inner: Iterable[str] = ()
 ) -> TacitError:
     """The error for an unknown key. It suggests the table that has this key (`iterations`, `sft_steps`) or the keys inside it
-    (`[train] iterations`), or else the nearest key of this table."""
+    (`[train] iterations`), or else the nearest key of this or another table (`iteration`)."""
     plain = key.replace("-", "_")
     names = sorted({*known, *tables.get(where, ())})
     moved = [(t, k) for t, keys in tables.items() for k in keys if t != where and plain in (k, f"{t}_{k}")]
@@ -150,7 +150,14 @@ def unknown_key(
     ]
     if fits and not near:
         return TacitError(f"{wrong}; did you mean [{fits[0][0]}] {fits[0][1]}?")
-    near = near or difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
+    if not near:
+        elsewhere: dict[str, str] = {}
+        for table, keys in tables.items():
+            for name in keys if table and table != where else ():
+                elsewhere.setdefault(name, table)
+        if found := difflib.get_close_matches(plain, elsewhere, n=1, cutoff=0.8):
+            return TacitError(f"{wrong}; did you mean [{elsewhere[found[0]]}] {found[0]}?")
+        near = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
     hint = f"; did you mean `{near[0]}`?" if near else "."
     return TacitError(f"{wrong}{hint} Known keys{' there' if where else ''}: {', '.join(names)}.")
 

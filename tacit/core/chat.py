@@ -44,8 +44,8 @@ class Call:
 
     def text(self) -> str:
         """The call in the format of the Hermes and Qwen templates."""
-        meant = json.dumps({"name": self.name, "arguments": dict(self.arguments)}, ensure_ascii=False)
-        return f"<tool_call>\n{meant}\n</tool_call>"
+        payload = json.dumps({"name": self.name, "arguments": dict(self.arguments)}, ensure_ascii=False)
+        return f"<tool_call>\n{payload}\n</tool_call>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,14 +174,14 @@ def continuations(
     episodes are dropped."""
     visits = Counter(state for trajectory in group.trajectories for state in states_of(trajectory))
     plans: list[EpisodePlan] = []
-    begun: list[tuple[State, int]] = []
+    origins: list[tuple[State, int]] = []
     for (condition, done), count in visits.items():
         written = "\x1f".join(action if wrote is None else f"{action}\x1e{wrote}" for action, wrote in done)
         place = derive(seed, "continuation", group.task.id, condition.entry, condition.note, written)
         task = replace(group.task, data={**group.task.data, AFTER: done})
         for number in range(rollouts * min(count, MAX_FACTOR)):
             plans.append(EpisodePlan(task, derive(place, number), condition))
-            begun.append(((condition, done), number % 2))
+            origins.append(((condition, done), number % 2))
     context = MidwayContext(setup.context, setup.world.make)
     worlds = InProcessPool(lambda: MidwayWorld(setup.world.make(), setup.max_steps))
     found: dict[State, Ends] = {state: ([], []) for state in visits}
@@ -189,7 +189,7 @@ def continuations(
     try:
         for start in range(0, len(plans), batch):
             played = rollout(plans[start : start + batch], context, worlds, setup.policy, setup.sampling, setup.max_steps)
-            for ((condition, done), half), trajectory in zip(begun[start : start + batch], played, strict=True):
+            for ((condition, done), half), trajectory in zip(origins[start : start + batch], played, strict=True):
                 if trajectory.stop.crashed:
                     continue
                 steps += len(trajectory)

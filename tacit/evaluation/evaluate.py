@@ -67,22 +67,22 @@ def play_panel(
     *,
     batch: int = BATCH,
     journal: Journal | None = None,
-    begun: Callable[[int], None] | None = None,
+    on_resume: Callable[[int], None] | None = None,
     observer: RolloutObserver = NO_OBSERVER,
     settle: Callable[[Trajectory], Trajectory] | None = None,
 ) -> list[Trajectory]:
     """Play the panel's episodes; returns them in order, repeat after repeat.
 
     The seed of an episode depends on its index, its repeat and the rules' seed, so batching changes nothing and two conditions
-    see the same randomness. Tasks are grouped by agent (`route`). Episodes in the journal are not played again; `begun`
+    see the same randomness. Tasks are grouped by agent (`route`). Episodes in the journal are not played again; `on_resume`
     receives their number. Finished episodes and single turns are written to the journal, except those with a crash or an
     unusable completion, which are played again next time. `settle` makes the final change to an episode.
     """
     places = [(repeat, i) for repeat in range(rules.repeats) for i in range(len(panel.tasks))]
     played = journal.read(panel, rules.repeats) if journal else {}
     missing = [place for place in places if place not in played]
-    if begun:
-        begun(len(played))
+    if on_resume:
+        on_resume(len(played))
     by_agent: dict[str, list[Place]] = {}
     for place in missing:
         by_agent.setdefault(route.name(panel.tasks[place[1]]), []).append(place)

@@ -39,8 +39,8 @@ class LoggedEpisode:
         """In the format of `--sft.from`."""
         own = self.recording
         turns = [
-            {"saw": saw, "action": action, **({} if spoken else {"valid": False})}
-            for saw, action, spoken in zip(own.seen, own.actions, own.spoken, strict=False)
+            {"saw": saw, "action": action, **({} if parsed else {"valid": False})}
+            for saw, action, parsed in zip(own.seen, own.actions, own.parsed, strict=False)
         ]
         last = {"saw": own.seen[-1]} if len(own.seen) > len(own.actions) else {}
         named = {"task": own.task, "goal": own.goal, "family": self.family, "success": own.success}

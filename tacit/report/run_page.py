@@ -123,9 +123,9 @@ def draw_prompt_lengths(found: Sequence[Episodes]) -> list[Markup]:
     for episodes in found:
         series = prompt_series(episodes)
         if len(series.points) > 1:
-            begun, last = sum(bool(r["turns"]) for r in episodes.records), series.points[-1].x
+            played, last = sum(bool(r["turns"]) for r in episodes.records), series.points[-1].x
             left = sum(len(r["turns"]) >= last for r in episodes.records)
-            reached = f"{left} of {pluralize(begun, 'episode')} reached turn {format_short(last)}"
+            reached = f"{left} of {pluralize(played, 'episode')} reached turn {format_short(last)}"
             note = f"{episodes.title}: {reached}; line: mean; band: middle 80%"
             charts.append(draw_chart("Prompt tokens by turn", [series], "turn", note=note, floor=0.0))
     return charts
@@ -217,8 +217,8 @@ def build_headline(panels: Sequence[Panel]) -> list[tuple[str, str, str]]:
     own, headline = [panel for panel in panels if panel.training], []
     for panel in own:
         last = ("final success", panel.final) if panel.final else ("latest success, not final", panel.training[-1])
-        apart = panel.worlds or not any(other.worlds for other in own)
-        for label, e in (last, ("peak success", panel.peak if apart else None)):
+        shows_peak = panel.worlds or not any(other.worlds for other in own)
+        for label, e in (last, ("peak success", panel.peak if shows_peak else None)):
             if e:
                 name = f"{label}, {panel.name}" if len(own) > 1 else label
                 headline.append((name, format_percent(e["success"]), f"{format_interval(e['interval'])} {describe_moment(e)}"))
@@ -425,8 +425,8 @@ def render_run(
     extra_notices: Sequence[str] = (),
     **more: Any,
 ) -> str:
-    """HTML of the run in `path`. Broken and missing files become notices, after which come those in `extra_notices`. `more`: further
-    values for the template of a live page."""
+    """HTML of the run in `path`. Broken and missing files become notices, followed by `extra_notices`. `more`: further values
+    for the template of a live page."""
     run = read_run(path)
     defaults, unknown = find_defaults(run.settings)
     notices = [*run.notices, *extra_notices]

@@ -169,9 +169,9 @@ def _giant(records: Sequence[Record]) -> str:
     if len(values) < WINDOW or (now := sum(values) / len(values)) <= LARGEST_PART:
         return ""
     radius = records[-1].get("radius")
-    apart = "a smaller --epsilon (or --adaptive)" if radius is None else f"an --epsilon below the {radius:.2g} of --adaptive"
+    remedy = "a smaller --epsilon (or --adaptive)" if radius is None else f"an --epsilon below the {radius:.2g} of --adaptive"
     return (
-        f"the largest cluster holds {now:.0%} of a group's steps, so credit compares dissimilar steps: try {apart}, "
+        f"the largest cluster holds {now:.0%} of a group's steps, so credit compares dissimilar steps: try {remedy}, "
         "another --layer, or `tacit calibrate`"
     )
 

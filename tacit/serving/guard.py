@@ -43,7 +43,7 @@ class Metrics:
         self.seconds = Histogram("tacit_request_seconds", "from request to answer", ("route",), buckets=SECONDS, registry=own)
         self.turns = Counter("tacit_turns", "actions taken", ("module", "by"), registry=own)
         self.tokens = Counter("tacit_tokens", "tokens of the model", ("module", "kind"), registry=own)
-        self.begun = Counter("tacit_sessions_begun", "sessions begun", ("module",), registry=own)
+        self.started = Counter("tacit_sessions_begun", "sessions begun", ("module",), registry=own)
         self.ended = Counter("tacit_sessions_ended", "sessions over", ("module", "outcome"), registry=own)
         self.rows = Histogram("tacit_batch_rows", "requests under way whenever the model goes on", buckets=ROWS, registry=own)
 
@@ -92,12 +92,12 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, begun = time.perf_counter(), 500, False
+        began, status, started = time.perf_counter(), 500, False
 
         async def sending(message: Message) -> None:
-            nonlocal status, begun
+            nonlocal status, started
             if message["type"] == "http.response.start":
-                status, begun = message["status"], True
+                status, started = message["status"], True
             await send(message)
 
         try:
@@ -127,7 +127,7 @@ class Guard:
             finally:
                 self._handled -= held
         except asyncio.CancelledError:  # uvicorn cancels running requests when the server stops
-            if begun:
+            if started:
                 raise
             await send_error(sending, 503, STOPPING)
         finally:

@@ -87,14 +87,14 @@ class Tools:
         with _as_tool_errors():
             found = self._service.sessions.find_open(session)
             seen = Transition(Observation(observation, tuple(actions)), done, success, effective=effective)
-            turn_result = await self._service.sessions.observe(found, seen, turn)
-            if turn_result is None:
+            answered = await self._service.sessions.observe(found, seen, turn)
+            if answered is None:
                 return {"action": None, "outcome": found.outcome}
             return {
-                "action": turn_result.action,
-                "turn": turn_result.number,
-                "state": turn_result.state,
-                "prompt": turn_result.prompt,
+                "action": answered.action,
+                "turn": answered.number,
+                "state": answered.state,
+                "prompt": answered.prompt,
             }
 
     async def end(self, session: Name, success: bool = False) -> dict[str, Any]:

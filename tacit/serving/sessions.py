@@ -161,7 +161,7 @@ class Sessions:
         session = Session(name, client, served, episode, self._catalogue.hold(served))
         session.bytes = size
         self._open[session.name] = session
-        self._metrics.begun.labels(served.name).inc()
+        self._metrics.started.labels(served.name).inc()
         return session
 
     def grow(self, session: Session, size: int) -> None:

@@ -195,7 +195,7 @@ class Recording:
     seen: tuple[str, ...]
     """observation before each action, and the last one if known"""
     actions: tuple[str, ...]
-    spoken: tuple[bool, ...]
+    parsed: tuple[bool, ...]
     """whether the turn's completion parsed; other turns are in the history but are not imitated"""
     wrote: tuple[str | None, ...] = ()
     """per turn, the text of a completion that did not parse, else None"""
@@ -282,7 +282,7 @@ def imitate_recordings(
         else:
             reading.differing.append(f"line {recording.line}, turn {result.turn}")
         won += 1
-        shown += [make_sample(turn, context, tokenizer) for turn, own in zip(turns, recording.spoken, strict=False) if own]
+        shown += [make_sample(turn, context, tokenizer) for turn, own in zip(turns, recording.parsed, strict=False) if own]
     matcher.close()
     found = Demonstrations.of(shown, len(recordings), won)
     if not len(found):
@@ -351,7 +351,7 @@ def recording_of(line: int, data: Any) -> Recording:
         raise TacitError("does not say whether it was won (success: true or false)")
     if not any(isinstance(data.get(name), str) and data[name] for name in ("task", "goal")):
         raise TacitError("names neither a task nor a goal")
-    seen, actions, spoken, wrote = [], [], [], []
+    seen, actions, parsed, wrote = [], [], [], []
     for number, turn in enumerate(turns, start=1):
         saw = turn.get("saw", turn.get("observation")) if isinstance(turn, Mapping) else None
         if not isinstance(saw, str) or not isinstance(turn.get("action"), str):
@@ -363,7 +363,7 @@ def recording_of(line: int, data: Any) -> Recording:
             raise TacitError(f"turn {number} has an empty action")
         seen.append(saw)
         actions.append(turn["action"])
-        spoken.append(valid)
+        parsed.append(valid)
         wrote.append(text if not valid and isinstance(text, str) and is_unicode(text) else None)
     last = data.get("saw", data.get("observation"))
     task, goal, family = (data.get(name) or "" for name in ("task", "goal", "family"))
@@ -371,7 +371,7 @@ def recording_of(line: int, data: Any) -> Recording:
         raise TacitError("has half a character (a lone surrogate) in it")
     shown = (*seen, last) if isinstance(last, str) else tuple(seen)
     names = (str(task), str(goal), str(family))
-    return Recording(line, *names, data["success"], shown, tuple(actions), tuple(spoken), tuple(wrote))
+    return Recording(line, *names, data["success"], shown, tuple(actions), tuple(parsed), tuple(wrote))
 
 
 def why_not_usable(recording: Recording, known: Known, context: Context) -> str:

@@ -51,11 +51,11 @@ class Dying(Steady):
         return super().sample(requests, sampling, hidden)
 
 
-def play(journal=None, policy=None, repeats=2, batch=4, begun=None, observer=NO_OBSERVER):
+def play(journal=None, policy=None, repeats=2, batch=4, on_resume=None, observer=NO_OBSERVER):
     policy = policy or Steady(stumble_through_countdown)
     rules, route = replace(RULES, repeats=repeats), SingleAgent(TERSE, policy)
     return play_panel(
-        PANEL, rules, InProcessPool(WORLD.make), route, batch=batch, journal=journal, begun=begun, observer=observer
+        PANEL, rules, InProcessPool(WORLD.make), route, batch=batch, journal=journal, on_resume=on_resume, observer=observer
     ), policy
 
 
@@ -103,7 +103,7 @@ def test_half_written_line_is_replayed(tmp_path):
     text = path.read_text()
     path.write_text(text[: len(text) - 40])
     seen: list[int] = []
-    played, policy = play(Journal(tmp_path, MEASURED), begun=seen.append)
+    played, policy = play(Journal(tmp_path, MEASURED), on_resume=seen.append)
     assert seen == [19] and {len(asked) for asked in policy.asked} == {1}
     assert table(played) == table(whole)
     assert play(Journal(tmp_path, MEASURED))[1].asked == [], "the new line did not become part of the half one"

@@ -96,7 +96,7 @@ def test_action_after_a_thought_is_found_in_text() -> None:
 
 def test_empty_turn_marked_invalid_is_kept() -> None:
     turns = [{"saw": "a", "action": "", "valid": False}, {"saw": "a", "action": "look"}]
-    assert recording_of(1, {**SURE, "turns": turns}).spoken == (False, True)
+    assert recording_of(1, {**SURE, "turns": turns}).parsed == (False, True)
 
 
 def test_goal_is_found_in_the_first_observation() -> None:

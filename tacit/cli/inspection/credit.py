@@ -91,15 +91,15 @@ def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Map
 
     console.print()
     endings = ", ".join(f"{count} {ending}" for ending, count in found.endings.items() if count)
-    rows = [
+    pairs = [
         ("groups", f"{endings}; {pluralize(found.tasks, 'task')}"),
         ("truth", f"{pluralize(found.steps, 'step')}, {pluralize(found.episodes, 'continuation')}"),
         ("advantage", f"spread {_number(found.spread)}, Monte Carlo error {_number(found.noise)} a step"),
         ("reliability", f"{_number(found.reliability)}; correlations and cosines below are corrected for this noise"),
     ]
-    rows += [("radius", f"{name}: {value:.4g}") for name, value in radii.items()]
-    rows += [("left out", f"{name}: {reason}") for name, reason in left_out.items()]
-    say_pairs(console, rows)
+    pairs += [("radius", f"{name}: {value:.4g}") for name, value in radii.items()]
+    pairs += [("left out", f"{name}: {reason}") for name, reason in left_out.items()]
+    say_pairs(console, pairs)
     undetermined = []
     for on in ("all", *ENDINGS, *STAGES):
         agreements = [agreement for agreement in found.agreements if agreement.on == on]

@@ -74,7 +74,7 @@ def replace_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def spoken(text: str, calls: Sequence[Call], thought: str) -> str:
+def format_answer(text: str, calls: Sequence[Call], thought: str) -> str:
     """An answer in the format of a local model: thought, text, tool calls."""
     before = f"<think>\n{thought}\n</think>\n\n" if thought else ""
     return before + "\n".join(part for part in (text.strip(), *(call.text() for call in calls)) if part)

@@ -16,7 +16,7 @@ import numpy as np
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import PolicyHooks, Request, Sampling, run_requests
 from tacit.core.types import Completion, Finish, HiddenState, Trajectory
-from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, spoken
+from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, format_answer
 
 TALK = 256
 """first token of an encoded conversation; all other tokens are bytes"""
@@ -105,7 +105,7 @@ class ChatPolicy(ByteTokens):
             with self._lock:
                 self._broken.append(str(error))
             return _completion("", 0, "unusable")
-        whole = spoken(answer.text, answer.calls, answer.thought) if chat else answer.text
+        whole = format_answer(answer.text, answer.calls, answer.thought) if chat else answer.text
         text = cut(whole.lstrip(), sampling.stop)
         finish: Finish = "stop" if answer.finished else "length"
         return _completion(text, answer.completion_tokens or len(text.encode()), finish, answer.prompt_tokens)

@@ -136,11 +136,11 @@ class WeightTransfer:
         file = path / "adapters" / member if self._replica.adapters else path
         return TransferredWeights(member, version, str(file) if file.exists() else "", tuple(expected))
 
-    def retire_old(self, handed: TransferredWeights) -> None:
+    def retire_old(self, weights: TransferredWeights) -> None:
         """Every server has these weights: delete the previous version."""
-        old = self.newest.get(handed.member)
-        self.newest[handed.member] = handed
-        if old is not None and old.version != handed.version:
+        old = self.newest.get(weights.member)
+        self.newest[weights.member] = weights
+        if old is not None and old.version != weights.version:
             path = self._place(old.member, old.version)
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
@@ -177,7 +177,7 @@ class Server(Worker):
         self.under_way: dict[int, SampleRequest] = {}
         self.finished: list[SampleResult] = []  # results not fetched yet
         self.deaths = 0  # in a row, without a finished request in between
-        self._heard = 0.0  # time of its last message or of the last work sent to it
+        self._last_active = 0.0  # time of its last message or of the last work sent to it
 
     def launch(self) -> None:
         self.deadline = time.monotonic() + self.start_timeout_s
@@ -192,48 +192,48 @@ class Server(Worker):
         except TacitError as error:  # no vLLM there, no memory for the model
             raise WorkerLost(self, str(error)) from error
 
-    def load_weights(self, handed: TransferredWeights, probes: Sequence[np.ndarray]) -> None:
+    def load_weights(self, weights: TransferredWeights, probes: Sequence[np.ndarray]) -> None:
         """Load weights on the server, then compare its log-probabilities on the probes with the ranks'."""
-        if handed.path:
+        if weights.path:
             try:
-                self.ask("load", handed.member, handed.version, handed.path)
+                self.ask("load", weights.member, weights.version, weights.path)
             except TacitError as error:
                 raise TacitError(
                     f"{error}. Check that it can read the directory of --engine.exchange, and {MEMORY_HINT}."
                 ) from error
-        orders = [SampleRequest(-1 - i, handed.member, tuple(probe.tolist()), 0, 1, GREEDY) for i, probe in enumerate(probes)]
+        orders = [SampleRequest(-1 - i, weights.member, tuple(probe.tolist()), 0, 1, GREEDY) for i, probe in enumerate(probes)]
         self.add(orders)
         deadline, found = time.monotonic() + self.timeout_s, dict[int, SampleResult]()
         while len(found) < len(orders):
-            self._hear(deadline, "probes of its weights", "timeout_s")
+            self._next_message(deadline, "probes of its weights", "timeout_s")
             found |= {delivery.request_id: delivery for delivery in self.finished if delivery.request_id < 0}
         self.finished = [delivery for delivery in self.finished if delivery.request_id >= 0]
         gaps = []  # differences in log-probability between the server's most likely tokens and the ranks'
-        for order, expected_V in zip(orders, handed.expected, strict=True):
+        for order, expected_V in zip(orders, weights.expected, strict=True):
             token, logprob = found[order.request_id].tokens[0], found[order.request_id].logprobs[0]
             gaps.append(max(abs(expected_V[token] - logprob), float(expected_V.max() - expected_V[token])))
         gap, version = float(np.max(gaps)) if np.isfinite(gaps).all() else float("inf"), found[-1].version
-        if gap > TOLERANCE[self._opening.dtype] or version != handed.version:
+        if gap > TOLERANCE[self._opening.dtype] or version != weights.version:
             raise TacitError(
                 f"{self} has other weights than the ranks: a token's log-probability differs by {gap:.3g} (versions {version} "
-                f"and {handed.version}). Check that all read the same {self._opening.checkpoint} and the same "
+                f"and {weights.version}). Check that all read the same {self._opening.checkpoint} and the same "
                 f"--engine.exchange, and that its vLLM computes in {self._opening.dtype}."
             )
 
     def add(self, orders: Sequence[SampleRequest]) -> None:
         self.under_way |= {order.request_id: order for order in orders}
-        self._tell("add", list(orders))
+        self._send_call("add", list(orders))
 
     def forget(self, request_ids: Sequence[int]) -> None:
         mine = [request_id for request_id in request_ids if self.under_way.pop(request_id, None) is not None]
         if mine:
-            self._tell("forget", mine)
+            self._send_call("forget", mine)
 
     def ask(self, what: str, *arguments: Any, limit_s: float = 0.0, setting: str = "timeout_s") -> None:
         """Call `what` on the server and wait."""
-        self._tell(what, *arguments)
+        self._send_call(what, *arguments)
         deadline = time.monotonic() + (limit_s or self.timeout_s)
-        while (message := self._hear(deadline, repr(what), setting)) is None:
+        while (message := self._next_message(deadline, repr(what), setting)) is None:
             pass
         fine, answer = message
         if not fine:
@@ -242,7 +242,7 @@ class Server(Worker):
     def check_under_way(self) -> None:
         """Raise WorkerLost if it exited or is late."""
         self.check_alive()
-        if self.under_way and time.monotonic() > self._heard + self.timeout_s:
+        if self.under_way and time.monotonic() > self._last_active + self.timeout_s:
             raise WorkerLost(self, f"{len(self.under_way)} completions were not finished within --engine.timeout_s")
 
     def stop(self) -> None:
@@ -255,18 +255,18 @@ class Server(Worker):
         kind, content = self.receive()
         if kind == "answer":
             return content
-        self._heard = time.monotonic()
+        self._last_active = time.monotonic()
         mine = [delivery for delivery in content if self.under_way.pop(delivery.request_id, None) is not None]
         self.finished += mine
         if any(delivery.request_id >= 0 for delivery in mine):
             self.deaths = 0
         return None
 
-    def _tell(self, what: str, *arguments: Any) -> None:
-        self._heard = time.monotonic()
+    def _send_call(self, what: str, *arguments: Any) -> None:
+        self._last_active = time.monotonic()
         self.send(serialize((what, arguments)), self.timeout_s)
 
-    def _hear(self, deadline: float, what: str, setting: str) -> Any:
+    def _next_message(self, deadline: float, what: str, setting: str) -> Any:
         """Wait for its next message."""
         while not wait([self.channel.connection], timeout=POLL_S):
             self.check_alive()

@@ -148,10 +148,10 @@ class ServerPool:
             known, newest = self._transfer.newest.get(name), self._newest(name)
             if known is not None and (self.is_held or known.version == newest):
                 return
-            handed = self._transfer.publish(name, newest)
+            weights = self._transfer.publish(name, newest)
             for server in self._servers:
-                self._restart_on_death(partial(server.load_weights, handed, self._transfer.probes), handed)
-            self._transfer.retire_old(handed)
+                self._restart_on_death(partial(server.load_weights, weights, self._transfer.probes), weights)
+            self._transfer.retire_old(weights)
 
     def submit_all(self, member: str, requests: Sequence[EngineRequest], sampling: Sampling) -> list[int]:
         """Submit each request to the least busy server. Returns request ids."""
@@ -198,14 +198,14 @@ class ServerPool:
         for server in busy.values():
             server.check_under_way()
 
-    def _restart_on_death(self, work: Callable[[], None], handed: TransferredWeights | None = None) -> None:
-        """Run `work`. If a server dies, restart it with all current weights, `handed` included."""
+    def _restart_on_death(self, work: Callable[[], None], published: TransferredWeights | None = None) -> None:
+        """Run `work`. If a server dies, restart it with all current weights, `published` included."""
         try:
             work()
             return
         except WorkerLost as lost:
             server, how = lost.worker, str(lost)
-        due = {**self._transfer.newest, **({handed.member: handed} if handed else {})}
+        due = {**self._transfer.newest, **({published.member: published} if published else {})}
         while True:
             server.deaths += 1
             who, words = f"{server} of {len(self._servers)}", server.last_output()

@@ -65,8 +65,8 @@ class ShardedSettings(EngineSettings):
 
     def servers_beside_a_rank(self, gpus: int) -> int:
         """Servers per GPU that share it with a rank; 0 if servers have their own GPUs."""
-        apart = bool(self.address) or self.ranks + self.servers <= max(1, gpus)
-        return 0 if apart else -(-self.servers // max(1, gpus))
+        separate = bool(self.address) or self.ranks + self.servers <= max(1, gpus)
+        return 0 if separate else -(-self.servers // max(1, gpus))
 
 
 def check_servers(settings: ShardedSettings) -> None:

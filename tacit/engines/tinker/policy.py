@@ -237,9 +237,9 @@ class Connection:
     def member(self, name: str) -> Member:
         if name not in self.members:
             seed = derive(self.seed, "adapter", name) % 2**31
-            begun = f"{self.base_model} {self.settings.lora_rank} {seed}"
+            start = f"{self.base_model} {self.settings.lora_rank} {seed}"
             client = new_adapter(self.service, self.base_model, self.settings, seed)
-            self.members[name] = Member(client, hashlib.sha256(begun.encode()).hexdigest())
+            self.members[name] = Member(client, hashlib.sha256(start.encode()).hexdigest())
         return self.members[name]
 
     def saved_name(self, kind: str) -> str:

@@ -411,32 +411,32 @@ class _Page:
         if subgoal == "transform_object":
             return f"{self.goal.family} {self.fields['holding']} with {place}"
         if subgoal == "place_object":
-            shut = self.closed == place or (self.refused and self.last.startswith("move "))
-            return f"open {place}" if shut else f"move {self.fields['holding']} to {place}"
+            closed = self.closed == place or (self.refused and self.last.startswith("move "))
+            return f"open {place}" if closed else f"move {self.fields['holding']} to {place}"
         return "look"
 
     def _search(self) -> str:
-        sought = self.goal.target if self.subgoal == "find_light" else self.goal.kind
+        target_kind = self.goal.target if self.subgoal == "find_light" else self.goal.kind
         if self.closed and self.closed not in self.names("searched_containers"):
             return f"open {self.closed}"
         if "unchecked" not in self.fields:
-            return self._walk(sought, self.names("checked", "checked_locations"))
-        left = sorted(self.names("unchecked"), key=lambda place: -likelihood(sought, kind_of(place)))
+            return self._walk(target_kind, self.names("checked", "checked_locations"))
+        left = sorted(self.names("unchecked"), key=lambda place: -likelihood(target_kind, kind_of(place)))
         here = next((place for place in left if place in self.names("at")), "")
         return self._look_at(here) if here else f"go to {left[0]}" if left else "look"
 
     def _look_at(self, place: str) -> str:
-        shut = kind_of(place) in OPENED_KINDS and not (self.refused and self.last == f"open {place}")
-        return f"open {place}" if shut else f"examine {place}"
+        closed = kind_of(place) in OPENED_KINDS and not (self.refused and self.last == f"open {place}")
+        return f"open {place}" if closed else f"examine {place}"
 
-    def _walk(self, sought: str, checked: Sequence[str]) -> str:
+    def _walk(self, target_kind: str, checked: Sequence[str]) -> str:
         """Go to the usual place after the one that the last action named; to the next kind if that place does not exist."""
         came, kind = self.last_place, kind_of(self.last_place)
         if self.refused and self.last == f"go to {came}" and came in self.names("checked_locations", "at"):
             return self._look_at(came)
         if self.closed and self.last == f"go to {self.closed}":
             return f"open {self.closed}"
-        kinds = sorted(_KINDS, key=lambda kind: -likelihood(sought, kind))
+        kinds = sorted(_KINDS, key=lambda kind: -likelihood(target_kind, kind))
         start = kinds.index(kind) if kind in kinds else -1
         places = [f"{k} {n}" for k in (*kinds[start + 1 :], *kinds[: start + 1]) for n in range(1, _MOST + 1)]
         if start >= 0 and not (self.refused and self.last.startswith("go to ")):

@@ -134,10 +134,10 @@ class Progress:
 
     def hints(self) -> list[str]:
         """The receptacle kinds of this house that most likely hold the searched kind, the likeliest first."""
-        sought = self.goal.target if self.subgoal == "find_light" else self.goal.kind
+        target_kind = self.goal.target if self.subgoal == "find_light" else self.goal.kind
         kinds = dict.fromkeys(kind_of(r) for r in self.receptacles)
-        likely = [kind for kind in kinds if likelihood(sought, kind) > UNLIKELY]
-        return sorted(likely, key=lambda kind: -likelihood(sought, kind))[:HINTS]
+        likely = [kind for kind in kinds if likelihood(target_kind, kind) > UNLIKELY]
+        return sorted(likely, key=lambda kind: -likelihood(target_kind, kind))[:HINTS]
 
     def _of_kinds(self, *kinds: str) -> list[str]:
         return sort_by_number(r for r in self.receptacles if kind_of(r) in kinds)

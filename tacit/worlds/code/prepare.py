@@ -354,8 +354,8 @@ def make_tasks(
                 mutations = [singles[number][0][0] for number in chosen]
                 one_file = len({each.edit.path for each in mutations}) == 1
                 failing = sum(len(singles[number][1].fail_to_pass) for number in chosen)
-                apart = len({each.site for each in mutations}) == size and len({splits[number] for number in chosen}) == 1
-                if one_file and apart and failing <= MOST_FAILING:
+                independent = len({each.site for each in mutations}) == size and len({splits[number] for number in chosen}) == 1
+                if one_file and independent and failing <= MOST_FAILING:
                     found.append(mutations)
         return iter(sorted(found, key=lambda each: digest(seed, [m.edit for m in each])))
 

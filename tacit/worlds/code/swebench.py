@@ -239,7 +239,7 @@ class Runtime:
         except subprocess.TimeoutExpired:
             raise TacitError(f"{self.program} cannot pull {full}: no answer within {PULL_S} s") from None
         if pull.returncode:
-            raise TacitError(f"{self.program} cannot pull {full}: {last_line(pulled.stderr)}")
+            raise TacitError(f"{self.program} cannot pull {full}: {last_line(pull.stderr)}")
         return full
 
 

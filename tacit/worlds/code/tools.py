@@ -172,8 +172,8 @@ class FunctionTags(ActionFormat):
         call = read_line(action)
         inside = ""
         for name, value in call.arguments.items():
-            apart = "\n" * ("\n" in value or value != value.strip())
-            inside += f"\n<parameter={name}>{apart}{value}{apart}</parameter>"
+            newline = "\n" * ("\n" in value or value != value.strip())
+            inside += f"\n<parameter={name}>{newline}{value}{newline}</parameter>"
         return f"{thought}\n\n" * bool(thought) + f"<function={call.name}>{inside}\n</function>"
 
     def message(self, action: str, past: bool = False) -> Message:

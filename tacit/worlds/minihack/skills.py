@@ -29,8 +29,8 @@ def push_plan(scene: Scene, stuck: Collection[tuple[Place, str]]) -> list[str] |
     west, rows = min((column for _, column in scene.find(game.WATER)), default=None), range(len(scene.rows))
     if west is None:
         return None
-    begun = {(row, west + 1) for row in rows if scene.at((row, west)) in _WALKED}
-    banks = {place for place in begun if scene.at(place) in game.WATER + game.UNSEEN} or {(row, west) for row in rows}
+    row_starts = {(row, west + 1) for row in rows if scene.at((row, west)) in _WALKED}
+    banks = {place for place in row_starts if scene.at(place) in game.WATER + game.UNSEEN} or {(row, west) for row in rows}
     ordered = sorted(
         scene.find(game.BOULDER), key=lambda place: (min(abs(place[0] - r) + abs(c - place[1]) for r, c in banks), place)
     )
