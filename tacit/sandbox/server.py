@@ -380,6 +380,9 @@ def tree_mb(folder: str) -> float:
 
 def remove_tree(folder: str | os.PathLike[str]) -> None:
     """Remove a tree, including locked directories and those nested too deep for Python's recursion."""
+    if os.path.islink(folder):  # `chmod -R` would change the files of its target
+        os.unlink(folder)
+        return
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
     if os.path.lexists(folder):

@@ -241,6 +241,18 @@ def test_prepare_programs_reads_quixbugs_layout(tmp_path):
         prepare_programs(tmp_path / "other", tmp_path / "quix" / "python_programs")
 
 
+def test_prepare_does_not_write_through_links(tmp_path):
+    (tmp_path / "profile").write_text("mine")
+    quix = write(tmp_path / "quix", {"correct_python_programs/a.py": "x = 1\n", "python_testcases/test_a.py": ""})
+    (quix / "python_programs").mkdir()
+    (quix / "python_programs" / "a.py").symlink_to(tmp_path / "profile")
+    with pytest.raises(TacitError, match="is a symbolic link"):
+        prepare_programs(tmp_path / "out", quix)
+    with pytest.raises(TacitError, match="is a symbolic link"):
+        prepare_patches(tmp_path / "out", quix, [])
+    assert (tmp_path / "profile").read_text() == "mine" and not (tmp_path / "out").exists()
+
+
 PATCH = """diff --git a/mini/__init__.py b/mini/__init__.py
 --- a/mini/__init__.py
 +++ b/mini/__init__.py

@@ -23,16 +23,18 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.rollout.worlds import InProcessPool
 from tacit.sandbox import Limits
+from tacit.sandbox.server import remove_tree
 from tacit.training.settings import TrainSettings
 from tacit.training.setup import make_worlds
 from tacit.worlds import get_environment
-from tacit.worlds.code.grading import find_tools
+from tacit.worlds.code.grading import apply_changes, find_changes, find_tools, show_diff
 from tacit.worlds.code.swebench import (
     RUNTIMES,
     ContainerBench,
     ContainerWorld,
     Instance,
     Runtime,
+    apply_patch,
     find_runtime,
     grading_command,
     mending_actions,
@@ -40,6 +42,7 @@ from tacit.worlds.code.swebench import (
     read_instances,
     read_outcomes,
 )
+from tacit.worlds.code.tasks import Record
 
 BROKEN, RIGHT = "def double(x):\n    return x * 3\n", "def double(x):\n    return x * 2\n"
 TESTS = "from calc import double\n\ndef test_zero():\n    assert double(0) == 0\n"
@@ -368,6 +371,69 @@ def test_damaged_instance_lines_are_reported_and_skipped(tmp_path):
         read_instances(write_rows(tmp_path / "x", "{}"))
     with pytest.raises(TacitError, match="cannot read"):
         read_instances(tmp_path / "nothing.jsonl")
+
+
+REMOVAL = "--- {}\n+++ /dev/null\n@@ -1 +0,0 @@\n-secret\n"
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "a//etc/passwd", "../../secret", "a/../b"])
+def test_patch_cannot_leave_the_repository(tmp_path, path):
+    with pytest.raises(TacitError, match="outside of the repository"):
+        read_instance({**ROW, "patch": REMOVAL.format(path)})
+    with pytest.raises(TacitError, match="outside of the repository"):
+        read_instance({**ROW, "test_patch": FIX.replace("b/calc.py", path)})
+
+
+@pytest.mark.parametrize("image", ["--volume=/:/host", "dir:/etc", "docker-archive:/home/x.tar", "a b", "", "a\n"])
+def test_instance_of_a_task_is_checked_too(image):
+    with pytest.raises(TacitError, match="invalid image name"):
+        Instance.from_dict({**vars(read_instance(ROW)), "image": image})
+    for name in ("a/b", "localhost:5000/a/b:v1", f"ghcr.io/a_b/c.d@sha256:{'0' * 64}", "/images/a.sif"):
+        assert read_instance({**ROW, "image_name": name}).image == name
+
+
+@pytest.fixture
+def linked(tmp_path) -> Path:
+    """A repository, as an image may have it, with links to a file and a directory outside."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.py").write_text("secret\n")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "folder").symlink_to(tmp_path / "outside")
+    (tmp_path / "tree" / "file.py").symlink_to(tmp_path / "outside" / "secret.py")
+    return tmp_path
+
+
+def test_patch_follows_no_links_of_an_image(linked):
+    change = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-secret\n+changed\n"
+    for text in (REMOVAL.format("folder/secret.py"), change.format("folder/secret.py"), change.format("file.py")):
+        with pytest.raises(TacitError, match="does not apply"):
+            apply_patch(linked / "tree", text)
+    apply_patch(linked / "tree", REMOVAL.format("file.py"))
+    assert not (linked / "tree" / "file.py").is_symlink()
+    assert (linked / "outside" / "secret.py").read_text() == "secret\n"
+
+
+def test_diff_and_grading_follow_no_links_of_an_image(linked):
+    submitted = linked / "submitted"
+    (submitted / "folder").mkdir(parents=True)
+    (submitted / "folder" / "secret.py").write_text("mine\n")
+    (submitted / "file.py").write_text("mine\n")
+    (linked / "tree" / "package").mkdir()
+    (submitted / "package").write_text("a file in the place of a directory\n")
+    record = Record("x", "x", "", "test", (), "", (), (), ())
+    changes = find_changes(record, linked / "tree", submitted)
+    assert set(changes) == {"folder/secret.py", "file.py", "package"}
+    assert "-secret" not in show_diff(record, linked / "tree", changes)
+    apply_changes(linked / "tree", changes)
+    assert (linked / "outside" / "secret.py").read_text() == "secret\n"
+
+
+def test_removing_a_link_leaves_its_target(linked):
+    (linked / "outside" / "secret.py").chmod(0o400)
+    (linked / "outside").chmod(0o500)
+    remove_tree(linked / "tree" / "folder")
+    assert not (linked / "tree" / "folder").is_symlink()
+    assert [(linked / "outside" / name).stat().st_mode & 0o777 for name in ("", "secret.py")] == [0o500, 0o400]
 
 
 def test_missing_runtime_is_an_error(tmp_path, monkeypatch):

@@ -156,6 +156,23 @@ def test_changed_package_is_reported_and_its_tasks_skipped(folder):
     assert not any(record.package == "spans" for record in opened.records) and opened.records
 
 
+def test_package_with_links_or_paths_outside_is_skipped(folder, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (folder / "packages/spans-1.0/tests/more").symlink_to(tmp_path / "outside")
+    (folder / "packages/almanac-1.0/inside.py").symlink_to("almanac/__init__.py")
+    shutil.copytree(folder / "packages/almanac-1.0", tmp_path / "x-1.0", symlinks=True)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["packages"].append({"name": "../../x", "version": "1.0", "passing": []})
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    line = json.loads((folder / "tasks.jsonl").read_text().splitlines()[0])
+    with (folder / "tasks.jsonl").open("a") as file:
+        file.write(json.dumps({**line, "id": "w", "package": "../../x", "version": "1.0"}) + "\n")
+    opened = open_folder(folder)
+    assert "almanac-1.0" in opened.packages and not {"spans-1.0", "../../x-1.0"} & set(opened.packages)
+    said = "\n".join(opened.failures)
+    assert "is a symbolic link" in said and "a name has no slash" in said and not any(r.id == "w" for r in opened.records)
+
+
 def test_missing_folder_or_wrong_format_is_rejected(folder, tmp_path):
     with pytest.raises(TacitError, match="tacit prepare code"):
         open_folder(tmp_path / "nowhere")

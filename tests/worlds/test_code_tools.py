@@ -175,6 +175,14 @@ def test_editor_does_not_follow_links_out_of_the_repository(editor, tmp_path_fac
     assert (outside / "secret").read_text() == "mine" and os.listdir(outside) == ["secret"]
 
 
+@pytest.mark.parametrize("line", ["view a\0b", "create a\0b x", "insert a.py ² x", f"insert a.py {'9' * 5000} x",
+                                  f"view a.py 1 {'9' * 5000}"])  # fmt: skip
+def test_unusual_parameters_are_errors_of_the_call(editor, line):
+    run(editor, "create a.py one")
+    with pytest.raises(CallError):
+        run(editor, line)
+
+
 def test_shorten_lines_cuts_long_output():
     text = "\n".join(str(n) for n in range(200))
     lines = shorten_lines(text).split("\n")

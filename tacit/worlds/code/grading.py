@@ -31,7 +31,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -42,7 +42,7 @@ from tacit.sandbox import Limits, Result, Sandbox, Workspace
 from tacit.sandbox.client import AT, AUTO, PYTHON
 from tacit.sandbox.server import LONGEST_PATH
 from tacit.worlds.code.tasks import IGNORED, Record, TaskFolder, broken_files
-from tacit.worlds.code.tools import LARGEST, read_beneath, write_beneath
+from tacit.worlds.code.tools import LARGEST, read_beneath, remove_beneath, write_beneath
 
 TOOLS = "/opt/tools"  # path of pytest inside the sandbox
 NEEDED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")  # packages visible to commands
@@ -311,13 +311,25 @@ def find_changes(record: Record, tree: Path, folder: Path) -> dict[str, bytes | 
     return dict(list(changes.items())[:MOST_FILES])
 
 
+def apply_changes(folder: Path, changes: Mapping[str, bytes | None]) -> None:
+    """Write a submission's files to a fresh tree. A file in the place of a directory or symbolic link does not count."""
+    for path, content in changes.items():
+        with suppress(OSError):
+            if content is None:
+                remove_beneath(folder, path)
+            else:
+                write_beneath(folder, path, content)
+
+
 def show_diff(record: Record, tree: Path, changes: dict[str, bytes | None]) -> str:
     """A unified diff from the broken to the submitted repository."""
     broken = broken_files(record, tree)
     paths = sorted({*changes, *broken})
     lines: list[str] = []
     for path in paths:
-        original = (tree / path).read_text(errors="replace") if (tree / path).is_file() else ""
+        original = ""
+        with suppress(OSError):  # a new file, or a symbolic link in the tree of an image
+            original = read_beneath(tree, path, sys.maxsize).decode(errors="replace")
         before = broken.get(path, original)
         content = changes.get(path, original.encode())
         after = "" if content is None else content.decode(errors="replace")
@@ -455,11 +467,7 @@ class Grader:
         names = {CANARY_FILE: alias(record.test_files[0])}
         names |= {path: alias(path) if exam.aliases else path for path in record.test_files}
         try:
-            for path, content in changes.items():
-                if content is not None:
-                    write_beneath(workspace.folder, path, content)
-                elif (workspace.folder / path).exists():
-                    (workspace.folder / path).unlink()
+            apply_changes(workspace.folder, changes)
             for path in record.test_files:
                 (workspace.folder / path).rename(workspace.folder / names[path])
             write_beneath(workspace.folder, names[CANARY_FILE], exam.canary.encode())

@@ -45,6 +45,7 @@ from tacit.worlds.code.tasks import (
     Package,
     Record,
     apply_edits,
+    check_links,
     choose_split,
     find_mutations,
     open_folder,
@@ -569,6 +570,11 @@ def _prepare(
     name, version = re.sub(r"[^\w.]+", "_", folder.resolve().name) or "programs", "0"
     tree = root / "packages" / f"{name}-{version}"
     shutil.copytree(folder, tree, ignore=shutil.ignore_patterns(*IGNORED, *without), symlinks=True)
+    try:
+        check_links(tree)
+    except TacitError:
+        shutil.rmtree(root)
+        raise
     restore(tree)
     records: list[Record] = []
     with Runner(SUITE, trees=[tree], cache=root / "bytecode") as runner:

@@ -44,9 +44,9 @@ from tacit.core.world import Environment
 from tacit.sandbox import Limits, Result
 from tacit.sandbox.client import AT
 from tacit.sandbox.server import remove_tree
-from tacit.worlds.code.grading import Grade, find_changes, show_diff
-from tacit.worlds.code.tasks import NAME, PATCH, SPLITS, Record, apply_edits, choose_split, patch_edits, read_patch, read_source
-from tacit.worlds.code.tools import BASH, EDITOR, Editor, read_line, write_beneath, write_line
+from tacit.worlds.code.grading import Grade, apply_changes, find_changes, show_diff
+from tacit.worlds.code.tasks import NAME, PATCH, SPLITS, Record, apply_edits, choose_split, patch_edits, read_patch
+from tacit.worlds.code.tools import BASH, EDITOR, Editor, read_beneath, read_line, remove_beneath, write_beneath, write_line
 from tacit.worlds.code.world import CodeWorld
 
 RUNTIMES = ("docker", "podman", "apptainer")
@@ -55,7 +55,10 @@ GRADING = Limits(wall_s=1800, memory_mb=8192, processes=512, output_kb=65536)
 ACTIVATE = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi; "
 """the published images keep each repository's Python in a conda environment"""
 PULL_S = 1800
+MOST_PATCHED = 1 << 26  # bytes of a file that a patch changes
 OWN_RUNNERS = ("django/django", "sympy/sympy")  # repositories whose tests pytest does not run
+IMAGE = re.compile(r"(?!-)([\w.-]+(:\d+)?/)?[\w./-]+(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", re.ASCII)
+"""[host[:port]/]name[:tag][@digest] or a .sif file; no option, and no local folder as `dir:/…` of podman"""
 OK = ("PASSED", "XFAIL", "ok")
 
 
@@ -70,6 +73,10 @@ class Instance:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     breaks: bool  # whether `patch` breaks the repository (SWE-smith) instead of fixing it
+
+    def __post_init__(self) -> None:
+        if not IMAGE.fullmatch(self.image):
+            raise TacitError(f"{self.id!r} has an invalid image name {self.image!r}")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Instance:
@@ -102,8 +109,6 @@ def read_instance(row: Mapping[str, Any]) -> Instance:
     gym = "xingyaoww/sweb.eval.x86_64." + name.replace("__", "_s_").lower()
     bench = "swebench/sweb.eval.x86_64." + name.replace("__", "_1776_").lower() + ":latest"
     image = str(row.get("image_name") or row.get("image") or (gym if "SWE-Gym" in str(row.get("dataset", "")) else bench))
-    if image.startswith("-"):  # the container runtime would read it as an option
-        raise TacitError(f"{name!r} has an invalid image name {image!r}")
     issue, patch, test_patch = str(row["problem_statement"]), str(row["patch"]), str(row.get("test_patch") or "")
     for text in filter(None, (patch, test_patch)):
         read_patch(text)
@@ -126,7 +131,7 @@ def read_instances(path: Path) -> tuple[tuple[Instance, ...], tuple[str, ...]]:
             if instance.id in found:
                 raise TacitError(f"{instance.id!r} occurs twice")
             found[instance.id] = instance
-        except (ValueError, TypeError, AttributeError, TacitError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError, TacitError) as error:
             failures.append(f"line {number}: {error}")
     if not found:
         raise TacitError(f"{path} has no usable instances{describe_failures(failures)}")
@@ -332,11 +337,7 @@ class ContainerBench:
         try:
             changes = find_changes(record, fresh.folder, submitted.folder)
             diff = show_diff(record, fresh.folder, changes)
-            for path, content in changes.items():
-                if content is None:
-                    (fresh.folder / path).unlink()
-                else:
-                    write_beneath(fresh.folder, path, content)
+            apply_changes(fresh.folder, changes)
             if instance.test_patch:
                 apply_patch(fresh.folder, instance.test_patch)
             result = fresh.run(["bash", "-c", grading_command(instance)], limits=GRADING)
@@ -360,13 +361,19 @@ class ContainerBench:
 
 
 def apply_patch(folder: Path, text: str) -> None:
+    """Raises TacitError if it does not apply. Symbolic links are not followed: those of an image may point anywhere."""
     for patch in read_patch(text):
-        place = folder / patch.path
-        if patch.gone:
-            place.unlink(missing_ok=True)
-            continue
-        source = "" if patch.new or not place.is_file() else read_source(place)
-        write_beneath(folder, patch.path, apply_edits(source, patch_edits(patch, source)).encode())
+        try:
+            if patch.gone:
+                remove_beneath(folder, patch.path)
+                continue
+            source = ""
+            if not patch.new:
+                with contextlib.suppress(FileNotFoundError):
+                    source = read_beneath(folder, patch.path, MOST_PATCHED).decode()
+            write_beneath(folder, patch.path, apply_edits(source, patch_edits(patch, source)).encode())
+        except (OSError, ValueError) as error:
+            raise TacitError(f"the patch does not apply to {patch.path}: {error}") from error
 
 
 class TruePatch:

@@ -22,6 +22,7 @@ import hashlib
 import itertools
 import json
 import logging
+import os
 import re
 import warnings
 import zlib
@@ -51,6 +52,19 @@ IGNORED = ("__pycache__", ".pytest_cache", ".git", ".hg", ".tox", ".mypy_cache",
 """directories that do not belong to a package"""
 
 _log = logging.getLogger(__name__)
+
+
+def is_outside(path: str) -> bool:
+    """Whether a path of a record or a patch leaves its repository."""
+    return PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts
+
+
+def check_links(tree: Path) -> None:
+    """Raises TacitError if a symbolic link leaves the tree: we write, rename and remove files in copies of it."""
+    real = os.path.realpath(tree)
+    for link in (path for path in tree.rglob("*") if path.is_symlink()):
+        if os.path.isabs(os.readlink(link)) or not Path(os.path.realpath(link)).is_relative_to(real):
+            raise TacitError(f"{link} is a symbolic link to {os.readlink(link)!r}, which is outside of the package")
 
 
 @dataclass(frozen=True)
@@ -103,8 +117,10 @@ class Record:
             if kind not in KINDS:
                 raise TacitError(f"task {record.id!r} has kind {kind!r}; known: {', '.join(KINDS)}")
         for path in (*(edit.path for edit in edits), *record.test_files):
-            if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            if is_outside(path):
                 raise TacitError(f"task {record.id!r} has path {path!r}, which is outside of its package")
+        if "/" in f"{record.package}{record.version}":
+            raise TacitError(f"task {record.id!r} has package {record.package!r} {record.version!r}; a name has no slash")
         return record
 
 
@@ -204,12 +220,17 @@ def open_folder(root: Path) -> TaskFolder:
         package = Package(**{**row, "passing": tuple(row["passing"])})
         label = f"{package.name}-{package.version}"
         tree = root / "packages" / label
-        if not tree.is_dir():
-            failures.append(f"package {label}: there is no {tree}")
-        elif package.digest and tree_digest(tree) != package.digest:
-            failures.append(f"package {label}: its files have changed since its tasks were made")
-        else:
+        try:
+            if "/" in label:
+                raise TacitError("a name has no slash")
+            if not tree.is_dir():
+                raise TacitError(f"there is no {tree}")
+            check_links(tree)
+            if package.digest and tree_digest(tree) != package.digest:
+                raise TacitError("its files have changed since its tasks were made")
             packages[label] = package
+        except TacitError as error:
+            failures.append(f"package {label}: {error}")
     records: dict[str, Record] = {}
     for number, line in enumerate(lines, 1):
         try:
@@ -460,6 +481,8 @@ def read_patch(text: str) -> list[FilePatch]:
             continue
         old, new = (re.sub(r"^[ab]/", "", line[4:].split("\t")[0].strip()) for line in lines[at : at + 2])
         at += 2
+        if is_outside(path := old if new == "/dev/null" else new):
+            raise TacitError(f"the patch changes {path}, which is outside of the repository")
         hunks = []
         while at < len(lines) and (head := HUNK.match(lines[at])):
             left = int(head[2] or 1)
@@ -470,7 +493,7 @@ def read_patch(text: str) -> list[FilePatch]:
             hunks.append((int(head[1]), tuple(lines[start:at])))
         if not hunks:
             raise TacitError(f"the patch has no hunks for {new}")
-        found.append(FilePatch(old if new == "/dev/null" else new, old == "/dev/null", new == "/dev/null", tuple(hunks)))
+        found.append(FilePatch(path, old == "/dev/null", new == "/dev/null", tuple(hunks)))
     if not found:
         raise TacitError("it is not a unified diff")
     return found

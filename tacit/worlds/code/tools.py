@@ -344,6 +344,17 @@ def read_beneath(folder: Path, path: str, most: int = LARGEST) -> bytes:
         return file.read(most)
 
 
+def remove_beneath(folder: Path, path: str) -> None:
+    """Remove a file or symbolic link below the folder, if it is there. Raises OSError."""
+    *parents, name = PurePosixPath(path).parts
+    with contextlib.suppress(FileNotFoundError):
+        at = enter_beneath(folder, parents)
+        try:
+            os.unlink(name, dir_fd=at)
+        finally:
+            os.close(at)
+
+
 def write_beneath(folder: Path, path: str, text: bytes) -> None:
     """Create or overwrite a file below the folder. It gets the folder's owner."""
     owner = os.stat(folder)
@@ -371,6 +382,8 @@ class Editor:
         except OSError as error:
             reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
             raise CallError(f"{AT}/{path}: {reason}.") from error
+        except ValueError as error:  # a null byte in a path, a number of thousands of digits
+            raise CallError(f"{fields['command']} cannot read its parameters: {error}.") from error
 
     def _text(self, path: str) -> tuple[bytes, str]:
         before = read_beneath(self.folder, path)
