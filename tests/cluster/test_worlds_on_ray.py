@@ -148,7 +148,7 @@ def test_eval_command_plays_on_ray(tmp_path: Path) -> None:
 def test_too_small_or_conflicting_cluster_is_refused(cluster: Any, actors: RayLauncher) -> None:
     with pytest.raises(TacitError, match=r"workers = 99, but the Ray cluster at .* free CPU\(s\).*--workers \d"):
         RayLauncher(cluster.address, 99)
-    with pytest.raises(TacitError, match=r"--workers-at local, but this process is in the Ray cluster at '\S+' already"):
+    with pytest.raises(TacitError, match=r"--workers-at local: this process has already joined the Ray cluster at '\S+'"):
         RayLauncher("local", 2)
 
 
