@@ -222,7 +222,7 @@ def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
         verdict = "the same" if measured.result["equals_run"] else other
         pairs = [("in the run", f"{percent(earlier['success'])} {format_stage(earlier)}: {verdict}")]
     summary = find_summary(target.run)
-    if summary is None:
+    if summary is None or not summary.get("evaluations"):
         why = "summary.json is damaged" if (target.run / SUMMARY).exists() else "the run has not ended"
         return [*pairs, ("unfinished", f"{why}; `tacit train --resume {target.run}{flag_for_later()}` resumes it")]
     final, peak = final_and_peak([in_world(e, target.recipe.world) for e in summary["evaluations"]])

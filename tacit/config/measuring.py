@@ -220,7 +220,7 @@ def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
     stage, step = (target.checkpoint.stage, target.checkpoint.step) if target.checkpoint else (UNTRAINED, 0)
     now = {"stage": stage, "step": step, **json.loads(json.dumps(score.to_json()))}
     keys = ("stage", "step", "panel_hash", "episodes", "sampling", "seed")
-    measured = (in_world(e, world) for e in state["evaluations"])
+    measured = (in_world(e, world) for e in state.get("evaluations", ()))
     return next((e for e in measured if all(e.get(key) == now[key] for key in keys)), None)
 
 

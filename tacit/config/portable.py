@@ -68,8 +68,9 @@ def pack_run(run: Path, out: Path, checkpoint: str = "newest", compact: bool = F
                 for file in sorted(p for p in run.rglob("*") if p.is_file()):
                     name = file.relative_to(run)
                     if name.parts[0] not in SKIPPED and not file.name.endswith(".tmp"):
-                        tar.add(file, str(name))
+                        tar.add(_check_no_link(file), str(name))
                 for file in sorted(p for p in chosen.path.rglob("*") if p.is_file()):
+                    _check_no_link(file)
                     name = Path("checkpoints") / chosen.path.name / file.relative_to(chosen.path)
                     if compact and (small := compact_file(file)) is not None:
                         info = tarfile.TarInfo(str(name))
@@ -82,6 +83,13 @@ def pack_run(run: Path, out: Path, checkpoint: str = "newest", compact: bool = F
 
     write_directory(out, fill)
     return manifest
+
+
+def _check_no_link(file: Path) -> Path:
+    """Raises for a link: its file may be outside of the run, and `unpack_run` accepts regular files only."""
+    if file.is_symlink():
+        raise TacitError(f"{file} is a symbolic link; replace it by a copy of the file to pack the run.")
+    return file
 
 
 def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Path, str]:

@@ -49,13 +49,15 @@ class TurnCache:
         self._completions = {}
         for record in read_objects(self._path):
             try:
-                # Only the number of tokens and their summed log-probability are stored, not the tokens.
-                if record["tokens"] > MAX_TOKENS:
+                # Only the number of tokens and their summed log-probability are stored. Repeated values take no memory: the
+                # file is untrusted, and each short line may count a million tokens.
+                count, text, finish = record["tokens"], record["wrote"], record["finish"]
+                if count > MAX_TOKENS or not isinstance(text, str) or not isinstance(finish, str):
                     continue
-                tokens, text, finish = np.zeros(count := record["tokens"], np.int64), record["wrote"], record["finish"]
-                each = np.full(count, record["logprob"] / max(1, count), np.float32)
-                self._completions[record["request"]] = Completion(tokens, each, text, finish, read=record.get("read", 0))
-            except (ValueError, KeyError, TypeError):
+                tokens = np.broadcast_to(np.int64(0), count)
+                each = np.broadcast_to(np.float32(record["logprob"] / max(1, count)), count)
+                self._completions[record["request"]] = Completion(tokens, each, text, finish, read=int(record.get("read", 0)))
+            except (ValueError, KeyError, TypeError, OverflowError):
                 continue
 
     def find(self, request: Request) -> Completion | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import platform
 import subprocess
 import sys
@@ -121,7 +122,16 @@ def find_summary(path: Path) -> dict[str, Any] | None:
         found = read_summary(path)
     except TacitError:
         return None
-    return found if isinstance(found, dict) else None
+    scores = found.get("evaluations", []) if isinstance(found, dict) else None
+    return found if isinstance(scores, list) and all(map(_is_evaluation, scores)) else None
+
+
+def _is_evaluation(value: Any) -> bool:
+    try:
+        named = isinstance(value["stage"], str) and "step" in value and math.isfinite(value["success"])
+        return named and all(map(_is_evaluation, value.get("worlds", {}).values()))
+    except (KeyError, TypeError, AttributeError, OverflowError):
+        return False
 
 
 def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:

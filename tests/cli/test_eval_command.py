@@ -113,10 +113,17 @@ def test_eval_in_another_dtype_is_refused(run, capsys):
     assert "--engine.dtype float32" in capsys.readouterr().err
 
 
-def test_eval_works_with_a_damaged_summary(run, capsys, tmp_path):
+SCORE = '{"stage": "rl", "step": 2, "success": %s}'
+
+
+@pytest.mark.parametrize(
+    "evaluations", ["[", "1}", "[1]}", f"[{SCORE % ('1' * 400)}]}}", f"[{SCORE % 'null'}]}}"],
+    ids=["truncated", "number", "numbers", "huge", "null"],
+)  # fmt: skip
+def test_eval_works_with_a_damaged_summary(run, capsys, tmp_path, evaluations):
     hurt = tmp_path / "hurt"
     shutil.copytree(run, hurt)
-    (hurt / "summary.json").write_text('{"evaluations": [')
+    (hurt / "summary.json").write_text(f'{{"evaluations": {evaluations}')
     assert main(["eval", str(hurt)]) == 0
     said = capsys.readouterr().out
     assert "in the run" in said and "after sft 60: the same" in said, "the checkpoint still knows"

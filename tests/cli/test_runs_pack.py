@@ -226,3 +226,13 @@ def test_hostile_packs_are_refused_and_write_nothing(tmp_path, capsys):
         pack = write_pack(tmp_path / f"pack-{key}-{type(value).__name__}{len(str(value))}", b"", **{key: value})
         assert main(["runs", "unpack", str(pack)]) == 2 and f"{key} is" in capsys.readouterr().err
     assert not (tmp_path / "run").exists() and not (tmp_path / "x").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["settings.json", "checkpoints/rl-000002/policy/policy.json"])
+def test_run_with_a_linked_file_is_not_packed(runs, tmp_path, capsys, place):
+    run = shutil.copytree(runs / "half", tmp_path / "run")
+    (run / place).rename(tmp_path / "outside")
+    (run / place).symlink_to(tmp_path / "outside")
+    assert main(["runs", "pack", str(run), "--out", str(tmp_path / "pack")]) == 2
+    assert "is a symbolic link" in capsys.readouterr().err and not (tmp_path / "pack").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from tacit.core.protocols import Sampling
 from tacit.engines.endpoint.policy import ByteTokens
 from tacit.evaluation.behavior import behavior
 from tacit.evaluation.evaluate import SingleAgent, evaluate, play_panel
-from tacit.evaluation.journal import Journal, Measurement
+from tacit.evaluation.journal import MAX_TOKENS, Journal, Measurement, TurnCache
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.prompts.history import History
@@ -183,6 +184,22 @@ def test_truncated_turn_is_asked_again_and_turn_file_is_removed(tmp_path):
     whole, policy = play(batch=20)
     assert table(played) == table(whole) and answers(again) == answers(policy) - answers_before(policy, 1) + 1
     assert not turns.exists()
+
+
+def test_damaged_turns_are_skipped_and_large_counts_take_no_memory(tmp_path):
+    good = {"request": "a", "wrote": "x", "tokens": 2, "logprob": -1.0, "finish": "stop"}
+    bad = [{"tokens": n} for n in (MAX_TOKENS + 1, 10**400, -1, 1.5, "2", None)]
+    bad += [{"logprob": 10**400}, {"logprob": "x"}, {"wrote": 1}, {"finish": []}, {"request": []}, {"read": "x"}]
+    large = [{**good, "request": str(i), "tokens": MAX_TOKENS} for i in range(100)]
+    lines = [*({**good, "request": "bad", **one} for one in bad), *large, good]
+    (tmp_path / "x.turns").write_text("\n".join(map(json.dumps, lines)))
+    cache = TurnCache(tmp_path / "x.turns")
+    tracemalloc.start()
+    cache.read()
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    assert set(cache._completions) == {"a", *map(str, range(100))}
+    assert cache._completions["a"].tokens.shape == (2,) and cache._completions["a"].logprobs.tolist() == [-0.5, -0.5]
 
 
 def test_turns_of_another_measurement_are_not_reused(tmp_path):

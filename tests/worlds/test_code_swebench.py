@@ -419,11 +419,14 @@ def test_diff_and_grading_follow_no_links_of_an_image(linked):
     (submitted / "folder" / "secret.py").write_text("mine\n")
     (submitted / "file.py").write_text("mine\n")
     (linked / "tree" / "package").mkdir()
+    for place in (linked / "tree", submitted):
+        (place / "real.py").write_text(f"{place.name}\n")
     (submitted / "package").write_text("a file in the place of a directory\n")
     record = Record("x", "x", "", "test", (), "", (), (), ())
     changes = find_changes(record, linked / "tree", submitted)
-    assert set(changes) == {"folder/secret.py", "file.py", "package"}
-    assert "-secret" not in show_diff(record, linked / "tree", changes)
+    assert set(changes) == {"folder/secret.py", "file.py", "package", "real.py"}
+    diff = show_diff(record, linked / "tree", changes)
+    assert "-secret" not in diff and "-tree\n+submitted" in diff
     apply_changes(linked / "tree", changes)
     assert (linked / "outside" / "secret.py").read_text() == "secret\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import shutil
 from dataclasses import asdict, replace
 
@@ -159,6 +160,13 @@ def test_changed_package_is_reported_and_its_tasks_skipped(folder):
 def test_package_with_links_or_paths_outside_is_skipped(folder, tmp_path):
     (tmp_path / "outside").mkdir()
     (folder / "packages/spans-1.0/tests/more").symlink_to(tmp_path / "outside")
+    pipe = (
+        folder
+        / "packages/wordsmith-1.0"
+        / next(e.path for r in packaged().records for e in r.edits if r.package == "wordsmith")
+    )
+    pipe.unlink()
+    os.mkfifo(pipe)
     (folder / "packages/almanac-1.0/inside.py").symlink_to("almanac/__init__.py")
     shutil.copytree(folder / "packages/almanac-1.0", tmp_path / "x-1.0", symlinks=True)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -168,9 +176,14 @@ def test_package_with_links_or_paths_outside_is_skipped(folder, tmp_path):
     with (folder / "tasks.jsonl").open("a") as file:
         file.write(json.dumps({**line, "id": "w", "package": "../../x", "version": "1.0"}) + "\n")
     opened = open_folder(folder)
-    assert "almanac-1.0" in opened.packages and not {"spans-1.0", "../../x-1.0"} & set(opened.packages)
+    assert "almanac-1.0" in opened.packages and not {"spans-1.0", "wordsmith-1.0", "../../x-1.0"} & set(opened.packages)
     said = "\n".join(opened.failures)
-    assert "is a symbolic link" in said and "a name has no slash" in said and not any(r.id == "w" for r in opened.records)
+    assert (
+        "is a symbolic link" in said
+        and "is no regular file" in said
+        and "a name has no slash" in said
+        and not any(r.id == "w" for r in opened.records)
+    )
 
 
 def test_missing_folder_or_wrong_format_is_rejected(folder, tmp_path):

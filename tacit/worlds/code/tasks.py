@@ -60,11 +60,15 @@ def is_outside(path: str) -> bool:
 
 
 def check_links(tree: Path) -> None:
-    """Raises TacitError if a symbolic link leaves the tree: we write, rename and remove files in copies of it."""
+    """Raises TacitError if a symbolic link leaves the tree: we write, rename and remove files in copies of it. Also for a named
+    pipe, which would block its reader."""
     real = os.path.realpath(tree)
-    for link in (path for path in tree.rglob("*") if path.is_symlink()):
-        if os.path.isabs(os.readlink(link)) or not Path(os.path.realpath(link)).is_relative_to(real):
-            raise TacitError(f"{link} is a symbolic link to {os.readlink(link)!r}, which is outside of the package")
+    for path in tree.rglob("*"):
+        if path.is_symlink():
+            if os.path.isabs(os.readlink(path)) or not Path(os.path.realpath(path)).is_relative_to(real):
+                raise TacitError(f"{path} is a symbolic link to {os.readlink(path)!r}, which is outside of the package")
+        elif not path.is_file() and not path.is_dir():
+            raise TacitError(f"{path} is no regular file")
 
 
 @dataclass(frozen=True)

@@ -339,9 +339,9 @@ def open_beneath(folder: Path, path: str, flags: int) -> int:
 
 def read_beneath(folder: Path, path: str, most: int = LARGEST) -> bytes:
     with os.fdopen(open_beneath(folder, path, os.O_RDONLY), "rb") as file:
-        if os.fstat(file.fileno()).st_size > most:
+        if (size := os.fstat(file.fileno()).st_size) > most:
             raise OSError(f"{path!r} is larger than {most} bytes")
-        return file.read(most)
+        return file.read(size)
 
 
 def remove_beneath(folder: Path, path: str) -> None:
