@@ -74,7 +74,7 @@ def test_code_has_no_retired_phrases():
     for path, text in read_sources():
         text = text.replace('"practised"', '"rl"')  # a key of module.json that released modules contain
         for phrase in PHRASES:
-            for match in re.finditer(rf"\b{phrase}\b", text):
+            for match in re.finditer(rf"\b{phrase}\b", text, re.IGNORECASE):
                 found.append(f"{path}:{text.count(chr(10), 0, match.start()) + 1} {match.group(0)}")
     assert not found, "\n".join(found)
 
@@ -83,7 +83,7 @@ def test_docs_have_no_retired_phrases():
     found = []
     for page in PAGES:
         text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        matches = (match for phrase in PHRASES for match in re.finditer(rf"\b{phrase}\b", text))
+        matches = (match for phrase in PHRASES for match in re.finditer(rf"\b{phrase}\b", text, re.IGNORECASE))
         found += [f"{page.relative_to(ROOT)}: {match.group(0)}" for match in matches]
     assert not found, "\n".join(found)
 
