@@ -36,7 +36,7 @@ the file (docs/guides/compare_methods.md; `tacit list recipes example` prints th
 The same command resumes a comparison that was stopped. It writes comparison.json, table.md,
 table.csv and plots/ to DIR, and every run to DIR/runs/WORLD/METHOD/SEED."""
 PROGRESS_EVERY_S = 30.0  # seconds between progress lines
-MOST_MISSING = 6  # missing runs listed below a table
+MAX_MISSING = 6  # missing runs listed below a table
 SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")  # columns shown in a terminal; table.md has all
 
 
@@ -150,9 +150,9 @@ def show_tables(console: Console, plan: Plan, found: dict[str, Any]) -> None:
         titles = [head[i] for i in shown]
         console.print(table(world, titles, [[r[i] for i in shown] for r in rows], titles[1:]))
         missing = missing_runs(found, world)
-        for line in missing[:MOST_MISSING]:
+        for line in missing[:MAX_MISSING]:
             say(console, f"  missing: {line}", style="yellow")
-        if len(missing) > MOST_MISSING:
-            say(console, f"  and {len(missing) - MOST_MISSING} more; see table.md", style="yellow")
+        if len(missing) > MAX_MISSING:
+            say(console, f"  and {len(missing) - MAX_MISSING} more; see table.md", style="yellow")
         show_differences(console, plan, world)
     console.print()

@@ -35,7 +35,7 @@ from tacit.training.recordings import Recording
 
 # Logs on the command line.
 
-MOST_LINES = 40  # unusable lines printed; the report has all
+MAX_LINES = 40  # unusable lines printed; the report has all
 
 
 def add_logs_flag(parser: Parser, what: str, required: bool = True) -> None:
@@ -45,11 +45,11 @@ def add_logs_flag(parser: Parser, what: str, required: bool = True) -> None:
 
 def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report: Path | None = None) -> None:
     """Print every unusable line with its reason, then the number of episodes per family."""
-    for line in logs.unusable[:MOST_LINES]:
+    for line in logs.unusable[:MAX_LINES]:
         say(console, line, style="yellow")
-    if len(logs.unusable) > MOST_LINES:
+    if len(logs.unusable) > MAX_LINES:
         where = f", all of them in {report}" if report else ""
-        say(console, f"and {len(logs.unusable) - MOST_LINES} more{where}", style="yellow")
+        say(console, f"and {len(logs.unusable) - MAX_LINES} more{where}", style="yellow")
     say(console, f"{pluralize(len(logs.episodes), 'episode')} can be used, {pluralize(len(logs.unusable), 'line')} cannot")
     columns = ("family", "episodes", "won", "turns to imitate", "")
     rows = [(c.family, str(c.episodes), str(c.won), str(c.turns), c.remark) for c in covered]
@@ -91,11 +91,11 @@ def _draft(arguments: Namespace, kind: str) -> int:
         say(console, f"\ndraft {attempt + 1} of {arguments.attempts}:\n", style="bold")
         say(console, truncate_for_display(text))
 
-    def agreed() -> bool:
+    def approve() -> bool:
         return arguments.yes or ask_yes(f"Run this draft in its sandbox on {len(episodes)} episodes?")
 
     report = partial(show_examination, console)
-    drafted = draft_until_valid(ask, arguments.attempts, episodes, show, agreed, report, blocks)
+    drafted = draft_until_valid(ask, arguments.attempts, episodes, show, approve, report, blocks)
     name = arguments.name or re.sub(r"\W", "_", arguments.family or "work")
     block = arguments.block if kind == "rewards" else ""
     written = save_draft(arguments.out, name, kind, drafted, absolute_name(arguments.world), block)

@@ -115,7 +115,7 @@ def _make_install_parser(command: str, summary: str, usage: str) -> Parser:
 def _install(source: str, arguments: Namespace, overrides: Overrides, sha256: str = "") -> int:
     console = make_console()
 
-    def agreed(module: Module) -> bool:
+    def approve(module: Module) -> bool:
         assert module.draft is not None
         show_draft(console, module.skill, module.draft)
         return arguments.yes or ask_yes("Run this draft in its sandbox, now and whenever the module plays?")
@@ -124,7 +124,7 @@ def _install(source: str, arguments: Namespace, overrides: Overrides, sha256: st
     check_output_directory(out)
     for module, changed, verdict in install(
         source, out, max_bytes=arguments.max_mb * 1_000_000, sha256=sha256, base=arguments.base_model,
-        overwrite=arguments.replace, verify=arguments.verify, engine=overrides, approve_draft=agreed,
+        overwrite=arguments.replace, verify=arguments.verify, engine=overrides, approve_draft=approve,
     ):  # fmt: skip
         where = f"installed in {module.path}" if changed else f"already in {module.path}"
         say(console, f"{module.skill}: {where}, for {', '.join(module.families)}")

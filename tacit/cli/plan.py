@@ -106,12 +106,16 @@ def run(argv: Sequence[str]) -> int:
     recorded = read_settings(source) if (source / SETTINGS).is_file() else {}  # none of a trajectory file
     parser = make_parser(first.method or method_name(recorded))
     arguments, overrides = parser.parse(argv)
-    own = {field_name(place[1]): overrides.pop(place) for place in list(overrides) if place[0] == PLAN_TABLE}
+    plan_flags = {field_name(place[1]): overrides.pop(place) for place in list(overrides) if place[0] == PLAN_TABLE}
     same_run = bool(recorded) and recorded.get("model") == absolute_path(arguments.model)
     if same_run:  # on more GPUs, it trains the same weights
         engine = recorded.get("engine", {})
-        own = {"lora_rank": engine.get("lora_rank", 0), "recompute": engine.get("gradient_checkpointing", False), **own}
-    settings = PlanSettings(**own)
+        plan_flags = {
+            "lora_rank": engine.get("lora_rank", 0),
+            "recompute": engine.get("gradient_checkpointing", False),
+            **plan_flags,
+        }
+    settings = PlanSettings(**plan_flags)
     from tacit.config.workload import model_shape
 
     found = [] if settings.gpu and settings.gpus else find_gpus()
@@ -232,11 +236,11 @@ def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, P
         context = recipe.settings.context(world)
         limit = recipe.train.max_steps or world.max_steps
         work = expert_workload(world, tasks, context, model, episodes, limit)
-        most = completion_limit(recipe.train, context, world)
+        longest = completion_limit(recipe.train, context, world)
         better = "--from RUN or --completion-tokens N is better"
         if not given[2] and context.format.thinks:
-            given = (*given[:2], max(work.completion, round(USUAL_SHARE * most)))
-            completions = f"{given[2]:.0f} tokens a turn, assumed: a third of the {most} allowed (--max-tokens); {better}"
+            given = (*given[:2], max(work.completion, round(USUAL_SHARE * longest)))
+            completions = f"{given[2]:.0f} tokens a turn, assumed: a third of the {longest} allowed (--max-tokens); {better}"
         completions = completions or f"{work.completion:.0f} tokens a turn, the expert's own actions; {better}"
     seconds = settings.world_s if settings.world_s >= 0 else work.world_s
     return replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3).scale(*given, limit), completions
@@ -291,9 +295,9 @@ def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, setting
             say(console, f"  {remedy}")
         return
     assert plan.server is not None
-    wide, devices = plan.server_devices, settings.gpus[0]
+    per_server, devices = plan.server_devices, settings.gpus[0]
     behind = f", rollouts up to {cluster.overlap} behind" if cluster.overlap else ""
-    samplers = f"{pluralize(plan.servers, 'server')}{f' of {wide}' if wide > 1 else ''}{behind}"
+    samplers = f"{pluralize(plan.servers, 'server')}{f' of {per_server}' if per_server > 1 else ''}{behind}"
     division = f"{pluralize(plan.ranks, 'rank')}, {samplers if plan.servers else 'the driver samples'}"
     speed = f"{format_duration(plan.iteration)} an iteration, {3600 / plan.iteration:,.0f} an hour"
     say(console, f"\n{division}: {speed}", style="bold")
@@ -314,16 +318,16 @@ def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, setting
     ])  # fmt: skip
     say(console, f"\nmemory of a rank, {plan.rank_bytes / 1e9:,.1f} of {cluster.device.memory / 1e9:,.0f} GB")
     say_pairs(console, [(name, f"{size / 1e9:8.2f} GB") for name, size in plan.memory.items() if size])
-    weights = cluster.device.number_bytes * cluster.shape.weights / wide
+    weights = cluster.device.number_bytes * cluster.shape.weights / per_server
     most = f"at most {plan.server.slots:,} rows of {work.longest_row:,} tokens"
     say(console, f"memory of a server: weights {weights / 1e9:,.1f} GB per GPU; {most}")
     for words in find_faster(cluster, work, plan, devices):
         say(console, f"faster with {words}")
     if not settings.ranks and settings.servers < 0 and devices > 1:
         shares = (0.06, 0.12, 0.25, 0.5, 0.75)
-        counts = sorted({0, *(max(1, round(devices / wide * share)) for share in shares)} - {plan.servers})
-        fitting = [count for count in counts if devices - count * wide >= 1]
-        others = [make_plan(cluster, work, devices - count * wide, count, wide) for count in fitting]
+        counts = sorted({0, *(max(1, round(devices / per_server * share)) for share in shares)} - {plan.servers})
+        fitting = [count for count in counts if devices - count * per_server >= 1]
+        others = [make_plan(cluster, work, devices - count * per_server, count, per_server) for count in fitting]
         console.print()
         console.print(_table("other divisions of the same devices", others))
 

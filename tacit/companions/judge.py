@@ -2,8 +2,8 @@
 
     r_T ← r_T + w · grade / 10              grade in 0 … 10, by a policy that is not trained
 
-It is asked in `observe`, once per distinct episode, and every answer is cached on disk: a killed run asks nothing twice and
-resumes with the same grades. An unreadable grade counts as the mean of its group, so that it favors nobody. Tokens are counted.
+The judge grades each distinct episode once, in `observe`. Every answer is cached on disk, so a killed run asks nothing twice
+and resumes with the same grades. An unreadable grade counts as the mean of its group and favors no episode. Tokens are counted.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class EpisodeJudge(RewardTerm, Companion):
         """id(trajectory) -> answer."""
         assert self._answers is not None
         judge = self.ask()
-        who = judge.digest()
+        digest = judge.digest()
         sampling = Sampling(temperature=0.0, max_tokens=self.tokens)
         keys: dict[int, str] = {}
         waiting: dict[int, tuple[str, int]] = {}  # request id -> key and tokens of the question
         with contextlib.closing(open_scheduler(judge, sampling, None)) as scheduler:
             for trajectory in judged:
                 prompt = render_question(self.rubric, trajectory)
-                key = answer_key(who, self.tokens, prompt.text)
+                key = answer_key(digest, self.tokens, prompt.text)
                 if key not in self._answers and key not in keys.values():
                     _, tokens, _ = fit_prompt(prompt, judge, self.tokens)
                     request = Request(tokens, derive(info.seed, "judge", key))

@@ -13,11 +13,11 @@ from tacit.comparison.plan import Difference
 from tacit.core.progress import pluralize
 from tacit.evaluation.plots import PLAIN, Arrivals, draw_arrivals, draw_lines, mean_series, name_ends
 
-Found = dict[str, Any]
+Record = dict[str, Any]  # a part of comparison.json
 NONE = "–"
 
 
-def markdown(found: Found) -> str:
+def markdown(found: Record) -> str:
     lines = [f"# {found['name']}", ""]
     lines += [found["description"].strip(), ""] if found["description"] else []
     for world in found["worlds"]:
@@ -48,12 +48,12 @@ def markdown(found: Found) -> str:
     return "\n".join(lines)
 
 
-def outcome_count(found: Found) -> int:
+def outcome_count(found: Record) -> int:
     """`mean:3` -> 3: number of last evaluations whose mean is a run's outcome."""
     return int(found.get("outcome", "last").partition(":")[2] or 1)
 
 
-def table_text(found: Found, world: str) -> tuple[list[str], list[list[str]]]:
+def table_text(found: Record, world: str) -> tuple[list[str], list[list[str]]]:
     """(titles, rows) of a world's table; a dash stands for an unknown number."""
     further, count = found["further"][world], outcome_count(found)
     # `alfworld/valid_seen/140` -> valid_seen
@@ -81,7 +81,7 @@ def table_text(found: Found, world: str) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def csv_text(found: Found) -> str:
+def csv_text(found: Record) -> str:
     """One line per world and method, all digits."""
     measures = ["start", "final", "peak", "score", "success_length", "invalid", "ineffective", "area"]
     measures += ["outcome"] if outcome_count(found) > 1 else []
@@ -121,7 +121,7 @@ def p_text(p: float | None) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _number(measure: Found | None, scale: float, digits: int, sign: bool = False) -> str:
+def _number(measure: Record | None, scale: float, digits: int, sign: bool = False) -> str:
     if measure is None:
         return NONE
     plus = "+" if sign else ""
@@ -131,14 +131,14 @@ def _number(measure: Found | None, scale: float, digits: int, sign: bool = False
     return f"{mean} [{scale * measure['low']:{plus}.{digits}f}, {scale * measure['high']:{plus}.{digits}f}]"
 
 
-def _reached(entry: Found) -> str:
+def _reached(entry: Record) -> str:
     if not entry["of"]:
         return NONE
     when = "never" if not entry["reached"] else "later" if entry["median"] is None else f"{entry['median']:g}"
     return f"{when} ({entry['reached']}/{entry['of']})"
 
 
-def missing_runs(found: Found, world: str) -> list[str]:
+def missing_runs(found: Record, world: str) -> list[str]:
     """`broken, seed 0: failed: …` for each missing run of a world."""
     start = found["starts"].get(world)
     lines = []
@@ -163,7 +163,7 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 SPANS = 10  # points of a metric's curve
 
 
-def draw(found: Found, directory: Path) -> list[Path]:
+def draw(found: Record, directory: Path) -> list[Path]:
     """The plotted files. Worlds without a curve are skipped."""
     import matplotlib
 
@@ -182,19 +182,19 @@ def draw(found: Found, directory: Path) -> list[Path]:
     return drawn
 
 
-def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tuple[str, Any]]:
+def _pictures(found: Record, world: str, cells: Sequence[Record]) -> Iterator[tuple[str, Any]]:
     from matplotlib.figure import Figure
 
     methods = [(i, method) for i, method in enumerate(found["methods"]) if any(c["method"] == method for c in cells)]
     by_spans = f"{world}: in RL, means of {SPANS} spans of iterations"
 
-    def spans(name: str) -> Callable[[Found], dict[float, float]]:
+    def spans(name: str) -> Callable[[Record], dict[float, float]]:
         return lambda cell: average_spans(cell["practice"][name])
 
     lines = [(name.replace("/", "-"), name, by_spans, 2, spans(name)) for name in found.get("metrics", ())]
     by_seeds = f"{world}: mean of {pluralize(len({c['seed'] for c in cells}), 'seed')}; each seed thin"
 
-    def success(cell: Found) -> dict[float, float]:
+    def success(cell: Record) -> dict[float, float]:
         return {p["step"]: 100 * p["success"] for p in cell["curve"]}
 
     for file, label, title, digits, curve in (("learning", "success on the panel, %", by_seeds, 1, success), *lines):

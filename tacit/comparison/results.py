@@ -34,7 +34,7 @@ from tacit.runs.directory import open_checkpoints, read_summary, versions
 from tacit.runs.files import write_json, write_text
 from tacit.runs.metrics import read_metrics
 
-Found = dict[str, Any]
+Record = dict[str, Any]  # a part of comparison.json
 FORMAT = 1
 CONFIDENCE = 0.95
 UNIT = (0.0, 1.0)
@@ -43,7 +43,7 @@ FROM_SUMMARY = ("iterations", "episodes", "turns", "generated_tokens", "wall_s",
 # Reading runs: one dict per cell, as in comparison.json.
 
 
-def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Found | None) -> Found:
+def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Record | None) -> Record:
     """The data of a run, in the layout of comparison.json. `started`: the cell of the shared start, if the world has one."""
     path = directory / cell.place
     common = _read_run(cell, path)
@@ -56,7 +56,7 @@ def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Found | No
     final = evaluations[-1] if finished and evaluations else None
     points = ([{**start, "step": 0}] if start else []) + during_rl
     curve = [(p["step"], p["success"]) for p in points]
-    further: dict[str, Found] = {}
+    further: dict[str, Record] = {}
     for evaluation in summary.get("further", ()):
         panel = further.setdefault(evaluation["panel"], {"start": None, "final": None})
         for name, own in (("start", start), ("final", final)):
@@ -88,7 +88,7 @@ def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Found | No
     }
 
 
-def _read_run(run: PlannedRun, path: Path) -> Found:
+def _read_run(run: PlannedRun, path: Path) -> Record:
     status = status_of(path, run.iterations)
     newest = open_checkpoints(path).newest() if status != "finished" else None
     try:
@@ -110,7 +110,7 @@ def _read_run(run: PlannedRun, path: Path) -> Found:
     }
 
 
-def check_same_panel(world: str, measured: dict[str, Found]) -> Found | None:
+def check_same_panel(world: str, measured: dict[str, Record]) -> Record | None:
     """The panel shared by all evaluations of a world; raises if there are two."""
     if not measured:
         return None
@@ -129,16 +129,16 @@ def check_same_panel(world: str, measured: dict[str, Found]) -> Found | None:
 # The table: each method over its seeds, and against the first method.
 
 
-def last_evaluations(evaluations: Sequence[Found], count: int) -> list[Found]:
+def last_evaluations(evaluations: Sequence[Record], count: int) -> list[Record]:
     """The evaluations whose mean is a run's outcome: the last `count` in RL, or the very last if RL has none."""
     return [e for e in evaluations if e["stage"] == "rl"][-count:] or list(evaluations[-1:])
 
 
-def mean_success(evaluations: Sequence[Found]) -> float:
+def mean_success(evaluations: Sequence[Record]) -> float:
     return float(np.mean([e["success"] for e in evaluations]))
 
 
-def compare_runs(ours: Sequence[Sequence[Found]], theirs: Sequence[Sequence[Found]]) -> Found:
+def compare_runs(ours: Sequence[Sequence[Record]], theirs: Sequence[Sequence[Record]]) -> Record:
     """Compare two methods by the evaluations of their runs, paired by seed and task: both play the same tasks with the same
     seeds.
 
@@ -154,9 +154,10 @@ def compare_runs(ours: Sequence[Sequence[Found]], theirs: Sequence[Sequence[Foun
         gaps_T = [[x - y for x, y in zip(*both, strict=True)] for both in zip(ours_T, theirs_T, strict=True)]
         if max(map(len, ours)) > 1:
             p = sign_flip([float(np.mean(own)) for own in gaps_T])
-        low, high = paired_interval_over_tasks(gaps_T, CONFIDENCE)  # the interval is at least as wide as this one
-        ends = {"low": (min, low), "high": (max, high)}
-        difference |= {k: v if difference[k] is None else widest(difference[k], v) for k, (widest, v) in ends.items()}
+        # Report the union of the intervals over seeds (None with one seed) and over tasks.
+        low, high = paired_interval_over_tasks(gaps_T, CONFIDENCE)
+        difference["low"] = low if difference["low"] is None else min(difference["low"], low)
+        difference["high"] = high if difference["high"] is None else max(difference["high"], high)
     p_seeds = sign_flip(differences) if len(differences) > 1 else None
     return {
         "difference": difference,
@@ -170,8 +171,8 @@ def compare_runs(ours: Sequence[Sequence[Found]], theirs: Sequence[Sequence[Foun
 
 
 def make_table(
-    cells: Sequence[Found], worlds: Sequence[str], methods: Sequence[str], thresholds: Sequence[float], outcome: int = 1
-) -> list[Found]:
+    cells: Sequence[Record], worlds: Sequence[str], methods: Sequence[str], thresholds: Sequence[float], outcome: int = 1
+) -> list[Record]:
     """One row per world and method; methods are compared by the mean of their last `outcome` evaluations. p-values are
     Holm-corrected over all rows."""
     rows = []
@@ -189,13 +190,13 @@ def make_table(
                 row["against"] = {"method": methods[0], "seeds": [a["seed"] for a, _ in pairs], **compare_runs(*sides)}
             rows.append(row)
     for name in ("p", "p_seeds"):
-        tested = [row["against"] for row in rows if row["against"] and row["against"][name] is not None]
-        for against, corrected in zip(tested, holm([a[name] for a in tested]), strict=True):
+        comparisons = [row["against"] for row in rows if row["against"] and row["against"][name] is not None]
+        for against, corrected in zip(comparisons, holm([a[name] for a in comparisons]), strict=True):
             against[f"{name}_holm"] = corrected
     return rows
 
 
-def _row(done: Sequence[Found], thresholds: Sequence[float], outcome: int) -> Found:
+def _row(done: Sequence[Record], thresholds: Sequence[float], outcome: int) -> Record:
     finals = [c["final"] for c in done]
     steps = [[reached["step"] for reached in c["steps_to"]] for c in done if c["curve"]]
     outcomes = [c["outcomes"] for c in done]
@@ -230,12 +231,12 @@ def _row(done: Sequence[Found], thresholds: Sequence[float], outcome: int) -> Fo
     }  # fmt: skip
 
 
-def _share(evaluations: Sequence[Found | None]) -> Found | None:
+def _share(evaluations: Sequence[Record | None]) -> Record | None:
     """Success over seeds, one evaluation each; None if one is missing."""
     return _share_of_runs([[e] for e in evaluations if e is not None]) if None not in evaluations else None
 
 
-def _share_of_runs(runs: Sequence[Sequence[Found]]) -> Found | None:
+def _share_of_runs(runs: Sequence[Sequence[Record]]) -> Record | None:
     """Mean success over runs, each the mean of its evaluations, with an interval; None without runs."""
     if not runs:
         return None
@@ -250,7 +251,7 @@ def _share_of_runs(runs: Sequence[Sequence[Found]]) -> Found | None:
     return {"mean": float(np.mean(per_seed)), "low": low, "high": high, "per_seed": per_seed}
 
 
-def outcomes_by_task(evaluations: Sequence[Found]) -> list[list[bool]] | None:
+def outcomes_by_task(evaluations: Sequence[Record]) -> list[list[bool]] | None:
     """Each task's outcomes over seeds, evaluations and repeats; None if an evaluation has none."""
     rows = [repeat for e in evaluations for repeat in e.get("outcomes", ())]
     if any(sum(map(len, e.get("outcomes", ()))) != e["episodes"] for e in evaluations):
@@ -258,7 +259,7 @@ def outcomes_by_task(evaluations: Sequence[Found]) -> list[list[bool]] | None:
     return [[digit == "1" for digit in task] for task in zip(*rows, strict=True)]
 
 
-def _mean(values: Sequence[float | None], bounds: tuple[float, float]) -> Found | None:
+def _mean(values: Sequence[float | None], bounds: tuple[float, float]) -> Record | None:
     """Mean with the t interval over seeds, clipped to `bounds` unless a value lies outside. No interval if all values are
     equal; None if there are no values."""
     given = [v for v in values if v is not None]
@@ -279,11 +280,11 @@ class Results:
     def __init__(self, plan: Plan, directory: Path, file: str, command: Sequence[str]) -> None:
         self.plan, self.directory, self.file, self.command = plan, directory, file, list(command)
         self._versions = versions()
-        self._finished: dict[Path, Found] = {}
+        self._finished: dict[Path, Record] = {}
 
     def run_cells(
         self, wanted: Sequence[PlannedRun], processes: Processes, tell: Callable[[RunEvent], None]
-    ) -> tuple[list[PlannedRun], Found, list[Path]]:
+    ) -> tuple[list[PlannedRun], Record, list[Path]]:
         """Run the wanted cells and rewrite all files whenever one ends. Returns (failed runs, data, plots)."""
 
         def on_event(event: RunEvent) -> None:
@@ -300,7 +301,7 @@ class Results:
         found = self.write()
         return failed, found, draw(found, self.directory / "plots")
 
-    def gather(self) -> Found:
+    def gather(self) -> Record:
         """All data in the layout of comparison.json (docs/reference/comparison.md)."""
         plan = self.plan
         starts = {start.world: self._read(start, None) for start in plan.starts}
@@ -345,7 +346,7 @@ class Results:
             "table": table,
         }
 
-    def write(self) -> Found:
+    def write(self) -> Record:
         found = self.gather()
         self.directory.mkdir(parents=True, exist_ok=True)
         write_json(self.directory / "comparison.json", found)
@@ -353,7 +354,7 @@ class Results:
         write_text(self.directory / "table.csv", csv_text(found))
         return found
 
-    def _read(self, run: PlannedRun, started: Found | None) -> Found:
+    def _read(self, run: PlannedRun, started: Record | None) -> Record:
         if run.place in self._finished:
             return self._finished[run.place]
         if run.method == START:
@@ -371,7 +372,7 @@ class Results:
         return found
 
 
-def _version_notes(cells: Sequence[Found]) -> list[str]:
+def _version_notes(cells: Sequence[Record]) -> list[str]:
     """Notes about cells made by different code versions."""
     made: dict[str, list[str]] = {}
     for cell in cells:

@@ -3,7 +3,9 @@
     A_ep = (R(τ) − mean R) / (std R + δ)                  (1)    over the trajectories of one task: GRPO
     C = Cluster_ε({φ(s)}, 1 − u·v)                        (3)    φ: the actor's own hidden state at the prompt, normalized
     BiGPO        Âₛ = (Rₜ − mean_C R) / (std_C R + δ)      (2)    in the cluster C of the step, Rₜ = rₜ + γ Rₜ₊₁
-    BiPACE       Âₛ = mean_{C=} R − mean_C R = Q̂ − V̂       (5–7)  C=: the steps of C that took the same action
+    BiPACE       Âₛ = Q̂ − V̂                               (5)
+                 Q̂ = mean_{C=} R                          (6)    C=: the steps of C that took the same action
+                 V̂ = mean_C R                             (7)
                  Âₛ = Rₜ − mean_{C≠} R                     (4)    C≠: those that took another; the difference form
     A = A_ep + w · Âₛ                                      (8)
 

@@ -28,7 +28,7 @@ from tacit.planning.timing import (
 )
 
 TOKEN_BUDGET = {True: 2048, False: 65_536}  # the engine's initial token budget, on a CPU and on a GPU
-MOST_DEVICES, MOST_ROWS = 8, 1024  # maximum per server, even if more rows fit
+MAX_DEVICES, MAX_ROWS = 8, 1024  # maximum per server, even if more rows fit
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def make_plan(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: 
     shape, device, training = cluster.shape, cluster.device, cluster.training
     room = most_micro_tokens(shape, device, ranks, training, samples=not servers)
     row, context = work.longest_row, work.prompt + work.completion / 2
-    per_server = (wide or devices_of_a_server(shape, device, row, MOST_DEVICES)) if servers else 1
+    per_server = (wide or devices_of_a_server(shape, device, row, MAX_DEVICES)) if servers else 1
     fitting = rows_that_fit(shape, device, row, per_server or 1)
     if not servers:  # while the driver samples on a rank's device, the rank has no activations
         left = USABLE * device.memory - sum(rank_state(shape, device, ranks, training, samples=True).values())
@@ -96,8 +96,8 @@ def make_plan(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: 
     micro = int(min(max(room, row), TOKEN_BUDGET[device.name == "cpu"]))
     memory = rank_memory(shape, device, ranks, training, micro, samples=not servers)
     if trouble:
-        return Plan(ranks, servers, per_server or MOST_DEVICES, micro, memory, None, 0.0, {}, 0.0, 0.0, 0.0, trouble=trouble)
-    one = server(shape, device, cluster.reached, context, min(fitting, MOST_ROWS), per_server)
+        return Plan(ranks, servers, per_server or MAX_DEVICES, micro, memory, None, 0.0, {}, 0.0, 0.0, 0.0, trouble=trouble)
+    one = server(shape, device, cluster.reached, context, min(fitting, MAX_ROWS), per_server)
     rollout = rollout_s(work, one, servers)
     update = update_s(shape, device, cluster.reached, ranks, work, training, micro, cluster.network, cluster.scorings)
     busy = combined_s(update, training.by_layer(shape, device))
@@ -126,8 +126,8 @@ def _divisions(
     cluster: Cluster, work: Workload, devices: int, ranks: int, servers: int, server_devices: int
 ) -> Iterator[tuple[int, int, int]]:
     """(ranks, servers, devices per server)"""
-    least = devices_of_a_server(cluster.shape, cluster.device, work.longest_row, MOST_DEVICES) or MOST_DEVICES
-    for wide in [server_devices] if server_devices else (n for n in (1, 2, 4, MOST_DEVICES) if n >= least):
+    least = devices_of_a_server(cluster.shape, cluster.device, work.longest_row, MAX_DEVICES) or MAX_DEVICES
+    for wide in [server_devices] if server_devices else (n for n in (1, 2, 4, MAX_DEVICES) if n >= least):
         for count in [servers] if servers > 0 else range(1, devices // wide + 1) if servers < 0 else ():
             own = ranks or devices - count * wide
             if own >= 1 and own + count * wide <= devices:
@@ -145,13 +145,13 @@ def _trouble(cluster: Cluster, ranks: int, samples: bool, row: int, room: float,
             f"{device.name} has {device.memory / 1e9:,.0f} GB, {USABLE * device.memory / 1e9:,.0f} of them usable"
         )
     if not per_server:
-        return f"a server of {MOST_DEVICES} {device.name} has no room for {shape.name} and 16 rows of {row} tokens"
+        return f"a server of {MAX_DEVICES} {device.name} has no room for {shape.name} and 16 rows of {row} tokens"
     if not fitting:
         return f"a {device.name} has no room for {shape.name} and one row of {row} tokens to sample from"
     return ""
 
 
-LORA_RANK, MOST_RANKS = 16, 4096
+LORA_RANK, MAX_RANKS = 16, 4096
 
 
 def find_faster(cluster: Cluster, work: Workload, plan: Plan, devices: int) -> list[str]:
@@ -193,7 +193,7 @@ def find_remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iter
     if samples and ranks > 1 and fits(own, samples=False):
         yield f"servers on separate devices, so that no rank holds a sampling copy: {describe_need(own, samples=False)}"
     for words, changed in (("", own), (f" with --engine.lora-rank {both.lora_rank} and gradient-checkpointing", both)):
-        more = next((n for n in (ranks << i for i in range(1, 13)) if n <= MOST_RANKS and fits(changed, n, samples=False)), 0)
+        more = next((n for n in (ranks << i for i in range(1, 13)) if n <= MAX_RANKS and fits(changed, n, samples=False)), 0)
         if more:
             yield f"--engine.ranks {more}{words}, and servers on further devices: {describe_need(changed, more, samples=False)}"
     larger = [other for other in DEVICES.values() if other.memory > device.memory and other.name != "cpu"]

@@ -92,7 +92,7 @@ def _spread(record: Record) -> float:
 
 
 STATUS_WORDS = {"failed": "failed", "unfinished": "was interrupted", "missing": "has not started"}
-MOST_NAMED = 3  # missing runs of a world with a notice each; more share one notice
+MAX_NAMED = 3  # missing runs of a world with a notice each; more share one notice
 PER_RUN = (("seed",), ("out",), ("method", "name"))  # settings that every run of a comparison has of its own
 
 
@@ -160,7 +160,7 @@ def describe_missing(found: Comparison) -> list[str]:
         for cell in cells:
             if cell["status"] == "missing":
                 absent.setdefault(cell["method"], []).append(str(cell.get("seed")))
-        if together := sum(map(len, absent.values())) > MOST_NAMED:
+        if together := sum(map(len, absent.values())) > MAX_NAMED:
             names = "; ".join(f"{method} (seed {', '.join(seeds)})" for method, seeds in absent.items())
             notices.append(f"{world}: {sum(map(len, absent.values()))} runs have not started: {names}.")
         for cell in cells:

@@ -90,7 +90,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     return found
 
 
-MOST_NAMED = 5  # maximum runs listed in a message
+MAX_NAMED = 5  # maximum runs listed in a message
 
 
 def describe_directory(path: Path) -> str:
@@ -107,9 +107,9 @@ def describe_directory(path: Path) -> str:
 
 
 def find_runs(path: Path) -> list[str]:
-    """Up to MOST_NAMED runs in this directory or its `runs` directory."""
+    """Up to MAX_NAMED runs in this directory or its `runs` directory."""
     found = sorted(p.parent for pattern in ("*", "runs/*") for p in path.glob(f"{pattern}/{SETTINGS}"))
-    return [str(run) for run in found[:MOST_NAMED]]
+    return [str(run) for run in found[:MAX_NAMED]]
 
 
 def read_summary(path: Path) -> dict[str, Any]:

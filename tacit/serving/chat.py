@@ -42,7 +42,7 @@ from tacit.serving.sessions import wait_for_answer
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
 
-MOST_CHOICES = 16
+MAX_CHOICES = 16
 
 
 class Part(RequestBody):
@@ -69,7 +69,7 @@ class ChatRequest(RequestBody):
     top_k: Annotated[int, Field(ge=0)] = 0
     stop: UnicodeText | Annotated[list[UnicodeText], Field(max_length=16)] | None = None
     seed: Seed | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     logprobs: bool = False
     stream: bool = False
     stream_options: dict[str, Any] | None = None

@@ -179,7 +179,7 @@ NAMED = 5
 """maximum lines listed in a message; the others are counted"""
 LONGEST_LINE = 16_000_000
 """maximum bytes of a line"""
-MOST_TURNS = 10_000
+MAX_TURNS = 10_000
 ReplayResult = Literal["again", "unknown", "lost"] | ReplayMismatch
 """result of replaying an episode marked as won: `again` (matches and wins), `unknown` (task), `lost` (matches but does not win)
 or the mismatch"""
@@ -345,8 +345,8 @@ def recording_of(line: int, data: Any) -> Recording:
     turns = data.get("turns")
     if not isinstance(turns, list) or not turns:
         raise TacitError("no turns")
-    if len(turns) > MOST_TURNS:
-        raise TacitError(f"{len(turns)} turns, more than {MOST_TURNS}")
+    if len(turns) > MAX_TURNS:
+        raise TacitError(f"{len(turns)} turns, more than {MAX_TURNS}")
     if not isinstance(data.get("success"), bool):
         raise TacitError("does not say whether it was won (success: true or false)")
     if not any(isinstance(data.get(name), str) and data[name] for name in ("task", "goal")):

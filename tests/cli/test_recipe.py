@@ -146,6 +146,7 @@ def test_value_head_is_enabled_when_the_method_learns_a_value():
     [
         ("wrold = 'countdown'", "unknown key `wrold`; did you mean `world`?"),
         ("world = 'countdown'\n[metod]", "did you mean `method`?"),
+        ("world = 'countdown'\niteration = 3", "unknown key `iteration`; did you mean [schedule] iterations?"),
         ("world = 'countdown'\niterations = 3", "unknown key `iterations`; did you mean [schedule] iterations?"),
         ("world = 'countdown'\n[train]\niteration = 3", "unknown key `train`; did you mean [schedule] iterations?"),
         ("world = 'countdown'\nsft_steps = 3", "unknown key `sft_steps`; did you mean [sft] steps?"),

@@ -341,7 +341,7 @@ def test_endpoint_analyzes_all_episodes_concurrently():
 
     found, server = analyse(reply, episodes)
     assert [a.skills.episode for a in found] == ["look first"] * len(episodes)
-    assert server.busiest > 2 and sum(a.asked for a in found) == len(server.asked) == len(episodes)
+    assert server.busiest > 2 and sum(a.questions for a in found) == len(server.asked) == len(episodes)
 
 
 @pytest.mark.slow
@@ -372,7 +372,7 @@ def test_unusable_answer_is_requested_once_more():
     found, _ = analyse(reply, episodes)
     assert [bool(a.skills) for a in found] == [False, True, True, True, False, False]
     assert all(times[i] == 2 for i in (0, 1, 2, 4, 5)) and times[3] == 1
-    assert found[1].problem == "the answer has no episode_skill" and found[1].asked == 2
+    assert found[1].problem == "the answer has no episode_skill" and found[1].questions == 2
     assert found[1].skills.steps == STEPS, "its step skills are kept"
 
 
@@ -393,7 +393,7 @@ def test_resumed_run_reuses_cached_answers(tmp_path):
         again = ModelAnalyzer(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, IterationInfo())()
         assert len(server.asked) == asked + 1 and [a.skills for a in again] == [a.skills for a in first]
         once_more = ModelAnalyzer(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, IterationInfo())()
-        assert len(server.asked) == asked + 1 and sum(a.asked for a in once_more) == 0
+        assert len(server.asked) == asked + 1 and sum(a.questions for a in once_more) == 0
 
 
 def test_connection_errors_are_not_cached(tmp_path):
@@ -403,7 +403,7 @@ def test_connection_errors_are_not_cached(tmp_path):
         chat.check_answers()
         found = ModelAnalyzer(lambda: chat, kept=tmp_path).begin(by_expert("countdown", 0.5)[:2], None, IterationInfo())()
     assert not any(a.skills for a in found) and len(AnswerCache(tmp_path)) == 0
-    assert [(a.asked, a.read, a.written) for a in found] == [(2, 0, 0)] * 2, "nothing was read that has to be paid"
+    assert [(a.questions, a.read, a.written) for a in found] == [(2, 0, 0)] * 2, "nothing was read that has to be paid"
 
 
 def test_check_answers_reports_a_rejected_api_key():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -153,12 +154,25 @@ def test_last_output_of_a_lost_server_is_in_the_warning() -> None:
     assert servers.restarted == 1 and server.open.call_count == 1
 
 
-def test_server_that_cannot_read_the_weights_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+class FailingServer(Server):
+    """Its process answers every call with an error."""
+
+    error = "FileNotFoundError: No such file or directory: /x/default-1"
+
+    def send(self, message: bytes, limit_s: float) -> None:
+        self._answers, process = Pipe(duplex=False)
+        process.send(("answer", (False, (None, self.error))))
+
+    @property
+    def channel(self) -> Any:
+        return SimpleNamespace(connection=self._answers)
+
+    def receive(self) -> Any:
+        return self._answers.recv()
+
+
+def test_server_that_cannot_read_the_weights_is_reported_with_the_remedy() -> None:
     """For example on a cluster whose machines do not share the directory."""
-    server = Server(0, MagicMock(role=SimpleNamespace(name="server")), MagicMock(), 1.0, 1.0)
-    monkeypatch.setattr(server, "_tell", lambda *_: None)
-    monkeypatch.setattr(
-        server, "_hear", lambda *_: (False, (None, "FileNotFoundError: No such file or directory: /x/default-1"))
-    )
+    server = FailingServer(0, MagicMock(role=SimpleNamespace(name="server")), MagicMock(), 1.0, 1.0)
     with pytest.raises(TacitError, match=r"server 0 .*'load'.*/x/default-1\. .*--engine.exchange.*--engine.server-memory"):
         server.load_weights(TransferredWeights("default", 1, "/x/default-1", ()), ())

@@ -187,7 +187,7 @@ def test_packaged_goals_equal_those_of_the_simulator():
 
 
 def test_too_many_concurrent_episodes_are_refused(monkeypatch):
-    monkeypatch.setattr(science_world, "MOST_EPISODES", len(SERVED.start()._lent))
+    monkeypatch.setattr(science_world, "MAX_EPISODES", len(SERVED.start()._lent))
     world = SERVED()
     with pytest.raises(TacitError, match="run fewer, or use more worker processes"):
         world.reset(task("boil", 0))

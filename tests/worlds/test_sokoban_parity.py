@@ -13,7 +13,7 @@ from tacit.worlds.sokoban.world import SokobanWorld
 sokoban_env = pytest.importorskip("gym_sokoban.envs.sokoban_env", reason="gym-sokoban is not installed", exc_type=Exception)
 
 MOVES = {1: "up", 2: "down", 3: "left", 4: "right"}  # gym-sokoban's action numbers
-ROOMS, MOST_MOVES = 5, 60
+ROOMS, MAX_MOVES = 5, 60
 SYMBOLS = "W.C*A@"
 
 
@@ -30,11 +30,11 @@ def test_rooms_rewards_and_endings_equal_gym_sokoban(seed):
     rng = random.Random(seed)
     random.seed(seed)
     np.random.seed(seed)
-    env = sokoban_env.SokobanEnv(dim_room=(6, 6), max_steps=10 * MOST_MOVES, num_boxes=1, reset=False)
+    env = sokoban_env.SokobanEnv(dim_room=(6, 6), max_steps=10 * MAX_MOVES, num_boxes=1, reset=False)
     env.reset()
     world = SokobanWorld()
     world.reset(make_task(rows_of(env)))
-    for _ in range(MOST_MOVES):
+    for _ in range(MAX_MOVES):
         number = rng.choice(list(MOVES))
         _, reward, over, _ = env.step(number)
         ours = world.step(MOVES[number])

@@ -263,11 +263,11 @@ class Bank:
         """Apply removals by another process. If another thread is writing, return at once: that thread applies them."""
         if self._writing.acquire(blocking=False):
             try:
-                self._take_over()
+                self._apply_removals()
             finally:
                 self._writing.release()
 
-    def _take_over(self) -> None:
+    def _apply_removals(self) -> None:
         if (changes := self._change_count()) != self._changes:
             self._changes = changes
             if gone := self.entries.keys() - _numbers(self._base, _LIVE):
@@ -289,13 +289,13 @@ class Bank:
         made: list[tuple[Entry, np.ndarray]] = []
         with self._writing:
             with transaction(self._base, self.path):
-                self._take_over()
+                self._apply_removals()
                 for text, vector_D, origin, call in new:
                     made.append(self._insert(validate_text(text), np.asarray(vector_D, np.float32), origin, call))
                 leaving = {number: why for number in old if number in self.entries}
-                crowded = len(self.entries) - len(leaving) + len(made) - self.capacity
+                surplus = len(self.entries) - len(leaving) + len(made) - self.capacity
                 in_order = chain((entry for entry in self.entries if entry not in leaving), (entry.id for entry, _ in made))
-                gone = leaving | dict.fromkeys(islice(in_order, max(0, crowded)), "the bank was full")
+                gone = leaving | dict.fromkeys(islice(in_order, max(0, surplus)), "the bank was full")
                 self._base.executemany(_RETIRE, [(reason or "removed", number) for number, reason in gone.items()])
             self._retired += gone
             self._publish(made, set(gone))
@@ -347,8 +347,8 @@ class Bank:
 
     def training_steps(self, entry: int) -> list[int]:
         with self._writing:
-            wanted = "SELECT step FROM events WHERE entry = ? AND kind = 'trained' ORDER BY number"
-            return _numbers(self._base, wanted, entry)
+            query = "SELECT step FROM events WHERE entry = ? AND kind = 'trained' ORDER BY number"
+            return _numbers(self._base, query, entry)
 
     def drop_retired_calls(self) -> None:
         """Delete the extractor calls of retired entries. They get no more rewards, and prompts are most of a bank's size."""
@@ -371,8 +371,8 @@ class Bank:
             if row is None:
                 raise TacitError(f"{self.path or 'the bank'} has no entry {entry}.")
             origin = json.loads(row[1])
-            of = "SELECT id, text, retired FROM entries WHERE id = ?"
-            before = [found for old in origin["made_from"] for found in self._base.execute(of, (old,))]
+            by_id = "SELECT id, text, retired FROM entries WHERE id = ?"
+            before = [found for old in origin["made_from"] for found in self._base.execute(by_id, (old,))]
             after = "SELECT entries.id FROM entries, json_each(entries.origin, '$.made_from') AS old WHERE old.value = ?"
             uses = "SELECT kind, step, task, success FROM events WHERE entry = ? ORDER BY number"
             events = self._base.execute(uses, (entry,))

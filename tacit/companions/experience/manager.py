@@ -148,11 +148,11 @@ class ExperienceManager:
             carried: list[int] = []
             for first in range(0, len(ids), chunk):
                 found = {i: self.bank.entries.get(i) for i in (*carried, *ids[first : first + chunk])}
-                wanted = {i: entry for i, entry in found.items() if entry is not None}
-                if len(wanted) > 1 and not self._leaving:
-                    carried = self._merge_chunk(wanted, info, number)[-chunk:]
+                live = {i: entry for i, entry in found.items() if entry is not None}
+                if len(live) > 1 and not self._leaving:
+                    carried = self._merge_chunk(live, info, number)[-chunk:]
                 else:
-                    carried = list(wanted)
+                    carried = list(live)
                 number += 1
         self.counts["merges"] += 1
 

@@ -162,7 +162,7 @@ def draw_count(rng: Random, amount: Amount) -> int:
 HOUSE_SPLITS = ("train", "seen", "unseen")
 SPLITS = (*HOUSE_SPLITS, *FOLDERS)
 SEEN_SHARE = 8  # one in eight (training plan, goal) combinations belongs to `seen`
-MOST_SOUGHT = 4  # maximum copies of the goal object
+MAX_SOUGHT = 4  # maximum copies of the goal object
 COOL_IN_FRIDGE = 0.1  # probability that an object in the fridge starts cool
 IN_VESSEL = 0.05  # probability that a dish shows a small object next to it as its contents
 _WeightedPlaces = tuple[tuple[str, ...], tuple[float, ...]]  # receptacle kinds, and their cumulative weights
@@ -294,8 +294,8 @@ def _populate(rng: Random, plan: FloorPlan, goal: Goal, split: str) -> list[Thin
                 left[index] -= 1
                 where.setdefault(kind, []).append(index)
 
-    sought = Amount(1.0, 1 + (goal.family == "pick2"), MOST_SOUGHT)
-    place_copies(goal.kind, draw_count(rng, sought), _target_start_places(plan, goal, split))
+    targets = Amount(1.0, 1 + (goal.family == "pick2"), MAX_SOUGHT)
+    place_copies(goal.kind, draw_count(rng, targets), _target_start_places(plan, goal, split))
     others = "any" if split == "unseen" else "familiar"
     if goal.family == "look":
         place_copies(LAMP, 1, _start_places(plan, LAMP, others, ""))

@@ -207,7 +207,7 @@ SETTINGS = ("conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "setup.py", "py
 LOADED = ("sitecustomize.py", "usercustomize.py", "__pycache__")
 TEST_FOLDERS = ("tests", "test")
 CANARY_FILE = "canary"
-MOST_FILES = 200  # maximum changed files of a submission
+MAX_FILES = 200  # maximum changed files of a submission
 
 
 def other(value: Any) -> Any:
@@ -296,7 +296,7 @@ def list_files(folder: Path) -> Iterator[str]:
 
 
 def find_changes(record: Record, tree: Path, folder: Path) -> dict[str, bytes | None]:
-    """path -> content of each changed file that counts; None for a deleted file. At most MOST_FILES."""
+    """path -> content of each changed file that counts; None for a deleted file. At most MAX_FILES."""
     there, mine = set(list_files(tree)), set(list_files(folder))
     changes: dict[str, bytes | None] = {path: None for path in there - mine if is_carried(path, record, True)}
     for path in sorted(mine):
@@ -308,7 +308,7 @@ def find_changes(record: Record, tree: Path, folder: Path) -> dict[str, bytes | 
             continue
         if path not in there or content != (tree / path).read_bytes():
             changes[path] = content
-    return dict(list(changes.items())[:MOST_FILES])
+    return dict(list(changes.items())[:MAX_FILES])
 
 
 def apply_changes(folder: Path, changes: Mapping[str, bytes | None]) -> None:

@@ -56,13 +56,13 @@ from tacit.worlds.code.tasks import (
     write_folder,
 )
 
-MOST_FAILING = 10
+MAX_FAILING = 10
 RUNS = 3
 PER_FUNCTION = 3  # tasks with one edit that break the same function
 SEVERAL_SHARE = 5  # every fifth task of a package has two or three edits
 SUITE = Limits(wall_s=900, cpu_s=300, disk_mb=256, processes=256)
 MUTANT = Limits(wall_s=120, cpu_s=6, disk_mb=256, processes=256)
-MOST_SOLVED = 0.8
+MAX_SOLVED = 0.8
 LISTED, SHOWN_LINES = 5, 30  # maximum failing tests that an issue lists, and lines of the shown test
 Say = Callable[[str], None]
 
@@ -356,7 +356,7 @@ def make_tasks(
                 one_file = len({each.edit.path for each in mutations}) == 1
                 failing = sum(len(singles[number][1].fail_to_pass) for number in chosen)
                 independent = len({each.site for each in mutations}) == size and len({splits[number] for number in chosen}) == 1
-                if one_file and independent and failing <= MOST_FAILING:
+                if one_file and independent and failing <= MAX_FAILING:
                     found.append(mutations)
         return iter(sorted(found, key=lambda each: digest(seed, [m.edit for m in each])))
 
@@ -376,7 +376,7 @@ def make_tasks(
 
 
 def verify(
-    runner: Runner, tree: Path, edits: Sequence[Edit], passing: frozenset[str], first: Sequence[str], most: int = MOST_FAILING
+    runner: Runner, tree: Path, edits: Sequence[Edit], passing: frozenset[str], first: Sequence[str], most: int = MAX_FAILING
 ) -> Verdict | str:
     """The verdict, or the reason for rejecting the edits. Runs the tests `first`, then their files; at most `most` may fail."""
     changed = {}
@@ -490,7 +490,7 @@ def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = l
                 continue  # the header, or a truncated line
     folder = open_folder(source)
     tried = [record for record in folder.records if record.id in tries]
-    kept = [record for record in tried if 0 < sum(tries[record.id]) < MOST_SOLVED * len(tries[record.id])]
+    kept = [record for record in tried if 0 < sum(tries[record.id]) < MAX_SOLVED * len(tries[record.id])]
     if not kept:
         raise TacitError(f"none of the {pluralize(len(tried), 'played task')} is solved in some tries, but less than 80%.")
     labels = {f"{record.package}-{record.version}" for record in kept}

@@ -47,7 +47,7 @@ def failure(trajectory: Trajectory) -> str:
     return "unfinished" if trajectory.score > 0 else "timeout"
 
 
-MOST_NAMED = 3  # maximum milestones named after a failure
+MAX_NAMED = 3  # maximum milestones named after a failure
 _ACHIEVED = tuple(f"progress.{name}" for name in MILESTONES)
 ADVICE: Mapping[str, str] = TABLES["advice"]  # milestone -> advice for reaching it
 
@@ -78,7 +78,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
     last = states[-1]
     left = [m.name for m in PROCEDURES[last.family] if m.name not in last.reached and not m.optional] or [last.phase]
     advice = dict.fromkeys(_advice(last, name) for name in left)
-    return Skills(f"still to do: {'; '.join(list(advice)[:MOST_NAMED])}", steps, f"Failed: {label}.")
+    return Skills(f"still to do: {'; '.join(list(advice)[:MAX_NAMED])}", steps, f"Failed: {label}.")
 
 
 def _advice(state: Progress, milestone: str) -> str:

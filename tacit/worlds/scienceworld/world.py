@@ -81,7 +81,7 @@ def add_hash_code(compiled: bytes, field: str) -> bytes:
 # keep creation order. So episodes are identical in every process.
 
 HEAP_MB = 2048  # maximum heap of the JVM; an episode takes about 11 MB
-MOST_EPISODES = 128  # maximum concurrent episodes in one JVM
+MAX_EPISODES = 128  # maximum concurrent episodes in one JVM
 REQUIRES, EXTRA = ("scienceworld", "py4j"), "scienceworld"
 JAVA = "`apt install openjdk-17-jre-headless` on Debian and Ubuntu, `conda install openjdk=17` with conda; 11 or later will do"
 OPTIONS = (
@@ -141,9 +141,9 @@ class Simulator:
             raise self._fail(str(error)) from error
 
     def acquire(self) -> EpisodeSlot:
-        if len(self._lent) >= MOST_EPISODES:
+        if len(self._lent) >= MAX_EPISODES:
             raise TacitError(
-                f"too many ScienceWorld episodes in one process: its JVM has memory for {MOST_EPISODES}; run fewer, or "
+                f"too many ScienceWorld episodes in one process: its JVM has memory for {MAX_EPISODES}; run fewer, or "
                 "use more worker processes."
             )
         slot = EpisodeSlot(self._gateway.jvm.java.util.Random(0))

@@ -39,7 +39,7 @@ _NAME = re.compile(r"\b[^\W\d_a-z][\w'’-]*(?: (?:of |the |de |von |van )?[^\W\
 _CAPITALIZED = """A An At Are Did Do Does For From He How I If In Into Is It Its Lake On Or She The They To Was Were What
 When Where Which Who Whom Whose Why"""
 _NO_NAMES = frozenset(_CAPITALIZED.split())
-MOST_NAMES = 16
+MAX_NAMES = 16
 
 
 class Passage(NamedTuple):
@@ -77,7 +77,7 @@ def suggest_actions(question: str, passages: Iterable[Passage]) -> tuple[str, ..
     """Example actions: search for, or answer with, a name that was read. Other queries and answers are allowed too."""
     texts = [question, *(f"{title}. {text}" for title, text in passages)]
     found = dict.fromkeys(name for text in texts for name in map(_trim_name, _NAME.findall(text)) if name)
-    names = list(found)[:MOST_NAMES]
+    names = list(found)[:MAX_NAMES]
     return (*(f"search {name}" for name in names), *(f"answer {name}" for name in names))
 
 

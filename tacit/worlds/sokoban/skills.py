@@ -25,7 +25,7 @@ from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Position, bits, parse
 
 _OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
 SMALL_BOXES, SMALL_CELLS = 2, 64  # largest rooms for exhaustive search
-MOST_EXPANDED, WEIGHT, KEPT = 30_000, 3.0, 128  # KEPT: cached rooms
+MAX_EXPANDED, WEIGHT, KEPT = 30_000, 3.0, 128  # KEPT: cached rooms
 
 
 @lru_cache(maxsize=KEPT)
@@ -111,12 +111,12 @@ def _distances(layout: Layout) -> Mapping[int, Mapping[int, int]]:
 
 @lru_cache(maxsize=4 * KEPT)
 def find_solution(layout: Layout, at: Position) -> tuple[str, ...]:
-    """Moves that solve the room; empty if none are found within `MOST_EXPANDED` positions. Weighted A* over pushes, with
+    """Moves that solve the room; empty if none are found within `MAX_EXPANDED` positions. Weighted A* over pushes, with
     `pushes_left` as the heuristic."""
     beside = layout.beside
     queue: list[tuple[float, int, int, Position, Any]] = [(0.0, 0, 0, at, ())]
     expanded, number = set[tuple[int, int]](), 0
-    while queue and len(expanded) < MOST_EXPANDED:
+    while queue and len(expanded) < MAX_EXPANDED:
         _, _, pushes, (agent, boxes), trail = heappop(queue)
         if boxes == layout.targets:
             parts = []

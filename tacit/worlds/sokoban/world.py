@@ -18,7 +18,7 @@ from tacit.core.world import Brief, Numbered, World
 
 SYMBOLS = WALL, BOX, TARGET, AGENT, FLOOR, PLACED, AGENT_ON_TARGET = "W", "A", "C", "@", ".", "*", "+"
 DIRECTIONS: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
-LARGEST, MOST_BOXES = 30, 10  # limits on rows or columns and on boxes
+LARGEST, MAX_BOXES = 30, 10  # limits on rows or columns and on boxes
 STEP_REWARD, BOX_REWARD, SOLVED_REWARD = -0.1, 1.0, 10.0
 MAX_STEPS = 30  # as in Complementary RL
 
@@ -111,9 +111,9 @@ def read_rows(rows: Sequence[str], named: str = "a room") -> tuple[Layout, Posit
         return sum(1 << cell for cell, symbol in enumerate(text) if symbol in wanted)
 
     boxes, targets, agents = where(BOX, PLACED), where(TARGET, PLACED, AGENT_ON_TARGET), where(AGENT, AGENT_ON_TARGET)
-    if agents.bit_count() != 1 or boxes.bit_count() != targets.bit_count() or not 1 <= boxes.bit_count() <= MOST_BOXES:
+    if agents.bit_count() != 1 or boxes.bit_count() != targets.bit_count() or not 1 <= boxes.bit_count() <= MAX_BOXES:
         raise TacitError(
-            f"{named} needs one agent and 1 to {MOST_BOXES} boxes with as many targets, got {agents.bit_count()} agents, "
+            f"{named} needs one agent and 1 to {MAX_BOXES} boxes with as many targets, got {agents.bit_count()} agents, "
             f"{boxes.bit_count()} boxes, {targets.bit_count()} targets."
         )
     return _layout(*shape, where(WALL), targets), Position(agents.bit_length() - 1, boxes)

@@ -140,7 +140,7 @@ def draw_price_limit(price: float, rng: Random) -> float:
 # stems, BM25 in 32-bit floats with the length of a text rounded to one byte, ties by product id.
 
 K1, B = np.float32(0.9), np.float32(0.4)
-MOST_HITS = 50
+MAX_HITS = 50
 _KEPT = 4096  # cached queries: members of a group often repeat them
 _STOP_WORDS = """a an and are as at be but by for if in into is it no not of on or such that the their then there these they
 this to was will with"""
@@ -210,7 +210,7 @@ class Index:
             idf = np.float32(np.log(1 + (self._size - containing + 0.5) / (containing + 0.5)))
             weight = np.float32(boost) * idf
             scores_N[texts_P] += weight - weight / (np.float32(1) + self._counts_P[postings] * self._norms_N[texts_P])
-        best = np.lexsort((self._rank_N, -scores_N.astype(np.float32)))[:MOST_HITS]
+        best = np.lexsort((self._rank_N, -scores_N.astype(np.float32)))[:MAX_HITS]
         return tuple(int(place) for place in best if scores_N[place] > 0)
 
 

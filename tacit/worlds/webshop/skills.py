@@ -1,5 +1,6 @@
 """Agents that need no model: `Shopper` (acts on what it has read), `Oracle` (knows the target product) and `act_on_prompt` (the
-rule agent); skill alphabet (seven atomic skills, ours; also refused searches and clicks have one), handbook, hindsight."""
+rule agent); the skill alphabet, handbook and hindsight rule. The alphabet is ours, not the paper's: seven atomic skills, which
+refused searches and clicks have, too."""
 
 from __future__ import annotations
 
