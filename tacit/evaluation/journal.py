@@ -52,7 +52,7 @@ class TurnCache:
                 # Only the number of tokens and their summed log-probability are stored. Repeated values take no memory: the
                 # file is untrusted, and each short line may count a million tokens.
                 count, text, finish = record["tokens"], record["wrote"], record["finish"]
-                if count > MAX_TOKENS or not isinstance(text, str) or not isinstance(finish, str):
+                if count > MAX_TOKENS or not isinstance(text, str) or finish not in ("stop", "length"):
                     continue
                 tokens = np.broadcast_to(np.int64(0), count)
                 each = np.broadcast_to(np.float32(record["logprob"] / max(1, count)), count)
