@@ -155,7 +155,11 @@ class Runtime:
     """Starts containers. All of them have the label `owner`, by which they are found after a crash."""
 
     program: str  # one of RUNTIMES
-    owner: str
+    folder: Path  # its working directory: podman leaves a file `oom` there if a container runs out of memory
+
+    @property
+    def owner(self) -> str:
+        return self.folder.name
 
     def words(self, name: str, image: str, binds: Mapping[str, Path], script: str, limits: Limits, trusted: bool) -> list[str]:
         """The command line. `timeout` is the container's first process: nothing inside can kill it, and it outlives us."""
@@ -196,7 +200,12 @@ class Runtime:
         words = self.words(name, image, binds, script, limits, trusted)
         began = time.monotonic()
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+            words,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         assert process.stdout is not None
         kept, dropped, killed, ended, most = bytearray(), 0, "", False, limits.output_kb * 1024
@@ -291,7 +300,7 @@ class ContainerBench:
     def __post_init__(self) -> None:
         program = find_runtime(self.program)
         self.folder = Path(tempfile.mkdtemp(prefix="tacit-swebench-"))
-        self.runtime = Runtime(program, self.folder.name)
+        self.runtime = Runtime(program, self.folder)
         self._reaper = subprocess.Popen(
             ["sh", "-c", REAPER, "sh", self.runtime.program, self.runtime.owner, str(self.folder)],
             stdin=subprocess.PIPE,
