@@ -461,7 +461,7 @@ def test_command_line_of_each_runtime(monkeypatch):
     found = {}
     for program in RUNTIMES:
         words = Runtime(program, Path("/tmp/owner")).words(
-            "name", "a/b", {"/testbed": Path("/work")}, "ls", Limits(wall_s=5), False
+            "name", "a/b", {"/testbed": Path("/tree")}, "ls", Limits(wall_s=5), False
         )
         found[program] = " ".join(words)
         assert "--network none" in found[program] and "/tree:/testbed" in found[program]
