@@ -182,7 +182,7 @@ LOGIT_BYTES = 20  # bytes of memory traffic per logit in a decode step: write, c
 class Network:
     bandwidth: float = 50e9  # bytes per second of each device's link, one way: 400 Gb/s
     per_machine: int = 8  # devices of one machine, connected by its own links
-    transport: Literal["file", "broadcast"] = "broadcast"  # how weights reach the servers; file: on shared storage
+    transport: Literal["file", "broadcast"] = "file"  # how weights reach the servers; file: on shared storage
     storage: float = 5e9  # bytes per second of the shared storage for all readers
 
     def between(self, device: Device, ranks: int) -> float:

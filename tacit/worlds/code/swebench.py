@@ -175,18 +175,8 @@ class Runtime:
         words += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable"]
         memory = f"{limits.memory_mb}m"
         words += ["--pids-limit", str(limits.processes), "--memory", memory, "--memory-swap", memory, "--stop-timeout", "0"]
-        words += [
-            "--hostname",
-            "testbed",
-            "--workdir",
-            "/",
-            "--entrypoint",
-            "timeout",
-            "--env",
-            "TIME_STYLE=+-",
-            "--env",
-            "LANG=C.UTF-8",
-        ]
+        words += ["--hostname", "testbed", "--workdir", "/", "--entrypoint", "timeout"]
+        words += ["--env", "TIME_STYLE=+-", "--env", "LANG=C.UTF-8"]
         if self.program == "podman" or not os.geteuid():
             words += ["--user", "0:0"]  # without root, podman's root is this user
         else:
