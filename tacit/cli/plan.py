@@ -61,10 +61,8 @@ class PlanSettings:
     """bandwidth from each device to other machines, in Gb/s"""
     per_machine: AtLeastOne = 8
     """devices per machine"""
-    transport: Literal["file", "broadcast"] = "file"
-    """how weights reach the servers: file, on shared storage, as the sharded engine does; or broadcast, as other systems do"""
     storage: Positive = 5.0
-    """total read bandwidth of the shared storage, in GB/s (--transport file)"""
+    """total bandwidth of the shared storage through which weights reach the servers, in GB/s"""
     episodes: Count = 0
     """episodes per iteration; 0 is --groups times --group-size"""
     turns: NotNegative = 0.0
@@ -95,7 +93,7 @@ class PlanSettings:
 
     def cluster(self, shape: ModelShape, device: Device) -> Cluster:
         training = Training(self.lora_rank, self.recompute, self.gather, self.reference)
-        network = Network(self.network * 1e9 / 8, self.per_machine, self.transport, self.storage * 1e9)
+        network = Network(self.network * 1e9 / 8, self.per_machine, self.storage * 1e9)
         reached = ON_CPU if device.name == "cpu" else SAMPLERS[self.sampler]
         return Cluster(shape, device, reached, network, training, self.overlap, self.scorings + int(self.reference))
 

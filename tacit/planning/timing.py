@@ -182,7 +182,6 @@ LOGIT_BYTES = 20  # bytes of memory traffic per logit in a decode step: write, c
 class Network:
     bandwidth: float = 50e9  # bytes per second of each device's link, one way: 400 Gb/s
     per_machine: int = 8  # devices of one machine, connected by its own links
-    transport: Literal["file", "broadcast"] = "file"  # how weights reach the servers; file: on shared storage
     storage: float = 5e9  # bytes per second of the shared storage for all readers
 
     def between(self, device: Device, ranks: int) -> float:
@@ -270,13 +269,11 @@ def combined_s(parts: dict[str, float], by_layer: bool) -> float:
 
 
 def push_s(shape: ModelShape, device: Device, training: Training, network: Network, servers: int) -> float:
-    """Seconds to send all weights, or only the adapter, from ranks to servers; 0 without servers."""
+    """Seconds to write all weights, or only the adapter, to shared storage and read them in every server; 0 without servers."""
     if not servers:
         return 0.0
     moved = device.number_bytes * (shape.lora_weights(training.lora_rank) if training.lora_rank else shape.weights)
-    if network.transport == "file":
-        return moved * (1 + servers) / network.storage
-    return moved / network.bandwidth
+    return moved * (1 + servers) / network.storage
 
 
 def iteration_s(rollout: float, update: float, push: float, overlap: int) -> float:

@@ -52,17 +52,15 @@ def test_file_push_time_grows_with_servers():
     shape, device, training = SIZES["8B"], DEVICES["h100"], Training()
     by_file = Network(storage=1e9)
     assert push_s(shape, device, training, by_file, 9) == pytest.approx(10 * 2 * shape.weights / 1e9)
-    broadcast = Network(transport="broadcast")
-    assert push_s(shape, device, training, broadcast, 9) == push_s(shape, device, training, broadcast, 1000)
-    assert push_s(shape, device, training, broadcast, 0) == push_s(shape, device, training, by_file, 0) == 0
+    assert push_s(shape, device, training, by_file, 0) == 0
 
 
 def test_bottleneck_is_identified():
     assert best_division(EIGHT_B, uniform(128, 20, 10, 900), 8).bottleneck == "rollout"
     assert make_plan(EIGHT_B, uniform(128, 2, 3000, 1), 4, 12).bottleneck == "push", "twelve servers read the same files"
-    broadcast = replace(EIGHT_B, network=Network(transport="broadcast"))
-    assert make_plan(broadcast, uniform(128, 2, 3000, 1), 4, 12).bottleneck == "update"
-    slow = replace(EIGHT_B, network=Network(bandwidth=1e9, transport="broadcast"))
+    fast = replace(EIGHT_B, network=Network(storage=100e9))
+    assert make_plan(fast, uniform(128, 2, 3000, 1), 4, 12).bottleneck == "update"
+    slow = replace(EIGHT_B, network=Network(bandwidth=1e9))
     assert make_plan(slow, WORK, 12, 4).bottleneck == "network between ranks"
     assert make_plan(slow, uniform(8, 1, 10, 1), 8, 4).bottleneck == "push"
 

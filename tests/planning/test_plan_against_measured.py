@@ -14,7 +14,6 @@ from tacit.planning.timing import (
     Training,
     combined_s,
     most_micro_tokens,
-    push_s,
     rank_memory,
     rollout_s,
     server,
@@ -124,11 +123,3 @@ def test_grpo_step_time_is_within_published_bounds(size, gpus, wide, length, pub
     update = update_s(shape, H100, SAMPLERS["vllm"], gpus, work, Training(), 8192, Network(), scorings=1)
     ours = rollout_s(work, one, gpus // wide) + combined_s(update, True)
     assert published / 2.5 < ours < published
-
-
-def test_weight_push_of_1t_matches_publication():
-    """jd-unleashed.com/blog/rdma-transfer: point to point, 7 s for 1T weights in FP8, about 7 times as fast as broadcasts."""
-    shape = ModelShape("1T", 61, 7168, 64, 64, 112, 250_000, 163_840)
-    one_byte = Device("h100", 80e9, 3.35e12, 989e12, 450e9, number_bytes=1)
-    seconds = push_s(shape, one_byte, Training(), Network(transport="broadcast"), 64) * 1e12 / shape.weights
-    assert within(3, seconds, 7 * 7)

@@ -85,7 +85,7 @@ def resolved(command: str) -> Recipe:
     [
         (["--gpus", "1", "--lora-rank", "8"], "local", {"lora_rank": 8}),
         (["--gpus", "4", "--servers", "0", "--recompute"], "sharded", {"ranks": 4, "gradient_checkpointing": True}),
-        (["--gpus", "4", "--ranks", "2", "--servers", "2", "--overlap", "1", "--transport", "file", "--gather", "layer"],
+        (["--gpus", "4", "--ranks", "2", "--servers", "2", "--overlap", "1", "--gather", "layer"],
          "sharded", {"ranks": 2, "servers": 2, "gather": "layer"}),
         (["--gpus", "8", "--server-gpus", "2"], "sharded", {"lora_rank": 0}),
     ],
