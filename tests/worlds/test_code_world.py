@@ -286,8 +286,22 @@ def test_located_issue_names_the_function():
     task = next(task for task in world.tasks("train", 1000, 0) if task.id.endswith("tillbook-0cc4d13890"))
     assert task.goal.endswith("The cause is in settle in tillbook/accounts.py.") and not world.panels
     assert ENVIRONMENT.wordings["terse"].task(task).startswith("The cause is in settle in tillbook/accounts.py.")
-    with pytest.raises(TacitError, match="located, plain"):
+    with pytest.raises(TacitError, match="located, plain, source"):
         code_environment(issue="easy")
+
+
+def test_source_issue_shows_the_whole_broken_function():
+    tasks = code_environment(issue="source").tasks("train", 1000, 0)
+    goal = next(task for task in tasks if task.id.endswith("tillbook-0cc4d13890")).goal
+    assert "The cause is in settle in tillbook/accounts.py.\n\n/testbed/tillbook/accounts.py, lines " in goal
+    assert goal.endswith("        debtor[creditor] -= cents\n    return payments")  # the defect, and the function's end
+    for task in tasks:
+        record, folder = record_of(task)
+        broken = broken_files(record, folder.tree(record))
+        for edit in record.edits:
+            moved = sum(len(e.after) - len(e.before) for e in record.edits if e.path == edit.path and e.start < edit.start)
+            line = broken[edit.path][: edit.start + moved].count("\n")
+            assert broken[edit.path].split("\n")[line] in task.goal, task.id
 
 
 def test_hindsight_and_failure_labels(world):

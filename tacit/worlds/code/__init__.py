@@ -28,7 +28,7 @@ from tacit.worlds.code.tasks import (
 )
 from tacit.worlds.code.world import SHOWN, Bench, CodeWorld, FullWording, TerseWording
 
-PLAIN, LOCATED = ISSUES = ("plain", "located")
+PLAIN, LOCATED, SOURCE = ISSUES = ("plain", "located", "source")
 
 
 def example_texts(seed: int) -> list[str]:
@@ -53,7 +53,7 @@ def code_environment(
     """The code world with other options. `folder` is a task folder from `tacit prepare code`, or a .jsonl file of SWE-bench
     instances, which run in containers of `runtime` (docker, podman or apptainer; default: the first installed). `tests` are
     shown or hidden. `sandbox` none runs commands without isolation: only for repositories and models you trust. `issue` located
-    names the function with the defect."""
+    names the function with the defect, source also shows its code."""
     if tests not in world.TESTS:
         raise unknown("value of tests", tests, world.TESTS)
     if sandbox not in world.MODES:
@@ -72,7 +72,8 @@ def code_environment(
             found = [replace(task, data={**task.data, "tests": tests}) for task in found]
         if issue == PLAIN:
             return found
-        return [replace(task, goal=f"{task.goal.rstrip()}\n\n{skills.locate_defects(task)}") for task in found]
+        hint = skills.show_defects if issue == SOURCE else skills.locate_defects
+        return [replace(task, goal=f"{task.goal.rstrip()}\n\n{hint(task)}") for task in found]
 
     return replace(
         ENVIRONMENT,

@@ -17,6 +17,7 @@ Every readable call has a skill, even if refused.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from tacit.core.chat import Call
 from tacit.core.hindsight import RuleTracker, critical_steps, most_repeated
 from tacit.core.types import Observation, Skills, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet, ByReading
+from tacit.sandbox.client import AT
 from tacit.worlds.code.tasks import (
     HELD_KINDS,
     Mutation,
@@ -160,6 +162,24 @@ def locate_defects(task: Task) -> str:
     tree = folder.tree(record)
     places = [f"{function_at(read_source(tree / edit.path), edit.start)} in {edit.path}" for edit in record.edits]
     return f"The cause is in {' and in '.join(dict.fromkeys(places))}."
+
+
+def show_defects(task: Task) -> str:
+    """For the issue: the sentence of `locate_defects`, and the source of each function with a defect. The easiest tasks."""
+    record, folder = record_of(task)
+    tree, sources = folder.tree(record), []
+    broken = broken_files(record, tree)
+    for edit in record.edits:
+        moved = sum(len(e.after) - len(e.before) for e in record.edits if e.path == edit.path and e.start < edit.start)
+        text = broken[edit.path]
+        line, functions = text[: edit.start + moved].count("\n") + 1, []
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
+                functions.append((node.lineno, node.end_lineno))
+        first, last = min(functions, default=(max(1, line - AROUND), line + AROUND))  # the outermost; else lines nearby
+        source = "\n".join(text.split("\n")[first - 1 : last])
+        sources.append(f"{AT}/{edit.path}, lines {first} to {last}:\n\n{source}")
+    return "\n\n".join([locate_defects(task), *dict.fromkeys(sources)])
 
 
 class Search(ByReading):
