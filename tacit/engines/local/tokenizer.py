@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -170,9 +170,17 @@ class TextCodec:
         return pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 
     def _escape_chat(self, chat: Chat) -> Chat:
+        def escape_value(value: Any) -> Any:
+            """The strings of a tool's argument, which is any JSON value."""
+            if isinstance(value, str):
+                return self.escape_control_tokens(value)
+            if isinstance(value, Mapping):
+                return {key: escape_value(inner) for key, inner in value.items()}
+            return [escape_value(inner) for inner in value] if isinstance(value, list) else value
+
         def escape(message: Message) -> Message:
             call = message.call and Call(
-                message.call.name, {k: self.escape_control_tokens(v) for k, v in message.call.arguments.items()}
+                message.call.name, {key: escape_value(value) for key, value in message.call.arguments.items()}
             )
             return Message(message.role, self.escape_control_tokens(message.content), call)
 

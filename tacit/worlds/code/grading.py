@@ -102,8 +102,9 @@ class Runner:
             self.cache.mkdir(parents=True, exist_ok=True)
         settings = {"trees": [str(tree) for tree in self.trees], "cache": self.cache and str(self.cache)}
         self._function = f"{Path(__file__).with_name('pytest_fork.py')}:make_runner={json.dumps(settings)}"
-        hidden = Path(sysconfig.get_path("purelib", vars={"base": PYTHON}))
-        binds = {f"{TOOLS}/bin/pytest": folder / "pytest", str(hidden): folder / "empty", **find_tools()}
+        binds = {f"{TOOLS}/bin/pytest": folder / "pytest", **find_tools()}
+        if Path(sysconfig.get_path("purelib", vars={"base": sys.base_prefix})).is_dir():  # Debian's Python has none
+            binds[sysconfig.get_path("purelib", vars={"base": PYTHON})] = folder / "empty"  # hide installed packages
         python_path = (f"{AT}/src", AT, TOOLS)
         with ExitStack() as stack:  # clean up if a server cannot start
             stack.callback(self._made.cleanup)
