@@ -18,6 +18,7 @@ from tacit.core.registry import IN_MEMORY, Registry
 from tacit.core.trust import trust_names
 from tacit.core.world import Environment
 from tacit.methods import REGISTRY as METHODS
+from tacit.methods.combine import CombinedMethod
 from tacit.worlds import REGISTRY as WORLDS
 
 SECTIONS = (*METHOD_TABLES, *section_options())
@@ -113,8 +114,9 @@ def name_method(method: Method | Sequence[Method]) -> tuple[str, dict[str, Any]]
     cls = method if isinstance(method, type) else type(method)
     METHODS.check(cls)
     own = {} if method is cls else find_differing(to_data(method), to_data(cls()))
-    parts = getattr(cls, "made_of", None)
-    return ("+".join(parts) if parts else _name_object(METHODS, cls, cls.__name__)), own
+    if issubclass(cls, CombinedMethod):
+        return "+".join(cls.member_classes), own
+    return _name_object(METHODS, cls, cls.__name__), own
 
 
 def _name_world(world: World) -> str:

@@ -25,6 +25,7 @@ from tacit.config.recipe import DEFAULT_METHOD, method_name
 from tacit.core.errors import unknown
 from tacit.core.progress import format_stage
 from tacit.methods import get_method
+from tacit.methods.combine import CombinedMethod
 from tacit.runs.directory import read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
 
@@ -210,8 +211,8 @@ def add_shared_options(parser: Parser, method: str, trains: bool = True) -> None
     own = {table: [o for o in method_options(method) if o.place[0] == table] for table in ("method", "prompt")}
     cls = get_method(method)
     # The prompt of a built-in method depends on [prompt] alone; a user's method may read its other settings.
-    parts = getattr(cls, "made_of", {method: cls}).values()
-    unused = not trains and all(part.__module__.startswith("tacit.methods.") for part in parts)
+    members = cls.member_classes.values() if issubclass(cls, CombinedMethod) else [cls]
+    unused = not trains and all(member.__module__.startswith("tacit.methods.") for member in members)
     parser.add_options(f"method {method}", own["method"], hidden=unused)
     parser.add_options(f"prompt of method {method}", own["prompt"])
     parser.add_options("episodes", options_of(TrainSettings, only=RUN_SETTINGS))

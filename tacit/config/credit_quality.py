@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from tacit.core.credit import Rewards, sum_terms
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Encoder, Policy, Sampling
 from tacit.core.types import Group, IterationInfo
+from tacit.credit.embedders import Pooling
 from tacit.credit.geometry import AdaptiveRadius
 from tacit.credit.skill_shift import SkillShift
 from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups, credit_per_step, partitions, standard
@@ -26,6 +27,26 @@ from tacit.runs.checkpoints import COMPANIONS
 from tacit.runs.directory import open_checkpoints
 from tacit.training.loop import Collector, Loop
 from tacit.training.setup import completion_limit, make_worlds
+
+
+@runtime_checkable
+class ClusterSettings(Protocol):
+    """Settings of a method that clusters steps by hidden state: bigpo, bipace, and what they are combined with."""
+
+    layer: int | None
+    pooling: Pooling | None
+    epsilon: float | None
+
+
+@runtime_checkable
+class HindsightSettings(Protocol):
+    """Settings of a method that learns from hindsight skills: opid, and what it is combined with."""
+
+    analyzer: Literal["rule", "policy", "model"]
+    critical_steps: int | None
+    analyzer_temperature: float
+    analyzer_tokens: int
+
 
 # Rollouts as training collects them, with a checkpoint of a run or an untrained model.
 
@@ -99,12 +120,10 @@ def geometries_of(target: Target) -> list[Geometry]:
     mean of a late layer."""
     settings, policy = target.recipe.settings, target.policy
     late = late_layer(policy.engine.model.layers)  # type: ignore[attr-defined]
-    layer, pooling = getattr(settings, "layer", None), getattr(settings, "pooling", None)
-    if layer is None:
+    if not isinstance(settings, ClusterSettings) or settings.layer is None:
         return [Geometry(late, "last"), Geometry(late, "mean")]
-    searched = Geometry(layer, pooling or "last")
-    epsilon = getattr(settings, "epsilon", None)
-    return [searched] if epsilon is None else [Geometry(layer, pooling or "last", epsilon), searched]
+    searched = Geometry(settings.layer, settings.pooling or "last")
+    return [searched] if settings.epsilon is None else [replace(searched, epsilon=settings.epsilon), searched]
 
 
 def credited_groups(
@@ -130,17 +149,18 @@ def credited_groups(
 
 def rule_of(target: Target) -> RuleAnalyzer:
     """The world's rule analyzer, with the run's number of critical steps or else the world's."""
-    return RuleAnalyzer.of(target.world, getattr(target.recipe.settings, "critical_steps", None) or target.world.critical_steps)
+    settings, world = target.recipe.settings, target.world
+    own = settings.critical_steps if isinstance(settings, HindsightSettings) else None
+    return RuleAnalyzer.of(world, own or world.critical_steps)
 
 
 def analyzer_of(target: Target) -> Analyzer:
     """The analyzer of the run's method, or the world's rule. A model of [policies.analyzer] is loaded."""
     settings, recipe = target.recipe.settings, target.recipe
-    kind = getattr(settings, "analyzer", "rule")
-    if kind == "rule":
+    if not isinstance(settings, HindsightSettings) or settings.analyzer == "rule":
         return rule_of(target)
     loaded: Policy | None = None
-    if kind == "model":
+    if settings.analyzer == "model":
         loaded = load_policy(recipe.policies.get("analyzer", recipe.main), recipe.train.seed, (target.world,))
     most = settings.critical_steps or target.world.critical_steps
     model = None if loaded is None else lambda: loaded

@@ -27,6 +27,7 @@ from tacit.core.trust import FLAG, HELP
 from tacit.engines import get_engine
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import REGISTRY, get_method
+from tacit.methods.combine import CombinedMethod
 from tacit.methods.grpo import GRPO
 from tacit.training.settings import TrainSettings
 
@@ -75,8 +76,9 @@ def options_of(
 def field_docs(cls: type[Any]) -> Mapping[str, str]:
     """Field -> the string literal under it, inherited ones included; subclasses override."""
     docs: dict[str, str] = {}
-    for part in getattr(cls, "made_of", {}).values():  # a combined method has no source of its own
-        docs = {**field_docs(part), **docs}
+    members: Iterable[Any] = cls.member_classes.values() if issubclass(cls, CombinedMethod) else ()
+    for member in members:  # a combined method has no source of its own
+        docs = {**field_docs(member), **docs}
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(base)))

@@ -45,7 +45,8 @@ class Undecided:
 class CombinedMethod(GRPO):
     """Base class of the classes that `combine` makes."""
 
-    made_of: ClassVar[Mapping[str, type[GRPO]]] = {}
+    member_classes: ClassVar[Mapping[str, type[GRPO]]] = {}
+    """classes of the combined methods, by name"""
 
     def undecided(self) -> dict[str, Undecided]:
         values = {
@@ -56,20 +57,21 @@ class CombinedMethod(GRPO):
     def members(self) -> dict[str, GRPO]:
         """Each method with the combined settings."""
         return {
-            name: cls(**{field.name: getattr(self, field.name) for field in fields(cls)}) for name, cls in self.made_of.items()
+            name: cls(**{field.name: getattr(self, field.name) for field in fields(cls)})
+            for name, cls in self.member_classes.items()
         }
 
     def context(self, world: Environment) -> Context:
-        own = [name for name, cls in self.made_of.items() if cls.context is not GRPO.context]
+        own = [name for name, cls in self.member_classes.items() if cls.context is not GRPO.context]
         if len(own) > 1:
             raise TacitError(f"{own[0]!r} and {own[1]!r} cannot be combined: both replace the context.")
         return self.members()[own[0]].context(world) if own else super().context(world)
 
     def build(self, world: Environment, resources: Resources = NO_RESOURCES) -> Method:
         check_bounds(self)
-        defaults = {name: cls().changes(world, NO_RESOURCES) for name, cls in self.made_of.items()}
+        defaults = {name: cls().changes(world, NO_RESOURCES) for name, cls in self.member_classes.items()}
         check_places(defaults)
-        for blind in (name for name, cls in self.made_of.items() if cls.ignores_rewards):
+        for blind in (name for name, cls in self.member_classes.items() if cls.ignores_rewards):
             for other, parts in defaults.items():
                 if other != blind and any(part.piece in ("rewards", "credits", "comparison") for part in parts):
                     lost = "the other's changes to rewards or credit would have no effect"
@@ -84,7 +86,7 @@ class CombinedMethod(GRPO):
         if self.undecided():  # `build` refuses them, after its other checks
             return self, ()
         settings, notes = self, dict.fromkeys(self._decided(explicit))
-        for name in self.made_of:
+        for name in self.member_classes:
             before = settings.members()[name]
             after, more = before.fit_to_model(base, explicit)
             own = {f.name: getattr(after, f.name) for f in fields(after) if getattr(after, f.name) != getattr(before, f.name)}
@@ -103,7 +105,7 @@ class CombinedMethod(GRPO):
             paths += [(field.name, own.name) for own in fields(inner)] if inner else [(field.name,)]
         for path in paths:
             value, chosen = _leaf(self, path), _leaf(usual, path)
-            others = {n: v for n, v in _wanted(path, self.made_of).items() if v != value}
+            others = {n: v for n, v in _wanted(path, self.member_classes).items() if v != value}
             if path[-1] not in explicit and others and value == chosen:
                 notes.append(f"{path[-1]} = {value} ({', '.join(f'{own} in {name}' for name, own in others.items())})")
         return notes
@@ -112,17 +114,17 @@ class CombinedMethod(GRPO):
 @cache
 def combine(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[CombinedMethod]:
     """The settings class of several methods combined."""
-    made_of = dict(zip(names, classes, strict=True))
-    if len(made_of) < len(names):
+    member_classes = dict(zip(names, classes, strict=True))
+    if len(member_classes) < len(names):
         raise TacitError(f"{'+'.join(names)}: each method can be named only once.")
-    for name, cls in made_of.items():
+    for name, cls in member_classes.items():
         if not (isinstance(cls, type) and issubclass(cls, GRPO)) or cls.build is not GRPO.build:
             raise TacitError(
                 f"{name!r} cannot be combined: it overrides `build`. Subclass GRPO and return what it adds and replaces "
                 "from `changes` (tacit/core/composition.py)."
             )
     shared: dict[str, tuple[Any, Any]] = {}
-    classes_by_name: dict[str, type[GRPO]] = {"grpo": GRPO, **made_of}
+    classes_by_name: dict[str, type[GRPO]] = {"grpo": GRPO, **member_classes}
     for name, cls in classes_by_name.items():
         hints = get_type_hints(cls, include_extras=True)
         for field in fields(cls):
@@ -131,10 +133,10 @@ def combine(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[Comb
                 raise TacitError(
                     f"{kind[1]!r} and {name!r} cannot be combined: both have a setting {field.name!r}, with different types."
                 )
-    made = [(field, kind, _combined_field(field, made_of)) for field, (kind, _) in shared.items()]
+    made = [(field, kind, _combined_field(field, member_classes)) for field, (kind, _) in shared.items()]
     doc = " ".join((cls.__doc__ or "").strip().splitlines()[0] for cls in classes if cls.__doc__)
     names_in_order = "+".join(names)
-    namespace = {"__doc__": doc, "name": names_in_order, "made_of": made_of, "__module__": __name__}
+    namespace = {"__doc__": doc, "name": names_in_order, "member_classes": member_classes, "__module__": __name__}
     return dataclasses.make_dataclass(
         f"CombinedMethod[{names_in_order}]", made, bases=(CombinedMethod,), namespace=namespace, frozen=True
     )
@@ -150,25 +152,25 @@ def _leaf(settings: Any, path: Path) -> Any:
     return settings
 
 
-def _combined_field(name: str, made_of: Mapping[str, type[GRPO]]) -> Any:
+def _combined_field(name: str, member_classes: Mapping[str, type[GRPO]]) -> Any:
     if name in TABLES:
         table = TABLES[name]
-        value = table(**{f.name: _choose(_wanted((name, f.name), made_of), made_of) for f in fields(table)})
+        value = table(**{f.name: _choose(_wanted((name, f.name), member_classes), member_classes) for f in fields(table)})
     else:
-        value = _choose(_wanted((name,), made_of), made_of)
+        value = _choose(_wanted((name,), member_classes), member_classes)
     return dataclasses.field(default_factory=lambda: value)
 
 
-def _wanted(path: Path, made_of: Mapping[str, type[GRPO]]) -> dict[str, Any]:
+def _wanted(path: Path, member_classes: Mapping[str, type[GRPO]]) -> dict[str, Any]:
     """Each method's default of a setting. Defaults equal to GRPO's count only if no method has another."""
     usual = _leaf(GRPO(), path)
-    wishes = {method: _leaf(cls(), path) for method, cls in made_of.items()}
+    wishes = {method: _leaf(cls(), path) for method, cls in member_classes.items()}
     own = {method: value for method, value in wishes.items() if value is not MISSING and value != usual}
     return own or ({"grpo": usual} if usual is not MISSING else {})
 
 
-def _choose(wanted: Mapping[str, Any], made_of: Mapping[str, type[GRPO]]) -> Any:
-    leading = {name: value for name, value in wanted.items() if name in made_of and made_of[name].leads}
+def _choose(wanted: Mapping[str, Any], member_classes: Mapping[str, type[GRPO]]) -> Any:
+    leading = {name: value for name, value in wanted.items() if name in member_classes and member_classes[name].leads}
     candidates = leading or wanted
     values = list(candidates.values())
     if all(value == values[0] for value in values):

@@ -19,6 +19,7 @@ from tacit.worlds import get_environment
         ("searchqa", {"name": "grpo"}, 2),
         ("searchqa", {"name": "opid"}, 2),
         ("searchqa", {"name": "opid", "critical_steps": 3}, 3),
+        ("searchqa", {"name": "opid+bipace", "critical_steps": 3}, 3),
     ],
 )
 def test_credit_measurement_uses_the_number_of_critical_steps_of_training(world, method, most):
