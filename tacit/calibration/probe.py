@@ -99,7 +99,7 @@ def probe_accuracy(
     for fold in np.unique(fold_N):
         held = fold_N == fold
         mean_D, mean_C = x_ND[~held].mean(axis=0), y_NC[~held].mean(axis=0)
-        weights_DC = _ridge(x_ND[~held] - mean_D, y_NC[~held] - mean_C, ridge)
+        weights_DC = solve_ridge(x_ND[~held] - mean_D, y_NC[~held] - mean_C, ridge)
         right_N[held] = np.argmax((x_ND[held] - mean_D) @ weights_DC + mean_C, axis=1) == label_N[held]
     share_K = np.bincount(task_N, weights=right_N) / np.bincount(task_N)
     return float(share_K.mean()), float(share_K.std(ddof=1) / len(share_K) ** 0.5)
@@ -142,7 +142,7 @@ def choose(slices: Sequence[Slice], layers: int, min_clusters: int = MIN_CLUSTER
     return max(equals, key=lambda s: (s.pooling == "last", s.layer != -1, -abs(s.layer - late), s.layer, -s.singleton_steps))
 
 
-def _ridge(x_ND: np.ndarray, y_NC: np.ndarray, ridge: float) -> np.ndarray:
+def solve_ridge(x_ND: np.ndarray, y_NC: np.ndarray, ridge: float) -> np.ndarray:
     """[D, C] minimizer of ‖XW − Y‖² + λ‖W‖², solved in the smaller of steps and dimensions."""
     n, d = x_ND.shape
     damping = ridge * max(float((x_ND * x_ND).sum()) / n, 1e-12)

@@ -71,7 +71,7 @@ class EvalProgress(RolloutProgress):
         self._shown = False
         self._live = None
         if can_redraw(console):
-            self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
+            self._live = Live(console=console, get_renderable=self.render, refresh_per_second=4, transient=True)
             self._live.start()
         self._closed = threading.Event()
         self._ticker = threading.Thread(target=self._tick, args=(every_s,), daemon=True)
@@ -98,7 +98,7 @@ class EvalProgress(RolloutProgress):
             if not all(try_say(partial(say, self._console), line) for line in lines):
                 return
 
-    def _render(self) -> RenderableType:
+    def render(self) -> RenderableType:
         width = self._console.width
         lines = [Text(line, no_wrap=True) for line in pack_lines([*self.status(), *filter(None, [self._trouble()])], width)]
         bar = ProgressBar(total=max(1, self._episodes), completed=self._before + self._done, width=min(width - 6, 40))

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None, again: str = "") -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         with signals_as_interrupts(), trust_command_line(words):
-            return _dispatch(words)
+            return dispatch(words)
     except TacitError as error:
         if os.environ.get("TACIT_DEBUG"):
             raise
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None, again: str = "") -> int:
         return MISTAKE
 
 
-def _dispatch(words: list[str]) -> int:
+def dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
         commands = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())

@@ -236,7 +236,7 @@ class LiveReporter:
         self._name, self._total, self._step, self._now = "", 0, 0, ""
         self._metrics: dict[str, float] = {}
         self._ticks: deque[tuple[int, float]] = deque(maxlen=RECENT + 1)
-        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
+        self._live = Live(console=console, get_renderable=self.render, refresh_per_second=4, transient=True)
         self._live.start()
 
     def stage(self, name: str, total: int, done: int) -> None:
@@ -272,7 +272,7 @@ class LiveReporter:
         (first, began), (last, now) = self._ticks[0], self._ticks[-1]
         return max(0.0, (now - began) / (last - first) * (self._total - last) - (self._clock() - now))
 
-    def _render(self) -> RenderableType:
+    def render(self) -> RenderableType:
         left, width = self.seconds_left(), self._console.width
         now = pack_lines(self._now.split(", "), width) if self._now else []
         if not self._name:

@@ -87,25 +87,25 @@ class _Episode(Generic[S]):
     def __init__(self, served: Served[S], make: Callable[[S], Any]) -> None:
         self._served, self._make = served, make
         self._simulator: S | None = None
-        self._world: Any = None
+        self.world: Any = None
 
     def reset(self, task: Task) -> Observation:
         with self._served.lock:
             simulator = self._served.start()
             if simulator is not self._simulator:
-                self._simulator, self._world = simulator, None
-                self._world = self._call(lambda: self._make(simulator))
-            return self._call(lambda: self._world.reset(task))
+                self._simulator, self.world = simulator, None
+                self.world = self._call(lambda: self._make(simulator))
+            return self._call(lambda: self.world.reset(task))
 
     def step(self, action: str) -> Transition:
         with self._served.lock:
             if self._simulator is None or self._simulator is not self._served.simulator:
                 raise SimulatorDied("the simulator of this episode is gone")
-            return self._call(lambda: self._world.step(action))
+            return self._call(lambda: self.world.step(action))
 
     def close(self) -> None:
         with self._served.lock:
-            world, self._world = self._world, None
+            world, self.world = self.world, None
             simulator, self._simulator = self._simulator, None
             if world is not None and simulator is self._served.simulator:
                 world.close()

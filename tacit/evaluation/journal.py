@@ -41,12 +41,12 @@ class TurnCache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._completions: dict[str, Completion] = {}
+        self.completions: dict[str, Completion] = {}
         self.used = 0  # completions read from the file
 
     def read(self) -> None:
         """Read the file. A truncated last line is ignored."""
-        self._completions = {}
+        self.completions = {}
         for record in read_objects(self._path):
             try:
                 # Only the number of tokens and their summed log-probability are stored. Repeated values take no memory: the
@@ -56,12 +56,12 @@ class TurnCache:
                     continue
                 tokens = np.broadcast_to(np.int64(0), count)
                 each = np.broadcast_to(np.float32(record["logprob"] / max(1, count)), count)
-                self._completions[record["request"]] = Completion(tokens, each, text, finish, read=int(record.get("read", 0)))
+                self.completions[record["request"]] = Completion(tokens, each, text, finish, read=int(record.get("read", 0)))
             except (ValueError, KeyError, TypeError, OverflowError):
                 continue
 
     def find(self, request: Request) -> Completion | None:
-        found = self._completions.get(_name(request))
+        found = self.completions.get(_name(request))
         self.used += found is not None
         return found
 
@@ -77,7 +77,7 @@ class TurnCache:
                 file.write(text)
 
     def drop(self) -> None:
-        self._completions = {}
+        self.completions = {}
         self._path.unlink(missing_ok=True)
 
 

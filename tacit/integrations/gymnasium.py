@@ -113,19 +113,19 @@ class GymnasiumWorld:
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
         self._make = make
-        self._env: gymnasium.Env[Any, Any] | None = None
+        self.env: gymnasium.Env[Any, Any] | None = None
         self._total = 0.0
 
     def reset(self, task: Task) -> Observation:
-        self._env = self._env or self._make()
+        self.env = self.env or self._make()
         self._total = 0.0
-        seen, info = self._env.reset(seed=int(task.data["seed"]))
+        seen, info = self.env.reset(seed=int(task.data["seed"]))
         return make_observation(seen, info)
 
     def step(self, action: str) -> Transition:
-        if self._env is None:
+        if self.env is None:
             raise TacitError("the episode has not started: call reset(task) first.")
-        seen, reward, terminated, truncated, info = self._env.step(action)
+        seen, reward, terminated, truncated, info = self.env.step(action)
         self._total += float(reward)
         named = [bool(info[key]) for key in _WON if key in info]
         won = terminated and (named[0] if named else self._total > 0)
@@ -134,9 +134,9 @@ class GymnasiumWorld:
         return make_transition(make_observation(seen, info), terminated or truncated, won, score, float(reward), info, label)
 
     def close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-            self._env = None
+        if self.env is not None:
+            self.env.close()
+            self.env = None
 
 
 def gymnasium_environment(

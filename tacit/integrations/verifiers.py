@@ -107,7 +107,7 @@ class VerifiersWorld:
         self._make, self._passes_at = make, passes_at
         self._env: Any = None
         self._model: QueuedClient | None = None
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._read = 0
 
     def reset(self, task: Task) -> Observation:
@@ -115,8 +115,8 @@ class VerifiersWorld:
         self._env = self._env or self._make()
         self._model, self._read = QueuedClient(), 0
         row = dict(task.data["row"])
-        self._thread = threading.Thread(target=_roll_out, args=(self._env, row, self._model), daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=_roll_out, args=(self._env, row, self._model), daemon=True)
+        self.thread.start()
         kind, content = self._model.events.get()
         if kind != "prompt":
             raise RuntimeError(f"the environment ended before its first prompt: {content}")
@@ -156,9 +156,9 @@ class VerifiersWorld:
         model, self._model = self._model, None
         if model is not None:
             model.answers.put(None)
-        if self._thread is not None:
-            self._thread.join(_STOP_S)
-            self._thread = None
+        if self.thread is not None:
+            self.thread.join(_STOP_S)
+            self.thread = None
 
 
 def verifiers_environment(
@@ -257,7 +257,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         self._test = Episode(self._environment, measured, eval_tasks, (), max_steps, pays)
         self._wording, self._style, self._admissible = self._environment.wording(wording), style, admissible
         self._format: ActionFormat = format_of(self._wording, style)
-        self._playing: dict[str, Episode] = {}
+        self.episodes: dict[str, Episode] = {}
         rubric = vf.Rubric(funcs=[_metric("reward")], weights=[1.0])
         for name in ("success", "score", "turns", "invalid"):
             rubric.add_metric(_metric(name))
@@ -266,7 +266,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
 
     async def setup_state(self, state: Any) -> Any:
         info = state["info"]
-        episode = self._playing[state["trajectory_id"]] = (self._test if info["of"] == "test" else self._train).clone()
+        episode = self.episodes[state["trajectory_id"]] = (self._test if info["of"] == "test" else self._train).clone()
         observation = await asyncio.to_thread(episode.begin, int(info["number"]))
         state[PLAYED] = {"reward": 0.0, "success": 0.0, "score": 0.0, "turns": 0.0, "invalid": 0.0}
         assert episode.task is not None
@@ -274,7 +274,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         return state
 
     async def env_response(self, messages: Any, state: Any, **more: Any) -> Any:
-        episode, played = self._playing[state["trajectory_id"]], state[PLAYED]
+        episode, played = self.episodes[state["trajectory_id"]], state[PLAYED]
         parsed = self._format.parse(text_of(messages[-1]))
         turn, reward, truncated = await asyncio.to_thread(episode.act, parsed.action)
         played["reward"] += reward
@@ -293,7 +293,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
 
     @vf.cleanup
     async def close_episode(self, state: Any) -> None:
-        episode = self._playing.pop(state["trajectory_id"], None)
+        episode = self.episodes.pop(state["trajectory_id"], None)
         if episode is not None:
             await asyncio.to_thread(episode.close)
 

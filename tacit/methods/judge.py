@@ -44,10 +44,10 @@ class Judge(GRPO):
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         cache = Path(self.judge_cache).expanduser() if self.judge_cache else resources.directory("judge")
-        judge = EpisodeJudge(self._read_rubric(), resources.helper("judge"), cache, self.judge_weight, self.judge_tokens)
+        judge = EpisodeJudge(self.read_rubric(), resources.helper("judge"), cache, self.judge_weight, self.judge_tokens)
         return adds("rewards", "judge", judge), adds("companions", "judge", judge)
 
-    def _read_rubric(self) -> str:
+    def read_rubric(self) -> str:
         if not self.rubric.strip():
             raise TacitError("rubric is empty: give the text or a .txt or .md file (--rubric TEXT).")
         if not self.rubric.endswith((".txt", ".md")) or "\n" in self.rubric:

@@ -87,7 +87,7 @@ def export_run(
         fingerprint=base.fingerprint(trained),
         sampling=evaluation_sampling(recipe.train, completion_limit(recipe.train, reads, trained)),
         max_steps=recipe.train.evaluation.max_steps or trained.max_steps,
-        scores=_scores(saved, trained.name),
+        scores=portable_scores(saved, trained.name),
         digest=manifest["digest"],
         run={"name": run.name, "checkpoint": saved.path.name, "settings": {**settings, "world": address}},
         code=versions(),
@@ -131,7 +131,7 @@ def _write_files(directory: Path, weights: Path, module: Module) -> None:
     write_json(directory / MANIFEST, replace(module, files=files).to_json())
 
 
-def _scores(checkpoint: Checkpoint, world: str) -> dict[str, dict[str, Any]]:
+def portable_scores(checkpoint: Checkpoint, world: str) -> dict[str, dict[str, Any]]:
     """This checkpoint's evaluation and the last one of each earlier stage. Only results in `world` count."""
     evaluations = [in_world(e, world) for e in checkpoint.state()["evaluations"]]
     last = {e["stage"]: e for e in evaluations if e["stage"] != checkpoint.stage or e["step"] == checkpoint.step}

@@ -86,7 +86,7 @@ def draw_chart(
 def draw_spreads(title: str, rows: Sequence[Spread], note: str) -> Markup:
     """Shares with intervals, on an axis that starts at 0."""
     drawn = list(map(_short, rows))
-    ticks = _round(0.0, max(max(row.high, *row.seeds, row.mean) for row in rows) or 1.0)
+    ticks = choose_ticks(0.0, max(max(row.high, *row.seeds, row.mean) for row in rows) or 1.0)
 
     def paint(axes: Any) -> None:
         axes.set_xticks(ticks, [format_percent(tick).replace(".0%", "%") for tick in ticks])
@@ -138,10 +138,10 @@ def _scale(drawn: Sequence[Series], share: bool, floor: float) -> list[float]:
     if share:
         low = 0.0 if 0 <= low < 0.5 else low
         high = 1.0 if 0.75 < high <= 1 else high
-    return _round(low, high)
+    return choose_ticks(low, high)
 
 
-def _round(low: float, high: float) -> list[float]:
+def choose_ticks(low: float, high: float) -> list[float]:
     """Round tick values that cover `low` to `high`; if they are equal, the range includes 0."""
     from matplotlib.ticker import MaxNLocator
 

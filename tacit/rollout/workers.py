@@ -56,13 +56,13 @@ class ProcessLauncher:
 class ProcessWorker:
     def __init__(self, make: Callable[[], World]) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_serve, args=(theirs, make), daemon=True)
-        self._process.start()
+        self.process = _SPAWN.Process(target=_serve, args=(theirs, make), daemon=True)
+        self.process.start()
         theirs.close()
 
     @property
     def sentinel(self) -> int:
-        return self._process.sentinel
+        return self.process.sentinel
 
     def send(self, call: Call) -> None:
         with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ class ProcessWorker:
                 return self.pipe.recv()
         except (EOFError, OSError):
             raise self._exited() from None
-        if not self._process.is_alive() and not self.pipe.poll(0):
+        if not self.process.is_alive() and not self.pipe.poll(0):
             raise self._exited()
         return PENDING
 
@@ -84,14 +84,14 @@ class ProcessWorker:
 
     def stop(self, grace_s: float = 0.0) -> None:
         if grace_s:
-            self._process.join(grace_s)
-        self._process.kill()
-        self._process.join()
+            self.process.join(grace_s)
+        self.process.kill()
+        self.process.join()
         self.leave()
 
     def _exited(self) -> WorkerExited:
-        self._process.join(1)
-        return WorkerExited(f"its process died (exit code {self._process.exitcode})")
+        self.process.join(1)
+        return WorkerExited(f"its process died (exit code {self.process.exitcode})")
 
 
 def _serve(pipe: Connection, make: Callable[[], World]) -> None:
@@ -146,17 +146,17 @@ class WorkerPool:
         if processes < 1:
             raise ValueError(f"a worker pool needs at least one process, got {processes}")
         self._make, self._timeout_s = make, timeout_s
-        self._launcher: Any = launcher or ProcessLauncher()
-        self._workers: list[ProcessWorker | RayWorker] = [self._launcher.start(make) for _ in range(processes)]
+        self.launcher: Any = launcher or ProcessLauncher()
+        self.workers: list[ProcessWorker | RayWorker] = [self.launcher.start(make) for _ in range(processes)]
         self._starting = set(range(processes))
         self._slots: list[_Slot] = []
-        self._queued: list[list[Call]] = [[] for _ in self._workers]
+        self._queued: list[list[Call]] = [[] for _ in self.workers]
         """per worker, calls without an answer, in order"""
-        self._in_flight = [0 for _ in self._workers]
+        self.in_flight = [0 for _ in self.workers]
         """per worker, how many of them were sent"""
-        self._failed_starts = [0 for _ in self._workers]
+        self._failed_starts = [0 for _ in self.workers]
         """per worker, how often in a row it died while starting"""
-        self._since_s = [0.0 for _ in self._workers]
+        self._since_s = [0.0 for _ in self.workers]
         """per worker, when it started on its oldest unanswered call"""
         self._results: dict[int, Any] = {}
         """slot -> its last result"""
@@ -187,19 +187,19 @@ class WorkerPool:
         return self._call(calls)
 
     def close(self) -> None:
-        for worker in self._workers:
+        for worker in self.workers:
             worker.leave()
-        for worker in self._workers:
+        for worker in self.workers:
             worker.stop(_LEAVE_S)
-        self._workers, self._queued = [], []
+        self.workers, self._queued = [], []
 
     def _call(self, calls: list[Call]) -> list[Any]:
         """Send the calls and wait; all results, in the order of the calls."""
-        for worker in range(len(self._workers)):
-            if own := [call for call in calls if call[0] % len(self._workers) == worker]:
+        for worker in range(len(self.workers)):
+            if own := [call for call in calls if call[0] % len(self.workers) == worker]:
                 self._since_s[worker] = time.monotonic()
                 self._queued[worker] += own
-                self._send(worker)
+                self.send_queued(worker)
         self._wait()
         return [self._results[slot] for slot, _ in calls]
 
@@ -208,27 +208,27 @@ class WorkerPool:
         self._poll()
         while busy := [worker for worker, queued in enumerate(self._queued) if queued]:
             left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
-            self._launcher.wait([self._workers[worker] for worker in busy], max(0.0, left_s))
+            self.launcher.wait([self.workers[worker] for worker in busy], max(0.0, left_s))
             self._poll()
 
-    def _send(self, worker: int) -> None:
+    def send_queued(self, worker: int) -> None:
         queued = self._queued[worker]
-        while self._in_flight[worker] < min(MAX_IN_FLIGHT, len(queued)):
-            self._workers[worker].send(queued[self._in_flight[worker]])
-            self._in_flight[worker] += 1
+        while self.in_flight[worker] < min(MAX_IN_FLIGHT, len(queued)):
+            self.workers[worker].send(queued[self.in_flight[worker]])
+            self.in_flight[worker] += 1
 
     def _poll(self) -> None:
         """Collect available results. If a worker failed, its first queued slot loses its episode."""
-        for worker in range(len(self._workers)):
+        for worker in range(len(self.workers)):
             while (queued := self._queued[worker]) and (result := self._receive(worker)) is not PENDING:
                 (slot, _), *rest = queued
                 self._results[slot] = result
                 self._queued[worker] = rest
-                self._in_flight[worker] -= 1
+                self.in_flight[worker] -= 1
                 if not isinstance(result, _WorkerLost):
-                    self._send(worker)
+                    self.send_queued(worker)
                     continue
-                for other in range(worker, len(self._slots), len(self._workers)):
+                for other in range(worker, len(self._slots), len(self.workers)):
                     self._slots[other].stale = other != slot
                 self._queued[worker] = []
                 for waiting, (kind, argument) in rest:  # unanswered calls: rebuild their worlds first
@@ -242,7 +242,7 @@ class WorkerPool:
     def _receive(self, worker: int) -> Any:
         """The next result, or PENDING. Starting (imports) has its own timeout and does not count as the world's time."""
         try:
-            while (message := self._workers[worker].receive()) is not PENDING:
+            while (message := self.workers[worker].receive()) is not PENDING:
                 self._since_s[worker] = time.monotonic()
                 if worker not in self._starting:
                     return message
@@ -263,11 +263,11 @@ class WorkerPool:
 
     def _replace(self, worker: int) -> None:
         """Start another worker for these slots and resend the queued calls, which must rebuild their worlds."""
-        self._workers[worker].stop()
-        self._workers[worker] = self._launcher.start(self._make)
+        self.workers[worker].stop()
+        self.workers[worker] = self.launcher.start(self._make)
         self._starting.add(worker)
-        self._since_s[worker], self._in_flight[worker] = time.monotonic(), 0
-        self._send(worker)
+        self._since_s[worker], self.in_flight[worker] = time.monotonic(), 0
+        self.send_queued(worker)
 
 
 SETTING = "--workers-at"

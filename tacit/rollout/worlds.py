@@ -64,17 +64,17 @@ class SlotWorlds:
     interrupts worlds that hang, on platforms that have it."""
 
     def __init__(self, make: Callable[[], World], timeout_s: float | None = None) -> None:
-        self._make, self._limit_s = make, timeout_s
+        self._make, self.limit_s = make, timeout_s
         self._worlds: dict[int, World] = {}
 
     def start(self) -> None:
-        with contextlib.suppress(AlarmTimeout), raise_after(self._limit_s and max(START_S, self._limit_s)):
+        with contextlib.suppress(AlarmTimeout), raise_after(self.limit_s and max(START_S, self.limit_s)):
             start_simulator(self._make)  # which may take longer than a world
 
     def call(self, slot: int, what: tuple[str, Any]) -> Any:
         """`reset` with a task, `step` with an action, or `replay` with (task, past actions, action)."""
         try:
-            with raise_after(self._limit_s):
+            with raise_after(self.limit_s):
                 kind, argument = what
                 if slot not in self._worlds:
                     self._worlds[slot] = self._make()
@@ -88,7 +88,7 @@ class SlotWorlds:
                         world.step(past)
                 return as_transition(world.step(argument))
         except AlarmTimeout:
-            failure = WorldFailure(StopReason.WORLD_HANG, f"no answer within {self._limit_s:g} s")
+            failure = WorldFailure(StopReason.WORLD_HANG, f"no answer within {self.limit_s:g} s")
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # including sys.exit() in a world
@@ -99,13 +99,13 @@ class SlotWorlds:
     def close(self) -> None:
         for slot in list(self._worlds):
             self._drop(slot)
-        with contextlib.suppress(AlarmTimeout), raise_after(self._limit_s):
+        with contextlib.suppress(AlarmTimeout), raise_after(self.limit_s):
             close_simulator(self._make)
 
     def _drop(self, slot: int) -> None:
         world = self._worlds.pop(slot, None)
         if world is not None:
-            with contextlib.suppress(Exception, SystemExit, AlarmTimeout), raise_after(self._limit_s):
+            with contextlib.suppress(Exception, SystemExit, AlarmTimeout), raise_after(self.limit_s):
                 world.close()
 
 

@@ -21,7 +21,7 @@ class Metrics:
     def __init__(self, directory: Path, wandb_project: str = "", run_name: str = "") -> None:
         self._path = directory / "metrics.jsonl"
         self._tensorboard_directory = directory / "tensorboard"
-        self._tensorboard: dict[str, Any] = {}
+        self.writers: dict[str, Any] = {}
         self._wandb: Any = None
         if wandb_project:
             try:
@@ -43,21 +43,21 @@ class Metrics:
         with explain_disk_errors(self._path):
             with open(self._path, "a", encoding="utf-8", opener=refuse_links) as file:
                 file.write(json.dumps(record) + "\n")
-            if stage not in self._tensorboard:
-                self._tensorboard[stage] = self._writer(stage, step)
+            if stage not in self.writers:
+                self.writers[stage] = self.open_writer(stage, step)
             for name, value in values.items():
-                self._tensorboard[stage].add_scalar(f"{stage}/{name}", value, step)
+                self.writers[stage].add_scalar(f"{stage}/{name}", value, step)
         if self._wandb is not None:
             self._wandb.log({f"{stage}/{name}": value for name, value in values.items()})
 
-    def _writer(self, stage: str, step: int) -> Any:
+    def open_writer(self, stage: str, step: int) -> Any:
         """A TensorBoard writer, with a folder per stage: `purge_step` drops later steps of *all* curves in its folder."""
         from torch.utils.tensorboard import SummaryWriter
 
         return SummaryWriter(str(self._tensorboard_directory / stage), purge_step=step, flush_secs=30)
 
     def close(self) -> None:
-        for writer in self._tensorboard.values():
+        for writer in self.writers.values():
             # On a full disk the last events are lost, but metrics.jsonl has them. Do not hide the original error.
             with suppress(OSError):
                 writer.close()

@@ -120,7 +120,7 @@ class Sandbox:
                 modules = [name.partition(":")[0] for name in self.preload if ".py:" in name]
                 binds |= {path: path for path in (str(server), str(server.with_name("seccomp.py")), *modules)}
             words = [sys.executable, "-s", "-P", str(server), str(theirs.fileno()), str(self.folder), json.dumps(binds)]
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [*words, *self.preload],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -190,17 +190,17 @@ class Sandbox:
     @property
     def alive(self) -> bool:
         """False once the server has exited"""
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     @property
     def pid(self) -> int:
         """process id of the server"""
-        return self._process.pid
+        return self.process.pid
 
     def close(self) -> None:
         self._line.close()
-        self._process.terminate()
-        self._process.wait()
+        self.process.terminate()
+        self.process.wait()
         remove_tree(self.folder)
         if self._held >= 0:
             os.close(self._held)

@@ -48,7 +48,7 @@ class SchedulerPool:
 
     def __init__(self, deliver: Callable[[Answers], None], watch: Callable[[int], None]) -> None:
         """`watch` gets the number of running requests before each step of a scheduler."""
-        self._deliver, self._watch = deliver, watch
+        self._deliver, self.watch = deliver, watch
         self._schedulers: dict[tuple[int, Sampling], _OpenScheduler] = {}
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class SchedulerPool:
     def step(self) -> None:
         """Run each busy scheduler until it finishes something, then close all but the newest idle ones."""
         for key, opened in [(key, opened) for key, opened in self._schedulers.items() if opened.waiting]:
-            self._watch(len(opened.waiting))
+            self.watch(len(opened.waiting))
             try:
                 finished = opened.scheduler.wait()
             except BaseException as error:  # only this scheduler's requests are affected
@@ -127,15 +127,15 @@ class WorkerThread:
 
     def __init__(self, name: str) -> None:
         """`name` is for error messages."""
-        self._name, self._hung = name, list[threading.Thread]()
+        self._name, self.hung = name, list[threading.Thread]()
         self._inbox: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._since: float | None = None  # when the current call began
 
     async def do(self, work: Callable[[], Result], limit_s: float) -> Result:
         """Run `work` and return its result. A call that takes longer than `limit_s` raises (status 504) and is interrupted;
         another thread runs the next call."""
-        if len(self._hung) >= MAX_HUNG and all(thread.is_alive() for thread in self._hung):
+        if len(self.hung) >= MAX_HUNG and all(thread.is_alive() for thread in self.hung):
             raise RequestError(503, f"{self._name} hangs; replace it, or restart the server.")
         answer = asyncio.wrap_future(self._submit(work))
         try:
@@ -156,20 +156,20 @@ class WorkerThread:
     def _submit(self, work: Callable[[], Any]) -> Future[Any]:
         answer: Future[Any] = Future()
         self._inbox.put((work, answer))
-        if self._thread is None:
+        if self.thread is None:
             self._start()
         return answer
 
     def _start(self) -> None:
         self._since = None
-        self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX} worker", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX} worker", daemon=True)
+        self.thread.start()
 
     def _replace(self) -> None:
         """Start a new thread and raise SystemExit in the hung one. Python code ends at once, native code when it returns."""
-        hung = self._thread
+        hung = self.thread
         self._start()
-        self._hung = [thread for thread in (*self._hung, hung) if thread is not None and thread.is_alive()]
+        self.hung = [thread for thread in (*self.hung, hung) if thread is not None and thread.is_alive()]
         if hung is not None and hung.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(hung.ident), ctypes.py_object(SystemExit))
 
@@ -185,7 +185,7 @@ class WorkerThread:
                 result = work()
             except BaseException as raised:
                 error = _as_exception(raised)
-            if self._thread is not threading.current_thread():  # this thread hung and was replaced
+            if self.thread is not threading.current_thread():  # this thread hung and was replaced
                 return
             self._since = None
             if error is not None:
@@ -235,10 +235,10 @@ class BatchingThread:
 
     def __init__(self, watch: Callable[[int], None] = lambda rows: None) -> None:
         """`watch` gets the number of running requests before each step of a scheduler."""
-        self._pool = SchedulerPool(self._deliver, watch)
+        self.pool = SchedulerPool(self._deliver, watch)
         self._inbox: queue.SimpleQueue[PendingRequest | _Call | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._dead = False
         self._unanswered: set[asyncio.Future[Any]] = set()
 
@@ -249,19 +249,19 @@ class BatchingThread:
 
     @property
     def alive(self) -> bool:
-        return self._thread is not None and not self._dead
+        return self.thread is not None and not self._dead
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX} model", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX} model", daemon=True)
+        self.thread.start()
 
     async def stop(self) -> None:
         """Refuse all pending requests (503). A model step cannot be interrupted; one longer than STOP_S keeps running."""
-        if self._thread is not None:
+        if self.thread is not None:
             self._inbox.put(None)
-            await run_in_thread(partial(self._thread.join, STOP_S), 2 * STOP_S)
-            self._thread = None
+            await run_in_thread(partial(self.thread.join, STOP_S), 2 * STOP_S)
+            self.thread = None
             self._refuse_all(RequestError(503, STOPPING))
 
     async def sample(self, policy: SchedulingSampler, sampling: Sampling, request: Request) -> Completion:
@@ -273,10 +273,10 @@ class BatchingThread:
 
     def release(self, policy: SchedulingSampler) -> None:
         """Close the schedulers of weights that are about to be unloaded. On the batching thread: use `call`."""
-        self._pool.release(policy)
+        self.pool.release(policy)
 
     async def _submit(self, make: Callable[[asyncio.Future[Any]], PendingRequest | _Call]) -> Any:
-        if self._loop is None or self._thread is None:
+        if self._loop is None or self.thread is None:
             raise RequestError(503, STOPPING)
         if self._dead:
             raise RequestError(500, THREAD_ENDED)
@@ -290,8 +290,8 @@ class BatchingThread:
 
     def _run(self) -> None:
         try:
-            while self._read_inbox(wait=not self._pool.busy):
-                self._pool.step()
+            while self._read_inbox(wait=not self.pool.busy):
+                self.pool.step()
         except BaseException:
             assert self._loop is not None
             with suppress(RuntimeError):
@@ -311,12 +311,12 @@ class BatchingThread:
                 return True
             wait = False
             if item is None:
-                self._pool.close()
+                self.pool.close()
                 return False
             if item.answer.cancelled():
                 continue
             if isinstance(item, PendingRequest):
-                self._pool.submit(item)
+                self.pool.submit(item)
                 continue
             try:
                 self._deliver([(item.answer, item.work(), None)])

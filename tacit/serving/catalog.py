@@ -167,7 +167,7 @@ class Catalog:
     async def refresh(self) -> Changes:
         """Read the directories again: add new modules, replace changed ones, remove missing ones."""
         async with self._refreshing:
-            found, refused = await run_in_thread(self._read, REFRESH_S)
+            found, refused = await run_in_thread(self.read_directories, REFRESH_S)
             changes = Changes(refused=refused)
             served_modules = {name: served for name, served in self.modules.items() if name in refused}
             for name, (module, world) in found.items():
@@ -257,7 +257,7 @@ class Catalog:
 
         return release
 
-    def _read(self) -> tuple[dict[str, tuple[Module, Environment]], dict[str, str]]:
+    def read_directories(self) -> tuple[dict[str, tuple[Module, Environment]], dict[str, str]]:
         """(usable modules, errors) by name; unreadable directories by path."""
         found: dict[str, tuple[Module, Environment]] = {}
         refused: dict[str, str] = {}

@@ -101,7 +101,7 @@ class Guard:
             await send(message)
 
         try:
-            refusal, body, ended = self._check_headers(scope), bytearray(), False
+            refusal, body, ended = self.check_headers(scope), bytearray(), False
             # Most clients read the answer only after sending the whole body, so a refused body is read up to a limit.
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFUSED_S if refusal else None):
@@ -136,7 +136,7 @@ class Guard:
             self._metrics.requests.labels(name, str(status)).inc()
             self._metrics.seconds.labels(name).observe(time.perf_counter() - began)
 
-    def _check_headers(self, scope: Any) -> tuple[int, str] | None:
+    def check_headers(self, scope: Any) -> tuple[int, str] | None:
         """(status, message) if the request is refused, else None."""
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:

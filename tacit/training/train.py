@@ -173,11 +173,11 @@ class Trainer:
             if step in ends or self.progress.stopped:
                 self._evaluate("sft", step)
                 self._evaluate_further("sft", step)
-                self._save()
+                self.save()
                 if self.progress.stopped:
                     return
             elif step % every == 0:
-                self._save()
+                self.save()
 
     # Reinforcement learning: iterate, log, evaluate, checkpoint.
 
@@ -219,7 +219,7 @@ class Trainer:
                 if last or self.progress.stopped:
                     self._evaluate_further("rl", step)
             if evaluated or step % self.settings.checkpoint_every == 0:
-                self._save()
+                self.save()
 
     def _log(self, done: Iteration, step: int, seconds: float) -> None:
         metrics = dict(done.metrics)
@@ -348,7 +348,7 @@ class Trainer:
 
     # Checkpoints and the summary.
 
-    def _save(self) -> None:
+    def save(self) -> None:
         self._add_wall_time()
         state = {**asdict(self.progress), "settings": read_settings(self.run.path)}
         stage, step = self.progress.stage, self.progress.step

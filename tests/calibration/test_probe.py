@@ -10,7 +10,7 @@ import pytest
 
 from tacit.calibration.audit import Audit
 from tacit.calibration.calibrate import scan_layers
-from tacit.calibration.probe import Slice, _ridge, choose, late_layer, layers_to_scan, probe_accuracy, scan
+from tacit.calibration.probe import Slice, choose, late_layer, layers_to_scan, probe_accuracy, scan, solve_ridge
 from tacit.core.errors import TacitError
 
 
@@ -49,7 +49,7 @@ def test_ridge_primal_and_dual_agree():
         x_ND, y_NC = rng.normal(size=(n, d)), rng.normal(size=(n, 3))
         damping = 0.01 * (x_ND * x_ND).sum() / n
         primal = np.linalg.solve(x_ND.T @ x_ND + damping * np.eye(d), x_ND.T @ y_NC)
-        np.testing.assert_allclose(_ridge(x_ND, y_NC, 0.01), primal, atol=1e-9)
+        np.testing.assert_allclose(solve_ridge(x_ND, y_NC, 0.01), primal, atol=1e-9)
 
 
 def test_probe_is_evaluated_on_held_out_tasks():

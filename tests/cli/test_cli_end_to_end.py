@@ -173,7 +173,7 @@ def test_resume_refuses_other_settings(finished, capsys, flags, message):
 def test_resumed_run_equals_uninterrupted_run(finished, recipe, tmp_path, capsys, monkeypatch):
     whole, _ = finished
     run = tmp_path / "cut"
-    save = Trainer._save
+    save = Trainer.save
     calls = []
 
     def save_then_interrupt(self):
@@ -182,10 +182,10 @@ def test_resumed_run_equals_uninterrupted_run(finished, recipe, tmp_path, capsys
         if calls[-1] == "rl-000001":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Trainer, "_save", save_then_interrupt)
+    monkeypatch.setattr(Trainer, "save", save_then_interrupt)
     assert main(["train", "--config", str(recipe), "--out", str(run)]) == 130
     assert f"tacit train --resume {run}" in capsys.readouterr().err and calls[-1] == "rl-000001"
-    monkeypatch.setattr(Trainer, "_save", save)
+    monkeypatch.setattr(Trainer, "save", save)
 
     assert main(["eval", str(run), "--json"]) == 0
     assert last_json(capsys.readouterr().out)["equals_run"] is True

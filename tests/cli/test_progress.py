@@ -26,7 +26,7 @@ def terminal(width: int = 80) -> Console:
 def drawn(reporter: LiveReporter, console: Console) -> list[str]:
     """The current terminal content, without cursor control codes."""
     paper = terminal(console.width)
-    paper.print(reporter._render())
+    paper.print(reporter.render())
     return [line.rstrip() for line in paper.file.getvalue().splitlines()]
 
 

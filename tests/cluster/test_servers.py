@@ -94,7 +94,7 @@ def test_new_weights_reach_the_server_before_the_next_request(fresh: ShardedPoli
         done = fresh.sample(asked, sampling)
         same(done, one.sample(asked, sampling))
         assert {c.version for c in done} == {before + step + 1} == {fresh.version}
-    files = list(Path(fresh.engine.servers._transfer._directory.name).iterdir())  # type: ignore[union-attr]
+    files = list(Path(fresh.engine.servers.transfer.directory.name).iterdir())  # type: ignore[union-attr]
     assert len(files) == 1, "old versions are cleared away"
 
 
@@ -147,9 +147,9 @@ def test_lost_server_is_restarted_and_gives_the_same_samples(fresh: ShardedPolic
         threading.Timer(0.05, os.kill, (process, signal.SIGKILL)).start()
     else:
         os.kill(process, signal.SIGSTOP)
-        servers._servers[0].timeout_s = 5.0
+        servers.members[0].timeout_s = 5.0
         # Reset the timeout: the first steps of the restarted server take longer.
-        threading.Timer(9.0, setattr, (servers._servers[0], "timeout_s", 120.0)).start()
+        threading.Timer(9.0, setattr, (servers.members[0], "timeout_s", 120.0)).start()
     limits = {"stopped": "--engine.timeout_s"}
     with pytest.warns(UserWarning, match=rf"server 0 \(process {process}\) of 1 was lost: .*{limits.get(how, 'SIGKILL')}"):
         again = fresh.sample(asked, sampling)
@@ -168,11 +168,11 @@ def test_server_with_stale_weights_is_refused(fresh: ShardedPolicy) -> None:
     assert servers is not None
     fresh.sample(asked[:1], Sampling(max_tokens=1))
     fresh.update(a_batch(asked), [Weighted()], 10 * LR)
-    handed = servers._transfer.publish("default", fresh.version)
+    handed = servers.transfer.publish("default", fresh.version)
     stale = replace(handed, path="")  # as if the shared directory still showed the old files
     with pytest.raises(TacitError, match=r"server 0 \(process \d+\) has other weights than the ranks.*--engine.exchange"):
-        servers._servers[0].load_weights(stale, servers._transfer.probes)
-    servers._servers[0].load_weights(handed, servers._transfer.probes)
+        servers.members[0].load_weights(stale, servers.transfer.probes)
+    servers.members[0].load_weights(handed, servers.transfer.probes)
 
 
 def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
@@ -191,7 +191,7 @@ def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
         same(many.adapter("other").sample(asked, sampling), one.adapter("other").sample(asked, sampling))
         same(many.sample(asked, sampling), one.sample(asked, sampling))
         assert many.version == 2 and many.adapter("other").version == 1
-        server, handover = many.engine.servers._servers[0], many.engine.servers._transfer
+        server, handover = many.engine.servers.members[0], many.engine.servers.transfer
         nowhere = replace(handover.newest["default"], version=3, path=str(model / "nowhere"))
         with pytest.raises(TacitError, match=r"server 0 .* failed in 'load': .*--engine.exchange"):
             server.load_weights(nowhere, handover.probes)

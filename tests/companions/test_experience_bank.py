@@ -177,7 +177,7 @@ def test_call_is_kept_until_all_its_entries_are_dropped(tmp_path):
     again = bank_of(tmp_path / "bank.sqlite")
     assert again.call(second.id) is not None, "killed before it let go, it knows what to let go"
     again.drop_retired_calls()
-    assert again.call(second.id) is None and not again._base.execute("SELECT * FROM calls").fetchall()
+    assert again.call(second.id) is None and not again.database.execute("SELECT * FROM calls").fetchall()
 
 
 def test_wrong_vectors_embedders_and_files_are_refused(tmp_path):
@@ -255,7 +255,7 @@ def test_search_during_replacement_always_finds_an_entry(tmp_path):
     """Searches run between any two lines of a replacement and always find an entry."""
     turns = Turns(0, FILES)
     bank = bank_of(None, ["only"])
-    bank._writing = TurnLock(turns)
+    bank.write_lock = TurnLock(turns)
     found, over = [], []
 
     def write() -> None:
@@ -321,7 +321,7 @@ def test_bank_opens_after_kill_during_creation(tmp_path):
 
 def test_locked_database_error_says_what_to_do(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", ["one"])
-    bank._base.execute("PRAGMA busy_timeout=20")
+    bank.database.execute("PRAGMA busy_timeout=20")
     other = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(TacitError, match=r"bank.sqlite \(database is locked\). If another process writes to it, wait"):
@@ -337,12 +337,12 @@ def test_full_disk_is_reported_and_the_bank_stays_usable(tmp_path):
     with pytest.raises(TacitError, match=r"cannot write the experience bank to .*Check free space"):
         bank.save_to(tmp_path / "no such directory" / "copy.sqlite")
     bank.save_to(tmp_path / "copy.sqlite")
-    bank._base.execute("PRAGMA max_page_count=1")  # no free pages
+    bank.database.execute("PRAGMA max_page_count=1")  # no free pages
     long = Call(np.arange(100_000), np.array([1]), np.zeros(1, np.float32))
     with pytest.raises(TacitError, match=r"database or disk is full.*free space"):
         bank.add("three", EMBED(["three"])[0], Origin(), long)
     assert [e.text for e in bank.entries.values()] == ["one", "two"] and bank.nearest(EMBED(["one"]), 1) == [[1]]
-    bank._base.execute("PRAGMA max_page_count=1000000")
+    bank.database.execute("PRAGMA max_page_count=1000000")
     assert bank.add("four", EMBED(["four"])[0], Origin(), long).id == 3
 
 

@@ -63,10 +63,10 @@ def whole(texts) -> bool:
 def play(place: Path, seed: int) -> dict[str, int]:
     turns = Turns(seed, FILES)
     bank = Bank(place / "bank.sqlite", "numbered", DIMENSIONS, capacity=12)
-    bank._writing = TurnLock(turns)
+    bank.write_lock = TurnLock(turns)
     extractor = Extractor(lambda: ScriptedPolicy(newest_pairs), ExtractorSettings(style="terse", tokens=64))
     manager = ExperienceManager(bank, Numbered(), extractor)
-    manager.embedding._keeping = TurnLock(turns)
+    manager.embedding.lock = TurnLock(turns)
     texts: dict[int, str] = {}
     """id -> text of every entry that was ever acknowledged or found"""
     acknowledged: list[tuple[set[int], set[int]]] = []

@@ -80,7 +80,7 @@ def test_foreground_queue_is_unbounded():
 def test_bank_write_error_is_raised_not_counted_as_refusal(tmp_path):
     """The answer is valid, so counting it as refused would lose it silently."""
     manager = managing('{"operations": [{"op": "add", "text": "look first"}]}', path=tmp_path / "bank.sqlite")
-    manager.bank._base.execute("PRAGMA busy_timeout=20")
+    manager.bank.database.execute("PRAGMA busy_timeout=20")
     other = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     manager.submit(request())
@@ -116,8 +116,8 @@ def test_abandon_drops_waiting_requests():
         manager.submit(request(number))
     leaving = threading.Thread(target=manager.abandon)
     leaving.start()
-    while not manager._closed:
+    while not manager.closed:
         time.sleep(0.001)
     go_on.set()
     leaving.join(10)
-    assert not leaving.is_alive() and not manager._thread.is_alive() and manager.counts == {"returned": 1}
+    assert not leaving.is_alive() and not manager.thread.is_alive() and manager.counts == {"returned": 1}

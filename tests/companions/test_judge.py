@@ -126,11 +126,9 @@ def test_local_judge_combines_with_rloo(tmp_path):
 
 def test_rubric_is_read_from_text_or_file(tmp_path):
     (tmp_path / "rubric.md").write_text("# Be kind")
-    assert (
-        Judge(rubric=str(tmp_path / "rubric.md"))._read_rubric() == "# Be kind"
-        and Judge(rubric="Be kind.")._read_rubric() == "Be kind."
-    )
+    assert Judge(rubric=str(tmp_path / "rubric.md")).read_rubric() == "# Be kind"
+    assert Judge(rubric="Be kind.").read_rubric() == "Be kind."
     with pytest.raises(TacitError, match=r"cannot read the rubric .*missing\.txt: No such file"):
-        Judge(rubric=str(tmp_path / "missing.txt"))._read_rubric()
+        Judge(rubric=str(tmp_path / "missing.txt")).read_rubric()
     with pytest.raises(TacitError, match="rubric is empty"):
         Judge(rubric=" ").build(SAME)

@@ -22,12 +22,12 @@ from tacit.config.portable import read_manifest
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Task
 from tacit.engines.models.bases import (
-    _may_backtrack,
     check_adapter,
     check_sizes,
     check_templates,
     check_tokenizer,
     fingerprint,
+    may_backtrack,
 )
 from tacit.engines.models.tiny import TinySettings
 from tacit.evaluation.journal import TurnCache
@@ -236,8 +236,8 @@ KNOWN = (
 
 
 def test_tokenizer_with_backtracking_regex_is_refused(tmp_path: Path) -> None:
-    assert not any(map(_may_backtrack, KNOWN))
-    assert _may_backtrack("[" * 300_000 + "]" * 300_000), "said at once, though it is nested"
+    assert not any(map(may_backtrack, KNOWN))
+    assert may_backtrack("[" * 300_000 + "]" * 300_000), "said at once, though it is nested"
     for pattern in (
         "(a+)+$",
         "(a|aa)*b",
@@ -246,7 +246,7 @@ def test_tokenizer_with_backtracking_regex_is_refused(tmp_path: Path) -> None:
         "(a{1,5000}){1,5000}",
         "x" * 3000,
     ):
-        assert _may_backtrack(pattern), pattern
+        assert may_backtrack(pattern), pattern
         split = {"type": "Split", "pattern": {"Regex": pattern}}
         (tmp_path / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split]}}))
         with pytest.raises(TacitError, match=r"would run the regular expression .*; pass --trust-code if you trust it"):
@@ -276,7 +276,7 @@ def test_system_limit_errors_are_one_line(monkeypatch, capsys, error: Exception)
     def fail(words: list[str]) -> int:
         raise error
 
-    monkeypatch.setattr("tacit.cli.main._dispatch", fail)
+    monkeypatch.setattr("tacit.cli.main.dispatch", fail)
     assert main(["list"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and said.count("\n") == 1

@@ -140,12 +140,8 @@ def cache_as_on_a_gpu(monkeypatch) -> None:
     """Token-major KV cache, as on a GPU."""
     init = KeyValueCache.__init__
 
-    def by_token(self, geometry):
-        init(self, geometry)
-        self._head_major = False
-
-    monkeypatch.setattr(KeyValueCache, "__init__", by_token)
-    monkeypatch.setattr(LlamaForward, "_can_use_cpu_step", False)
+    monkeypatch.setattr(KeyValueCache, "__init__", lambda self, shape: init(self, shape, head_major=False))
+    monkeypatch.setattr(LlamaForward, "can_use_cpu_step", False)
 
 
 def as_on_a_gpu(model, tokenizer, monkeypatch, varlen=False, **options) -> LocalSampler:
@@ -156,15 +152,15 @@ def as_on_a_gpu(model, tokenizer, monkeypatch, varlen=False, **options) -> Local
         step()  # the warm-up; the caller undoes it
 
         def again():
-            decoder = sampler._llama
-            assert not decoder.uses_graphs or decoder._addresses == decoder.forward.addresses(), "it reads what is not there"
+            decoder = sampler.llama_decoder
+            assert not decoder.uses_graphs or decoder.addresses == decoder.forward.addresses(), "it reads what is not there"
             step()
 
         return Recording(again)
 
-    monkeypatch.setattr(CudaGraphs, "_capture", record)
+    monkeypatch.setattr(CudaGraphs, "capture", record)
     sampler = LocalSampler(model, tokenizer, "cpu", **options)
-    sampler._llama = LlamaDecoder(model, prefill_tokens=None if varlen else 50, fixed_shapes=True, varlen=varlen)
-    sampler._llama.uses_graphs = True
-    sampler._llama.refresh(force=True)
+    sampler.llama_decoder = LlamaDecoder(model, prefill_tokens=None if varlen else 50, fixed_shapes=True, varlen=varlen)
+    sampler.llama_decoder.uses_graphs = True
+    sampler.llama_decoder.refresh(force=True)
     return sampler

@@ -33,7 +33,7 @@ def test_cpu_step_samples_the_same_tokens_as_the_reference_step(family, tokenize
     ours = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
     assert cpu_steps
     taken = len(cpu_steps)
-    monkeypatch.setattr(LlamaForward, "_can_use_cpu_step", False)
+    monkeypatch.setattr(LlamaForward, "can_use_cpu_step", False)
     general = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
     assert len(cpu_steps) == taken
     for a, b in zip(ours, general, strict=True):

@@ -135,7 +135,7 @@ def test_early_launches_and_graphs_give_the_same_bits(monkeypatch, rank) -> None
         for _ in range(left):
             again()
         torch.cuda.synchronize()
-        return [tokens_BK, logprobs_BK, *cache._keys, *cache._values]
+        return [tokens_BK, logprobs_BK, *cache.keys, *cache.values]
 
     found = {(True, recorded): run(recorded) for recorded in (False, True)}
     launching = (lora_step, decode_attention, layers, kernels)

@@ -35,7 +35,7 @@ def gradients(policy, batch: Batch) -> dict[str, torch.Tensor]:
     updater, losses = policy.engine.make_updater("default"), [Imitation(), EntropyBonus(0.1)]
     rows = np.array([i for i, c in enumerate(batch.completions) if len(c)])
     needs = frozenset().union(*(loss.needs for loss in losses))
-    updater._accumulate_gradient(batch, losses, rows, needs, 40)
+    updater.accumulate_gradient(batch, losses, rows, needs, 40)
     found = {name: p.grad.cpu() for name, p in updater.weights.master.items() if p.grad is not None}
     updater.weights.zero_grad()
     return found
@@ -69,7 +69,7 @@ def test_same_tokens_are_sampled_on_a_cpu(make_policy, rows, settings, sampling)
     for ours, theirs in zip(fast.sample(requests, sampling), plain.sample(requests, sampling), strict=True):
         assert ours.tokens.tolist() == theirs.tokens.tolist()
         np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
-    assert plain.engine.sampler._llama is None, "the plain path decodes with transformers"
+    assert plain.engine.sampler.llama_decoder is None, "the plain path decodes with transformers"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -70,8 +70,8 @@ def _gated(product: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
 def kernels(monkeypatch):
     """Stacked adapters, as on a GPU, with the kernels replaced by torch. Returns the rows of each launch."""
     launched: list[int] = []
-    monkeypatch.setattr(projections, "_wants_input_major", lambda weights: False)
-    monkeypatch.setattr(projections, "_is_launch_bound", lambda device: True)
+    monkeypatch.setattr(projections, "wants_input_major", lambda weights: False)
+    monkeypatch.setattr(projections, "is_launch_bound", lambda device: True)
     for name in ("has_lora_norm_kernel", "has_lora_swiglu_kernel"):
         monkeypatch.setattr(lora_step, name, lambda *known: True)
     for name, plain in (("add_lora_and_norm", _added), ("lora_swiglu", _gated)):
@@ -100,7 +100,7 @@ def _check(peft, sampler, requests: list[Request] | None = None) -> list[float]:
     for request, completion in zip(requests, completions, strict=True):
         expected = plain_logprobs(peft, request.prompt, completion.tokens)
         np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
-    assert sampler._llama is not None
+    assert sampler.llama_decoder is not None
     return completions[0].logprobs.tolist()
 
 
@@ -119,13 +119,13 @@ def test_adapters_can_be_updated_switched_and_disabled(tokenizer, kernels, monke
     """Graphs are replayed until something moves, then captured again."""
     peft = _make_adapted("qwen2")
     sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch)
-    seen, moves = [_check(peft, sampler)], sampler._llama.graph_epoch
+    seen, moves = [_check(peft, sampler)], sampler.llama_decoder.graph_epoch
     with torch.no_grad():
         for name, parameter in peft.named_parameters():
             if "lora_A.one" in name:
                 parameter *= 1.5
     seen.append(_check(peft, sampler))
-    assert sampler._llama.graph_epoch == moves
+    assert sampler.llama_decoder.graph_epoch == moves
     peft.set_adapter("two")
     seen.append(_check(peft, sampler))
     peft.base_model.set_adapter(["one", "two"])

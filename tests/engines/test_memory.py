@@ -175,9 +175,9 @@ def test_out_of_memory_in_an_update_releases_the_samplers_cache(make_policy, row
     request = [Request(np.arange(5, 15), seed=3)]
     before = policy.sample(request, Sampling(max_tokens=6))
     sampler = policy.engine.sampler
-    assert sampler is not None and sampler._llama is not None
+    assert sampler is not None and sampler.llama_decoder is not None
     policy.update(Batch.imitation(*rows), [Short(most=14)], 0.0)
-    assert sampler._llama is None
+    assert sampler.llama_decoder is None
     assert policy.sample(request, Sampling(max_tokens=6))[0].tokens.tolist() == before[0].tokens.tolist()
 
 
@@ -260,7 +260,7 @@ def test_cuda_cache_is_emptied_once_per_phase_when_nearly_full(make_policy, rows
 def test_growing_kv_cache_frees_the_old_one_first(monkeypatch):
     cache = KeyValueCache(AttentionShape(2, 1, 2, 4, 0.5, torch.float32, torch.device("cpu")))
     cache.resize(2, 8)
-    views = [weakref.ref(tensor) for tensor in (*cache._keys, *cache._values)]
+    views = [weakref.ref(tensor) for tensor in (*cache.keys, *cache.values)]
     zeros = torch.zeros
 
     def checked(*arguments, **options):
@@ -294,7 +294,7 @@ class FakeGPU:
         self.streams, self.given_back, self.recorded, self._fails = [], 0, 0, fails
         self.ours, aside = self.Stream(), self.Stream()
         self.current = self.ours
-        monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs._capture_stream", lambda device: aside)
+        monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs.get_capture_stream", lambda device: aside)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.current)
         monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: setattr(self, "current", stream))

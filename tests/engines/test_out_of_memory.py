@@ -122,9 +122,9 @@ def test_checkpoint_is_written_completely_after_out_of_memory(make_policy, monke
     policy, other = make_policy(), make_policy()
     policy.update(a_batch(), [Imitation()], 1e-2)
     policy.sample([Request(np.arange(5, 15))], Sampling(max_tokens=3))
-    monkeypatch.setattr(checkpoint, "_write", short_once(checkpoint._write))
+    monkeypatch.setattr(checkpoint, "write_tensors", short_once(checkpoint.write_tensors))
     policy.save(tmp_path / "saved")
-    assert policy.engine.sampler._llama is None  # the sampler released its cache
+    assert policy.engine.sampler.llama_decoder is None  # the sampler released its cache
     other.load(tmp_path / "saved")
     assert other.digest() == policy.digest()
     for policy_ in (policy, other):
@@ -169,8 +169,8 @@ def test_out_of_memory_while_loading_is_not_reported_as_damage(make_policy, monk
     policy, other = make_policy(), make_policy()
     policy.update(a_batch(), [Imitation()], 1e-2)
     policy.save(tmp_path / "saved")
-    read = checkpoint._read
-    monkeypatch.setattr(checkpoint, "_read", lambda file: NoMoments(read(file)))
+    read = checkpoint.read_tensors
+    monkeypatch.setattr(checkpoint, "read_tensors", lambda file: NoMoments(read(file)))
     NoMoments.times = 1
     other.load(tmp_path / "saved")
     assert other.digest() == policy.digest()
@@ -187,7 +187,7 @@ def test_indivisible_allocations_can_use_the_samplers_cache_memory(make_policy, 
 
     def only_without_cache(work: Callable) -> Callable:
         def tried(*arguments, **options):
-            if sampler._llama is not None:
+            if sampler.llama_decoder is not None:
                 raise shortage()
             return work(*arguments, **options)
 
@@ -199,7 +199,7 @@ def test_indivisible_allocations_can_use_the_samplers_cache_memory(make_policy, 
     else:
         monkeypatch.setattr(engine_module, "MasterWeights", only_without_cache(engine_module.MasterWeights))
         policy.update(a_batch(), [Imitation()], 1e-2)
-    assert sampler._llama is None
+    assert sampler.llama_decoder is None
 
 
 def test_first_memory_probe_is_freed_before_the_second(make_policy, monkeypatch):

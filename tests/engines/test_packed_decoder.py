@@ -80,8 +80,8 @@ def test_repeated_tokens_are_projected_once_in_the_first_layer(make_policy, monk
     """Not with LoRA dropout, where each position has its own mask."""
     policy = make_policy(lora_rank=2, lora_dropout=0.5)
     model, read = policy.engine.model, []
-    together = fast_packed._concat_linear
-    monkeypatch.setattr(fast_packed, "_concat_linear", lambda x, *modules: read.append(len(x)) or together(x, *modules))
+    together = fast_packed.concat_linear
+    monkeypatch.setattr(fast_packed, "concat_linear", lambda x, *modules: read.append(len(x)) or together(x, *modules))
     prompts, completions = [np.array([5, 6, 7, 5, 6, 7])] * 2, [np.array([8, 9, 8, 9]), np.array([9, 10, 9, 10])]
     packed = make_packed_batch(prompts, completions, np.array([0, 1]))
     with training_mode(model, policy.engine.settings, dropout=drops_out, seed=0):

@@ -28,7 +28,7 @@ def test_padded_shapes_are_few_with_little_padding(weights, share, most):
     for _ in range(500):
         lengths_U = rng.integers(300, 700, rng.integers(2, 28))
         size = PrefillShape.fit(lengths_U, weights)
-        filling = cuda_graphs._padding_lengths(size.tokens, size.prompts, lengths_U)
+        filling = cuda_graphs.padding_lengths(size.tokens, size.prompts, lengths_U)
         assert lengths_U.sum() + filling.sum() == size.tokens and len(lengths_U) + len(filling) == size.prompts
         assert filling.min() >= 1 and max(filling.max(), lengths_U.max()) <= size.longest
         assert filling.sum() <= lengths_U.sum() / share + size.prompts
@@ -42,7 +42,7 @@ def test_padding_may_be_longer_than_the_rope_table():
     prompts = drawn(np.random.default_rng(0), *[30] * 127)
     fixed = PrefillBuffers(PrefillShape.fit(np.array([30] * 127)), device)
     filling = fixed.shape.tokens - 30 * 127
-    assert filling > len(forward._rope), "not such a case"
+    assert filling > forward.rope_length, "not such a case"
     fixed.fill(prompts, np.arange(30 * 127), 5000)
     with torch.inference_mode():
         found, _ = forward.prefill_varlen(fixed.as_prompts(), None, lambda *_: None)
@@ -135,7 +135,7 @@ def test_graphs_sample_the_same_and_padding_is_not_read(adapted, poisoned, token
         recorded.append(step)
         return Recording(step)
 
-    monkeypatch.setattr(CudaGraphs, "_capture", record)
+    monkeypatch.setattr(CudaGraphs, "capture", record)
     fill, put = PrefillBuffers.fill, KeyValueCache.store
     monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(given[2]) or fill(self, *given))
 
@@ -151,7 +151,7 @@ def test_graphs_sample_the_same_and_padding_is_not_read(adapted, poisoned, token
     scheduler = sampler.open_scheduler(Sampling(temperature=0.9), hidden=HiddenState(1))
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert len(filled) > len(scheduler._batch.prefill_graphs) > 0, "none was replayed"
+    assert len(filled) > len(scheduler.batch.prefill_graphs) > 0, "none was replayed"
 
 
 def test_prefill_without_graphs_if_capture_fails(tokenizer, monkeypatch):
@@ -166,13 +166,13 @@ def test_prefill_without_graphs_if_capture_fails(tokenizer, monkeypatch):
         warnings.warn("sampling goes on without CUDA graphs", stacklevel=2)
         return None
 
-    monkeypatch.setattr(CudaGraphs, "_capture", record)
+    monkeypatch.setattr(CudaGraphs, "capture", record)
     lines, scheduler = make_lines(6), sampler.open_scheduler(Sampling(temperature=0.9), hidden=HiddenState(1))
     with pytest.warns(UserWarning, match="without CUDA graphs") as told:
         found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert len(told) == len(filled) == 1 and not scheduler._batch.prefill_graphs._buffers
-    assert scheduler._batch.graphs.enabled, "steps are recorded all the same"
+    assert len(told) == len(filled) == 1 and not scheduler.batch.prefill_graphs.buffers
+    assert scheduler.batch.graphs.enabled, "steps are recorded all the same"
 
 
 def test_oom_during_capture_costs_no_slots(tokenizer, monkeypatch, recwarn):
@@ -186,12 +186,12 @@ def test_oom_during_capture_costs_no_slots(tokenizer, monkeypatch, recwarn):
         tried.append(1)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(CudaGraphs, "_capture", record)
+    monkeypatch.setattr(CudaGraphs, "capture", record)
     lines, scheduler = make_lines(6), sampler.open_scheduler(Sampling(temperature=0.9), hidden=HiddenState(1))
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert sampler.slot_budget.current == sampler.slot_budget.limit and scheduler._batch.graphs.enabled
-    assert len(tried) == 1 and not scheduler._batch.prefill_graphs._buffers, "what is short is not asked for again and again"
+    assert sampler.slot_budget.current == sampler.slot_budget.limit and scheduler.batch.graphs.enabled
+    assert len(tried) == 1 and not scheduler.batch.prefill_graphs.buffers, "what is short is not asked for again and again"
     assert ["out of GPU memory" in str(told.message) for told in recwarn] == [True]
 
 
@@ -213,7 +213,7 @@ def test_graphs_are_bounded_and_dropped_when_stale(tokenizer, monkeypatch):
 
     def watched(self, *given):
         found = run(self, *given)
-        most.append((len(self), len(self._buffers)))
+        most.append((len(self), len(self.buffers)))
         return found
 
     monkeypatch.setattr(PrefillGraphs, "run", watched)
@@ -226,18 +226,18 @@ def test_graphs_are_bounded_and_dropped_when_stale(tokenizer, monkeypatch):
             while scheduler.wait():
                 pass
     assert max(most) == (2, 2) and len(set(most)) > 2
-    table = scheduler._batch
+    table = scheduler.batch
     assert len(table.prefill_graphs) > 0
-    sampler._llama.graph_epoch += 1
-    table._drop_stale_graphs()
-    assert len(table.prefill_graphs) == len(table.prefill_graphs._buffers) == 0
+    sampler.llama_decoder.graph_epoch += 1
+    table.drop_stale_graphs()
+    assert len(table.prefill_graphs) == len(table.prefill_graphs.buffers) == 0
     assert MAX_GRAPHS > 2
 
 
 def test_store_is_valid_for_any_slots_and_capacity(monkeypatch):
     """A graph stores an address and a size, and reads the indices."""
-    cache, written, copy = KeyValueCache(LlamaForward(make_model("llama")).shape), [], torch.Tensor.index_copy_
-    cache._head_major = False
+    cache = KeyValueCache(LlamaForward(make_model("llama")).shape, head_major=False)
+    written, copy = [], torch.Tensor.index_copy_
     monkeypatch.setattr(
         torch.Tensor, "index_copy_", lambda self, *given: written.append((self.data_ptr(), self.shape)) or copy(self, *given)
     )
@@ -246,8 +246,8 @@ def test_store_is_valid_for_any_slots_and_capacity(monkeypatch):
         cache.resize(width, capacity)
         keys, values = torch.randn(2, 5, heads, dim)
         cache.store(torch.arange(5) + capacity, None, 1, keys, values)
-        torch.testing.assert_close(cache._part(1, 2, 5)[0][1], keys)
-        torch.testing.assert_close(cache._part(1, 2, 5)[1][1], values)
+        torch.testing.assert_close(cache.first_tokens(1, 2, 5)[0][1], keys)
+        torch.testing.assert_close(cache.first_tokens(1, 2, 5)[1][1], values)
     assert written[:2] == written[2:4] == written[4:]
     assert len(set(written)) == 2
 
@@ -258,5 +258,5 @@ def test_large_prefills_are_not_captured(monkeypatch):
     assert PrefillGraphs(enabled=False).run(forward, cache, [np.arange(3)], np.arange(3), 0, None) is None
     monkeypatch.setattr(cuda_graphs, "MAX_GRAPH_WORK", 10 * forward.weights_per_layer)
     runs = PrefillGraphs(enabled=True)
-    assert runs.run(forward, cache, [np.arange(11)], np.arange(11), 0, None) is None and not runs._seen
-    assert runs.run(forward, cache, [np.arange(10)], np.arange(10), 0, None) is None and runs._seen
+    assert runs.run(forward, cache, [np.arange(11)], np.arange(11), 0, None) is None and not runs.seen
+    assert runs.run(forward, cache, [np.arange(10)], np.arange(10), 0, None) is None and runs.seen

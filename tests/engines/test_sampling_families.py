@@ -56,15 +56,15 @@ def test_llama_and_generic_decoders_agree(family, tokenizer):
         assert a.tokens.tolist() == b.tokens.tolist()
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
         np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
-    assert llama._llama is not None and generic._llama is None
+    assert llama.llama_decoder is not None and generic.llama_decoder is None
 
 
 def test_sliding_window_uses_the_generic_decoder(tokenizer):
     """Within the window the Llama decoder is exact; beyond it only the model's own forward pass is."""
     sampler = LocalSampler(make_model("mistral-sliding"), tokenizer, "cpu")
     sampler.refresh_weights()
-    assert sampler.select_decoder(8) is sampler._llama
-    assert sampler.select_decoder(9) is sampler._generic
+    assert sampler.select_decoder(8) is sampler.llama_decoder
+    assert sampler.select_decoder(9) is sampler.generic_decoder
 
 
 def expected_state(model, prompt, layer: int, pooling: str) -> np.ndarray:
@@ -88,7 +88,7 @@ def test_hidden_states_match_transformers(family, pooling, tokenizer):
         with pytest.raises(TacitError, match="attention weights"):
             sampler.open_scheduler(Sampling(max_tokens=1), HiddenState(1, pooling))
         return
-    layers = sampler._num_layers
+    layers = sampler.num_layers
     for layer in range(1 if pooling == "attention" else 0, layers + 1):
         for wanted in (layer, layer - layers - 1):
             completions = sampler.sample(requests, Sampling(max_tokens=1), hidden=HiddenState(wanted, pooling))
@@ -154,7 +154,7 @@ def test_active_adapter_is_used(told, tokenizer, monkeypatch):
             expected = plain_logprobs(peft, request.prompt, completion.tokens)
             np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
         seen.append(np.concatenate([c.logprobs for c in completions])[:8].tolist())
-        assert sampler._llama is not None
+        assert sampler.llama_decoder is not None
 
     def change() -> None:
         if told:
@@ -187,7 +187,7 @@ def test_unsupported_adapter_uses_the_generic_decoder(tokenizer):
     for request, completion in zip(requests, sampler.sample(requests, Sampling(max_tokens=5)), strict=True):
         expected = plain_logprobs(peft, request.prompt, completion.tokens)
         np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
-    assert sampler._llama is None
+    assert sampler.llama_decoder is None
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -238,7 +238,7 @@ def test_fixed_shapes_give_the_same_completions(family, tokenizer, monkeypatch):
                 assert (a.tokens.tolist(), a.text, a.finish) == (b.tokens.tolist(), b.text, b.finish)
                 np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
                 np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
-        recorded.append(len(fixed._llama.spare.graphs))
+        recorded.append(len(fixed.llama_decoder.spare.graphs))
     assert recorded[0] == recorded[1] > 2  # nothing is captured the second time
 
 

@@ -156,7 +156,7 @@ def test_weight_update_during_async_decode_restarts_sequences(tokenizer, monkeyp
     for request in LONG:
         scheduler.submit(request)
     found = dict(scheduler.wait())
-    assert 0 in found and len(found) < len(LONG) and scheduler._pending
+    assert 0 in found and len(found) < len(LONG)
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight.mul_(-3)
     versions[0] = 1
@@ -277,10 +277,10 @@ def test_cache_grows_while_sequences_decode(way, tokenizer, monkeypatch):
     scheduler = sampler.open_scheduler(Sampling())
     request_ids = {scheduler.submit(request): request for request in requests}
     found = dict(scheduler.wait())
-    before = scheduler._batch.cache.capacity, scheduler._batch.cache.slots
+    before = scheduler.batch.cache.capacity, scheduler.batch.cache.slots
     request_ids |= {scheduler.submit(request): request for request in later}
     found |= dict(scheduler.wait())
-    assert (scheduler._batch.cache.capacity, scheduler._batch.cache.slots) > before and scheduler._batch.cache.slots > before[1]
+    assert (scheduler.batch.cache.capacity, scheduler.batch.cache.slots) > before and scheduler.batch.cache.slots > before[1]
     found |= finish(scheduler)
     assert len(found[0].tokens) == 90, "it sat there all the time"
     for request_id, request in request_ids.items():
@@ -304,9 +304,9 @@ def test_close_drops_unfinished_requests(llama, tokenizer):
     for limit in (2, 60):
         scheduler.submit(Request(np.arange(3), max_tokens=limit))
     assert len(scheduler.wait()) == 1
-    table = scheduler._batch
+    table = scheduler.batch
     scheduler.close()
-    assert scheduler.wait() == [] and sampler._llama.spare is table, "its memory is kept for the next"
+    assert scheduler.wait() == [] and sampler.llama_decoder.spare is table, "its memory is kept for the next"
 
 
 WARM = Sampling(temperature=0.9)
@@ -376,7 +376,7 @@ def test_two_adapters_alternate(make_policy, rows):
     schedulers = [start(player, LONG) for player in (policy, other)]
     between = other.sample(LONG, WARM)
     policy.logprobs(*rows)
-    tables = [scheduler._batch for scheduler, _ in schedulers]
+    tables = [scheduler.batch for scheduler, _ in schedulers]
     assert None not in tables and tables[0] is not tables[1]
     rest = [found | finish(scheduler) for scheduler, found in schedulers]
     assert [c.tokens.tolist() for c in between] == [rest[1][i].tokens.tolist() for i in range(4)]
@@ -392,7 +392,7 @@ def test_released_sequences_restart(make_policy):
     expected = policy.sample(LONG, WARM)
     scheduler, found = start(policy, LONG)
     free_memory(policy.engine.device)
-    assert scheduler._batch is None
+    assert scheduler.batch is None
     found |= finish(scheduler)
     for i in range(4):
         assert_same(found[i], expected[i])
@@ -405,8 +405,11 @@ def test_release_frees_memory_at_once(llama, tokenizer):
     gc.disable()
     try:
         sampler.sample(LONG, WARM)
-        assert sampler._llama is not None and sampler._llama.spare is not None
-        held = [weakref.ref(thing) for thing in (sampler._llama, sampler._llama.spare, sampler._llama.spare.cache)]
+        assert sampler.llama_decoder is not None and sampler.llama_decoder.spare is not None
+        held = [
+            weakref.ref(thing)
+            for thing in (sampler.llama_decoder, sampler.llama_decoder.spare, sampler.llama_decoder.spare.cache)
+        ]
         sampler.release()
         assert [thing() for thing in held] == [None, None, None]
     finally:

@@ -148,9 +148,9 @@ def test_last_output_of_a_lost_server_is_in_the_warning() -> None:
     server.last_output.return_value = " Its last output: CUDA out of memory."
     server.launch.side_effect = lambda: server.last_output.configure_mock(return_value="")
     servers = object.__new__(ServerPool)
-    servers._servers, servers.restarted, servers._transfer = [server], 0, SimpleNamespace(newest={})
+    servers.members, servers.restarted, servers.transfer = [server], 0, SimpleNamespace(newest={})
     with pytest.warns(UserWarning, match=r"was lost: it left with exit code 1\. .*last output: CUDA out of memory"):
-        servers._restart_on_death(MagicMock(side_effect=WorkerLost(server, "it left with exit code 1")))
+        servers.restart_on_death(MagicMock(side_effect=WorkerLost(server, "it left with exit code 1")))
     assert servers.restarted == 1 and server.open.call_count == 1
 
 

@@ -425,7 +425,7 @@ def test_lost_rank_is_named_within_the_timeout(open_on: Open, what: str) -> None
     policy = open_on(2)
     ranks = policy.engine.ranks
     ranks.timeout_s = 5.0
-    pids = [int(rank.started.name.split()[-1]) for rank in ranks._ranks]
+    pids = [int(rank.started.name.split()[-1]) for rank in ranks.members]
     begun = time.monotonic()
     if what == "before":
         os.kill(pids[1], signal.SIGKILL)
@@ -449,7 +449,7 @@ def test_rank_on_a_dead_machine_is_reported_before_the_timeout(monkeypatch: pyte
     ranks = object.__new__(RankGroup)
     rank = Worker(0, SimpleNamespace(role=SimpleNamespace(name="rank")))  # type: ignore[arg-type]
     rank._started, rank._channel = gone, Channel(here)
-    ranks.size, ranks.closed, ranks._ranks = 1, "", [rank]
+    ranks.size, ranks.closed, ranks.members = 1, "", [rank]
     monkeypatch.setattr(ranks, "_end", lambda: None, raising=False)
     looks = iter([[], []])
     monkeypatch.setattr("tacit.engines.sharded.group.wait", lambda *_, **__: next(looks))

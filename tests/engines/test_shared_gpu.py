@@ -181,7 +181,7 @@ def test_error_caused_by_out_of_memory_is_out_of_memory(monkeypatch):
         def wait_stream(self, other: Stream) -> None:
             pass
 
-    monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs._capture_stream", lambda device: Stream())
+    monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs.get_capture_stream", lambda device: Stream())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
     for name, made in (("current_stream", Stream), ("CUDAGraph", object)):
@@ -219,8 +219,8 @@ def test_out_of_memory_in_a_probe_is_raised_and_not_cached(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", cannot)
     with pytest.raises(RuntimeError, match="out of memory"):
-        fast_compiled._CompiledOp(fast_compiled.swiglu)(torch.zeros(2, 4))
-    assert not fast_compiled._CompiledOp.failed
+        fast_compiled.CompiledOp(fast_compiled.swiglu)(torch.zeros(2, 4))
+    assert not fast_compiled.CompiledOp.failed
 
 
 class ShortOf:

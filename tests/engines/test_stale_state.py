@@ -54,8 +54,8 @@ def test_interrupted_refresh_is_repeated(where, tokenizer, monkeypatch):
     model = make_model("llama")
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
     check(sampler, model, 0)
-    decoder, moves = sampler._llama, sampler._llama.graph_epoch
-    names = {"refresh": "refresh", "addresses": "addresses", "rotations": "_make_rope"}
+    decoder, moves = sampler.llama_decoder, sampler.llama_decoder.graph_epoch
+    names = {"refresh": "refresh", "addresses": "addresses", "rotations": "make_rope"}
     whole = getattr(LlamaForward, names[where])
 
     def interrupted(self, *given):
@@ -73,7 +73,7 @@ def test_interrupted_refresh_is_repeated(where, tokenizer, monkeypatch):
                 decoder.refresh()
     decoder.extend_rope(1000)
     decoder.refresh()
-    assert decoder.graph_epoch > moves and decoder._addresses == decoder.forward.addresses()
+    assert decoder.graph_epoch > moves and decoder.addresses == decoder.forward.addresses()
     check(sampler, model, 1)
 
 
@@ -94,7 +94,7 @@ def test_interrupted_weight_copy_is_not_used_after_weights_are_swapped_back(toke
         patch.setattr(LlamaForward, "refresh", interrupted)
         weight.data = first * 2
         with pytest.raises(KeyboardInterrupt):
-            sampler._llama.refresh()
+            sampler.llama_decoder.refresh()
     weight.data = first
     check(sampler, model, 1)
 
@@ -103,11 +103,10 @@ def test_interrupted_weight_copy_is_not_used_after_weights_are_swapped_back(toke
 @pytest.mark.parametrize("by_head", [True, False])
 @pytest.mark.parametrize("at", ["zeros", "view"])
 def test_interrupted_resize_is_repeated(at, by_head, again, monkeypatch):
-    cache = KeyValueCache(LlamaForward(make_model("llama")).shape)
-    cache._head_major = by_head
+    cache = KeyValueCache(LlamaForward(make_model("llama")).shape, head_major=by_head)
     cache.resize(2, 16)
     with monkeypatch.context() as patch:
-        where, what = (torch, "zeros") if at == "zeros" else (KeyValueCache, "_view")
+        where, what = (torch, "zeros") if at == "zeros" else (KeyValueCache, "view_slots")
 
         def fails(*given, **how):
             raise MemoryError
@@ -116,16 +115,16 @@ def test_interrupted_resize_is_repeated(at, by_head, again, monkeypatch):
         with pytest.raises(MemoryError):
             cache.resize(4, 32)
     cache.resize(*again)
-    assert len(cache._keys) == len(cache._values) == cache.shape.layers and (cache.slots, cache.capacity) == again
-    assert all(x.shape[:2] == again for x in (*cache._keys, *cache._values))
+    assert len(cache.keys) == len(cache.values) == cache.shape.layers and (cache.slots, cache.capacity) == again
+    assert all(x.shape[:2] == again for x in (*cache.keys, *cache.values))
 
 
 def test_resize_to_the_same_size_keeps_the_storage():
     cache = KeyValueCache(LlamaForward(make_model("llama")).shape)
     cache.resize(2, 16)
-    storage = [x.data_ptr() for x in (*cache._keys, *cache._values)]
+    storage = [x.data_ptr() for x in (*cache.keys, *cache.values)]
     cache.resize(2, 16)
-    assert [x.data_ptr() for x in (*cache._keys, *cache._values)] == storage
+    assert [x.data_ptr() for x in (*cache.keys, *cache.values)] == storage
 
 
 def test_no_decode_steps_beyond_max_tokens(tokenizer, monkeypatch):
@@ -145,9 +144,9 @@ def test_staging_buffer_is_not_overwritten_before_its_copy_finishes():
     fixed = PrefillBuffers(PrefillShape.fit(np.array([5])), torch.device("cpu"))
     fixed.fill([np.arange(1, 6)], np.arange(5), 99)
     seen = []
-    fixed._copied = SimpleNamespace(synchronize=lambda: seen.append(fixed._staging_parts[0][:5].tolist()))
+    fixed.copy_event = SimpleNamespace(synchronize=lambda: seen.append(fixed.staging_parts[0][:5].tolist()))
     fixed.fill([np.arange(11, 16)], np.arange(5), 99)
-    assert seen == [[1, 2, 3, 4, 5]] and fixed._tokens_N[:5].tolist() == [11, 12, 13, 14, 15]
+    assert seen == [[1, 2, 3, 4, 5]] and fixed.tokens_N[:5].tolist() == [11, 12, 13, 14, 15]
 
 
 def test_extending_rope_invalidates_graphs():
@@ -164,7 +163,7 @@ def test_interrupted_resize_drops_stale_graphs(tokenizer, monkeypatch):
     model = make_model("llama")
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
     check(sampler, model, 0)
-    table = sampler._llama.spare
+    table = sampler.llama_decoder.spare
     assert len(table.graphs)
     before, grown = table.cache.addresses(), DecodeState.grow
 
@@ -174,8 +173,8 @@ def test_interrupted_resize_drops_stale_graphs(tokenizer, monkeypatch):
     with monkeypatch.context() as patch, torch.inference_mode():
         patch.setattr(DecodeState, "grow", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            table._resize(2, 1000, 0)
+            table.resize(2, 1000, 0)
     assert table.cache.addresses() != before and len(table.graphs) and DecodeState.grow is grown
     with torch.inference_mode():
-        table._resize(2, 1000, 0)
+        table.resize(2, 1000, 0)
     assert not len(table.graphs)

@@ -19,7 +19,7 @@ import torch
 from torch.nn.functional import silu
 from tacit.engines.local.fast import layers
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
-    assert layers._swiglu_matches_torch(torch.device("cpu"), dtype), dtype
+    assert layers.swiglu_matches_torch(torch.device("cpu"), dtype), dtype
 layers.SWIGLU_BLOCK = 16
 wide = torch.randn(3, 90, generator=torch.Generator().manual_seed(0), requires_grad=True)
 for inner in (1, 16, 37):  # of a wider matrix, as the features of a projection with more beside them
@@ -74,8 +74,8 @@ def test_compiled_passes_use_the_kernels_if_available(monkeypatch, there) -> Non
     computed(decoder, hf, pack)
     assert not used
     compiled = LayerOps(compiled=True)
-    monkeypatch.setattr(fast_compiled._CompiledOp, "failed", True)  # this test does not compile anything
-    monkeypatch.setattr(VarlenDecoder, "_ops", lambda self, pack: compiled)
+    monkeypatch.setattr(fast_compiled.CompiledOp, "failed", True)  # this test does not compile anything
+    monkeypatch.setattr(VarlenDecoder, "choose_ops", lambda self, pack: compiled)
     found, gradients = computed(decoder, hf, pack)
     assert used == ([pack.num_tokens] * 4 + [len(pack.source_T)] if there else [])
     torch.testing.assert_close(found, expected)

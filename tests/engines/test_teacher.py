@@ -28,7 +28,7 @@ def gradients(policy, batch, losses) -> dict[str, torch.Tensor]:
     learning = policy.engine.make_updater(MAIN)
     kept = [i for i, c in enumerate(batch.completions) if len(c)]
     needs = frozenset().union(*(loss.needs for loss in losses))
-    learning._accumulate_gradient(batch, losses, np.array(kept), needs, learning.budget.current)
+    learning.accumulate_gradient(batch, losses, np.array(kept), needs, learning.budget.current)
     found = {name: p.grad.clone() for name, p in learning.weights.master.items() if p.grad is not None}
     learning.weights.zero_grad()
     return found

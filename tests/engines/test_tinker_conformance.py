@@ -55,7 +55,7 @@ class TestTinker(EngineConformance):
         from transformers import AutoModelForCausalLM
 
         with self.policy(checkpoint) as policy:
-            begun = policy._member.client.model
+            begun = policy.member.client.model
             truth = get_peft_model(
                 AutoModelForCausalLM.from_pretrained(checkpoint), LoraConfig(r=8, lora_alpha=32, target_modules=PROJECTIONS)
             ).eval()
@@ -124,7 +124,7 @@ class TestTinker(EngineConformance):
             before = policy.logprobs(*rows)
             policy.begin_stage()
             self.near(policy.logprobs(*rows), before)
-            assert not policy._member.client.optimizer.state
+            assert not policy.member.client.optimizer.state
 
     def test_loading_restores_the_reference_of_the_checkpoint(self, checkpoint, batch, rows, tmp_path):
         with self.policy(checkpoint) as policy:

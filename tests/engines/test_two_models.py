@@ -64,9 +64,9 @@ def saves(policy, rows, monkeypatch) -> None:
 def test_oom_frees_the_other_models_caches(make_policy, rows, monkeypatch, work: Callable):
     actor, extractor = make_policy(), make_policy(seed=1)
     before = words(extractor)
-    assert extractor.engine.sampler._llama is not None
+    assert extractor.engine.sampler.llama_decoder is not None
     work(actor, rows, monkeypatch)
-    assert extractor.engine.sampler._llama is None
+    assert extractor.engine.sampler.llama_decoder is None
     assert words(extractor) == before
 
 
@@ -79,15 +79,15 @@ def test_loading_a_model_frees_the_other_models_caches(make_policy, tmp_path, mo
     monkeypatch.setattr("tacit.engines.local.memory.available_and_total", lambda device: (10, 100))
     monkeypatch.setattr("tacit.engines.local.memory.time.sleep", lambda seconds: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(capacity, "free_bytes", lambda device: 0 if sampler._llama is not None else 10**12)
+    monkeypatch.setattr(capacity, "free_bytes", lambda device: 0 if sampler.llama_decoder is not None else 10**12)
     capacity.check_memory(str(tmp_path), torch.device("cuda"), torch.bfloat16, EngineSettings())
-    assert sampler._llama is None
+    assert sampler.llama_decoder is None
 
 
 def test_busy_sampler_keeps_its_caches(make_policy, monkeypatch):
     policy = make_policy()
     expected = words(policy)
-    sampler, decoder = policy.engine.sampler, policy.engine.sampler._llama
+    sampler, decoder = policy.engine.sampler, policy.engine.sampler.llama_decoder
     begun, go_on, advance, found = threading.Event(), threading.Event(), LlamaDecodeBatch.decode, []
 
     def held(*given):
@@ -100,9 +100,9 @@ def test_busy_sampler_keeps_its_caches(make_policy, monkeypatch):
     thread.start()
     assert begun.wait(60)
     free_memory(policy.engine.device)
-    assert sampler._llama is decoder
+    assert sampler.llama_decoder is decoder
     go_on.set()
     thread.join(60)
     assert found == [expected]
     free_memory(policy.engine.device)
-    assert sampler._llama is None
+    assert sampler.llama_decoder is None

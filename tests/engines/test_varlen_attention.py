@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from tacit.engines.local.fast.cuda_graphs import PrefillBuffers, PrefillShape
 from tacit.engines.local.fast.llama import CachedPrefixes, PackedPrompts
-from tacit.engines.local.fast.varlen_attention import SequenceLayout, _attend_row_by_row, attend_prefix
+from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_row_by_row, attend_prefix
 cpu, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
 known, slots = np.array([70, 3, 129]), np.array([400, 0, 200])  # rows of a cache, of which the last tokens are new
 rests = [np.zeros(length, np.int64) for length in (5, 80, 1)]
@@ -51,7 +51,7 @@ for prompts in (fixed.as_prompts(in_cache=True), PackedPrompts.pack(rests, cpu, 
         starts = np.cumsum(lengths) - lengths
         for start, length, first, end in zip(starts, lengths, slots, ends):
             one = SequenceLayout.of(np.array([length]), np.array([end - first]), cpu)
-            expected = _attend_row_by_row(q[start : start + length], k[first:end], v[first:end], one, 0.3)
+            expected = attend_row_by_row(q[start : start + length], k[first:end], v[first:end], one, 0.3)
             torch.testing.assert_close(found[start : start + length], expected)
 """
 
@@ -110,7 +110,7 @@ def test_kernel_is_used_only_for_cached_keys(monkeypatch, there) -> None:
 
     def attended(q, k, v, layout, scale):
         used.append(len(q))
-        return varlen_attention._attend_row_by_row(q, k, v, layout, scale)
+        return varlen_attention.attend_row_by_row(q, k, v, layout, scale)
 
     monkeypatch.setattr(varlen_attention, "has_prefix_kernel", lambda *of: there)
     monkeypatch.setattr(varlen_attention, "attend_prefix", attended)
@@ -120,7 +120,7 @@ def test_kernel_is_used_only_for_cached_keys(monkeypatch, there) -> None:
         SequenceLayout.of(queries_B, keys_B, CPU),
         SequenceLayout.in_cache(queries_B, keys_B, np.array([0, 3]), CPU),
     )
-    expected = varlen_attention._attend_row_by_row(q, k, v, packed, 0.3)
+    expected = varlen_attention.attend_row_by_row(q, k, v, packed, 0.3)
     assert torch.equal(attend_varlen(q, k, v, packed, 0.3), expected) and not used
     assert torch.equal(attend_varlen(q, k, v, cached, 0.3), expected) and used == ([5] if there else [])
 

@@ -15,7 +15,7 @@ from tacit.engines.local.fast import projections
 from tacit.engines.local.fast.compiled import EAGER_OPS, LayerOps
 from tacit.engines.local.fast.llama import LlamaForward
 from tacit.engines.local.fast.packed import VarlenDecoder
-from tacit.engines.local.fast.projections import _add_lora_product, fused_linear
+from tacit.engines.local.fast.projections import add_lora_product, fused_linear
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.scheduler import LocalSampler
@@ -52,7 +52,7 @@ def test_hidden_states_and_gradients_match_transformers(everywhere, family: str,
 
 def test_wrong_compiled_op_is_replaced_by_the_eager_op(monkeypatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda piece: lambda *arguments: piece(*arguments) * 1.5)
-    monkeypatch.setattr(pieces_module._CompiledOp, "failed", False)
+    monkeypatch.setattr(pieces_module.CompiledOp, "failed", False)
     x = torch.randn(5, 8)
     with pytest.warns(UserWarning, match="differs from the eager one"):
         assert torch.equal(LayerOps(compiled=True).swiglu(x), EAGER_OPS.swiglu(x))
@@ -117,7 +117,7 @@ def test_lora_product_and_gradients_are_accurate_in_bfloat16() -> None:
     found = []
     for tensors in (read, [t.detach().double().requires_grad_() for t in read]):
         x, weight, bias, lora_A, *lora_B = tensors
-        y = projections._FusedLoRALinear.apply(x.t(), weight, bias, lora_A, layout, *lora_B)
+        y = projections.FusedLoRALinear.apply(x.t(), weight, bias, lora_A, layout, *lora_B)
         found.append((y, *torch.autograd.grad(y.square().sum(), tensors)))
     for ours, exact in zip(*found, strict=True):
         assert ours.dtype == torch.bfloat16 and (ours.double() - exact).norm() < 0.006 * exact.norm()
@@ -126,7 +126,7 @@ def test_lora_product_and_gradients_are_accurate_in_bfloat16() -> None:
 @pytest.mark.parametrize("shape", [(32,), (6, 32), (2, 3, 32), (0, 32)])
 def test_lora_product_supports_any_batch_shape(shape) -> None:
     x, weight, lora_A, lora_B = torch.randn(shape), torch.randn(9, 32), torch.randn(3, 32), torch.randn(9, 3)
-    y = _add_lora_product(torch.nn.functional.linear(x, weight), torch.nn.functional.linear(x, lora_A), lora_B)
+    y = add_lora_product(torch.nn.functional.linear(x, weight), torch.nn.functional.linear(x, lora_A), lora_B)
     torch.testing.assert_close(y, x @ (weight + lora_B @ lora_A).t(), atol=1e-4, rtol=1e-4)
 
 
@@ -180,7 +180,7 @@ def test_varlen_prefill_samples_the_same_tokens(monkeypatch, tokenizer, family) 
         monkeypatch.setattr(LlamaForward, "supports_varlen", varlen)
         sampler = LocalSampler(model, tokenizer, "cpu", max_batch=4, prefill_tokens=24)
         found.append(sampler.sample(requests, Sampling(max_tokens=9), hidden=HiddenState(1)))
-        assert sampler._llama is not None and sampler._llama.varlen is varlen
+        assert sampler.llama_decoder is not None and sampler.llama_decoder.varlen is varlen
     for ours, theirs in zip(*found, strict=True):
         assert ours.tokens.tolist() == theirs.tokens.tolist()
         np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
@@ -195,7 +195,7 @@ def test_eager_ops_are_used_if_compilation_fails(monkeypatch) -> None:
         return fail
 
     monkeypatch.setattr(torch, "compile", refuse)
-    monkeypatch.setattr(pieces_module._CompiledOp, "failed", False)
+    monkeypatch.setattr(pieces_module.CompiledOp, "failed", False)
     compiled, x, weight = LayerOps(compiled=True), torch.randn(5, 8), torch.randn(8)
     with pytest.warns(UserWarning, match="runs uncompiled, more slowly: no C compiler found$"):
         assert torch.equal(compiled.rms_norm(x, weight, 1e-6), EAGER_OPS.rms_norm(x, weight, 1e-6))
@@ -208,7 +208,7 @@ def test_compiled_op_is_compiled_once_for_any_number_of_rows(monkeypatch) -> Non
 
     made, compile_it = CompileCounter(), torch.compile
     monkeypatch.setattr(torch, "compile", lambda piece: compile_it(piece, backend=made))
-    monkeypatch.setattr(pieces_module._CompiledOp, "failed", False)
+    monkeypatch.setattr(pieces_module.CompiledOp, "failed", False)
     compiled, weight = LayerOps(compiled=True), torch.randn(8, requires_grad=True)
     for rows in (40, 41, 1000, 7):
         x = torch.randn(rows, 8, requires_grad=True)

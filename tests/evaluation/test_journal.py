@@ -198,8 +198,8 @@ def test_damaged_turns_are_skipped_and_large_counts_take_no_memory(tmp_path):
     cache.read()
     assert tracemalloc.get_traced_memory()[1] < 10_000_000
     tracemalloc.stop()
-    assert set(cache._completions) == {"a", *map(str, range(100))}
-    assert cache._completions["a"].tokens.shape == (2,) and cache._completions["a"].logprobs.tolist() == [-0.5, -0.5]
+    assert set(cache.completions) == {"a", *map(str, range(100))}
+    assert cache.completions["a"].tokens.shape == (2,) and cache.completions["a"].logprobs.tolist() == [-0.5, -0.5]
 
 
 def test_turns_of_another_measurement_are_not_reused(tmp_path):

@@ -171,7 +171,7 @@ def test_round_trip_through_gymnasium_is_the_same_world():
     world = back.make()
     for task in back.tasks("test", 3, 0):
         observation = world.reset(task)
-        ours = world._env.episode.task
+        ours = world.env.episode.task
         expert, direct = household.expert()(ours), household.make()
         assert observation == direct.reset(ours)
         done = False

@@ -62,7 +62,7 @@ def test_expert_wins_in_a_verifiers_rollout(of):
     assert metrics["success"] == metrics["score"] == 1.0 and metrics["invalid"] == 0.0
     assert metrics["turns"] == len(model.prompts) == metrics["num_turns"]
     assert task.goal in model.prompts[0][-1].content and "admissible actions" in model.prompts[0][-1].content
-    assert not env._playing, "its world is closed when a rollout is over"
+    assert not env.episodes, "its world is closed when a rollout is over"
 
 
 class Mumbling(QueuedClient):
@@ -141,7 +141,7 @@ def test_verifiers_environment_becomes_a_world():
     play(world, task, ["2"])  # left in the middle
     assert play(world, task, ["4"])[1][0].success
     world.close()
-    assert world._thread is None
+    assert world.thread is None
 
 
 def test_missing_eval_dataset_means_no_test_split_and_failures_are_raised():

@@ -163,7 +163,7 @@ def test_training_history_survives_removal_from_the_bank():
     (batch, _, _) = extractor.updates[-1]
     np.testing.assert_allclose([a[0] for a in batch.advantages], [0.5, -0.5])
     manager.extractor.add_sample(Sample(second, 1.0, manager.bank.call(second)))
-    assert experience._trained(second).trained == 4 and experience._trained(second).last_trained == 7
+    assert experience.training_uses(second).trained == 4 and experience.training_uses(second).last_trained == 7
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -545,6 +545,7 @@ def test_hostile_entries_stay_inside_the_note():
     assert len(manager.bank) > 500
 
 
-def test_building_complementary_does_not_open_the_bank():
-    method, _ = make()
-    assert isinstance(method.conditions, GuidedHalf) and method.companions[0]._manager is None, "building opens nothing"
+def test_building_complementary_does_not_open_the_bank(tmp_path):
+    method, _ = make(place=tmp_path)
+    assert isinstance(method.conditions, GuidedHalf) and not list(tmp_path.iterdir())
+    assert method.companions[0].manager and list(tmp_path.iterdir())

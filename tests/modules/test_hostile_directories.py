@@ -192,7 +192,7 @@ def test_opening_a_module_executes_none_of_its_code(
         ["play", "--policy", place.parent],
     ):
         main([str(word) for word in command])
-    _, refused = Catalog([place.parent], cast(Any, None))._read()
+    _, refused = Catalog([place.parent], cast(Any, None)).read_directories()
     assert refused or where in ("method", "engine"), "`tacit serve` needs neither"
     with pytest.raises(TacitError):
         Agent.load(place) if where == "world" else main_refuses(
@@ -220,7 +220,7 @@ def test_wrong_adapter_rank_is_refused_before_allocation(modules, tmp_path: Path
         assert main([str(word) for word in command]) != 0
         shown = "".join(capsys.readouterr())
         assert f"claims rank {rank}, but its weights have 4" in " ".join(shown.split()) and "Traceback" not in shown
-    _, refused = Catalog([place.parent], cast(Any, None))._read()
+    _, refused = Catalog([place.parent], cast(Any, None)).read_directories()
     assert "claims rank" in "".join(refused.values())
     with pytest.raises(TacitError, match="claims rank"):
         Agent.load(place).begin("heat some apple and put it in fridge.", "heat")

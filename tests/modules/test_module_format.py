@@ -16,7 +16,7 @@ import pytest
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.modules import find_modules, read_module
-from tacit.modules.export import _scores
+from tacit.modules.export import portable_scores
 from tacit.modules.module import describe_context, has_modules, hash_manifest, make_context
 from tacit.modules.router import Router
 from tacit.prompts.history import History
@@ -144,7 +144,7 @@ def test_export_keeps_only_scores_of_its_weights_and_finished_stages() -> None:
 
     def stages_of(stage: str, step: int) -> dict[str, int]:
         checkpoint = SimpleNamespace(stage=stage, step=step, state=lambda: {"evaluations": measured})
-        return {name: score["step"] for name, score in _scores(checkpoint, "alfworld").items()}  # type: ignore[arg-type]
+        return {name: score["step"] for name, score in portable_scores(checkpoint, "alfworld").items()}  # type: ignore[arg-type]
 
     assert stages_of("rl", 4) == {"sft": 60, "rl": 4}
     assert stages_of("rl", 5) == {"sft": 60}, "nobody has measured the fifth"

@@ -84,10 +84,10 @@ def test_answers_of_interrupted_episodes_are_discarded():
     pool = WorkerPool(Corridor, 1, 60.0)
     try:
         pool.reset([corridor(5, "slow", 0), corridor(6)])
-        wait, pool._launcher.wait = pool._launcher.wait, interrupted
+        wait, pool.launcher.wait = pool.launcher.wait, interrupted
         with pytest.raises(KeyboardInterrupt):
             pool.step([(0, "forward"), (1, "forward")])
-        pool._launcher.wait = wait
+        pool.launcher.wait = wait
         assert [a.text for a in pool.reset([corridor(7)])] == ["place 0 of 7"]
         assert [a.observation.text for a in pool.step([(0, "forward")])] == ["place 1 of 7"]
     finally:
@@ -179,8 +179,8 @@ def test_calls_in_flight_per_worker_are_bounded():
     try:
         slots = range(3 * MAX_IN_FLIGHT)
         pool.reset([corridor(2, "slow", 0), *(corridor(2) for _ in slots[1:])])
-        in_flight, send = [], pool._send
-        pool._send = lambda worker: (send(worker), in_flight.append(pool._in_flight[0]))
+        in_flight, send = [], pool.send_queued
+        pool.send_queued = lambda worker: (send(worker), in_flight.append(pool.in_flight[0]))
         assert len(pool.step([(slot, "forward") for slot in slots])) == len(slots)
         assert max(in_flight) == MAX_IN_FLIGHT
     finally:

@@ -363,7 +363,7 @@ def test_dead_sandbox_server_is_an_error(tmp_path):
     except TacitError as error:
         pytest.skip(str(error))
     workspace = sandbox.copy(tmp_path)
-    sandbox._process.kill()
+    sandbox.process.kill()
     with pytest.raises(TacitError, match="sandbox server"):
         workspace.run(["true"])
         workspace.run(["true"])

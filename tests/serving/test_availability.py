@@ -255,10 +255,10 @@ def test_hanging_work_is_interrupted_and_the_next_call_runs() -> None:
 
     async def run() -> None:
         worker = WorkerThread("module x")
-        assert worker._thread is None, "starting a thread takes the event loop's time; it starts with the first call"
+        assert worker.thread is None, "starting a thread takes the event loop's time; it starts with the first call"
         waiting = asyncio.create_task(worker.do(loop, 0.3))
         await asyncio.sleep(0.05)
-        hung = worker._thread
+        hung = worker.thread
         assert hung is not None
         queued = asyncio.create_task(worker.do(lambda: 7, 60))
         with pytest.raises(RequestError, match=r"module x did not answer within 0\.3 s"):
@@ -272,7 +272,7 @@ def test_hanging_work_is_interrupted_and_the_next_call_runs() -> None:
         with pytest.raises(RequestError, match="module x hangs"):
             await worker.do(lambda: 7, 60)
         released.set()
-        for thread in list(worker._hung):
+        for thread in list(worker.hung):
             thread.join(30)
         assert await worker.do(lambda: 8, 60) == 8
         with pytest.raises(RuntimeError, match="SystemExit"):
@@ -442,7 +442,7 @@ def test_weak_or_malformed_tokens_are_refused(tmp_path: Path, monkeypatch: pytes
 def test_host_header_is_parsed_strictly(headers: list[tuple[str, str]], status: int) -> None:
     sent = [(name.encode(), value.encode()) for name, value in headers]
     scope = {"type": "http", "method": "GET", "path": "/modules", "scheme": "http", "headers": sent}
-    refused = guard.Guard(None, None, ServingSettings(), guard.Metrics())._check_headers(scope)  # type: ignore[arg-type]
+    refused = guard.Guard(None, None, ServingSettings(), guard.Metrics()).check_headers(scope)  # type: ignore[arg-type]
     assert (refused[0] if refused else 200) == status
 
 

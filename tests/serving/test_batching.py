@@ -173,7 +173,7 @@ def test_dead_batching_thread_is_reported_and_fails_waiting_requests() -> None:
         answer = asyncio.create_task(batching.sample(echo, Sampling(), request(0)))
         while not echo.batches:
             await asyncio.sleep(0.01)
-        batching._pool._watch = lambda rows: 1 / 0
+        batching.pool.watch = lambda rows: 1 / 0
         late = asyncio.create_task(batching.sample(echo, Sampling(), request(1)))
         await asyncio.sleep(0.01)
         echo.held.set()
@@ -221,6 +221,6 @@ def test_idle_schedulers_are_bounded() -> None:
         echo = Echo()
         for i in range(30):
             await batching.sample(echo, Sampling(temperature=i / 10), request(i))
-        assert echo.schedulers == 30 and len(batching._pool) <= MAX_IDLE_SCHEDULERS + 1
+        assert echo.schedulers == 30 and len(batching.pool) <= MAX_IDLE_SCHEDULERS + 1
 
     within(work)

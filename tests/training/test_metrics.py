@@ -25,7 +25,7 @@ def quiet(monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(Metrics, "_writer", lambda self, stage, step: Writer())
+    monkeypatch.setattr(Metrics, "open_writer", lambda self, stage, step: Writer())
 
 
 def written(folder):
@@ -87,7 +87,7 @@ def test_full_disk_on_close_does_not_hide_the_first_error(tmp_path, quiet, monke
         asked.append(writer)
         raise OSError(28, "No space left on device")
 
-    for writer in metrics._tensorboard.values():
+    for writer in metrics.writers.values():
         monkeypatch.setattr(type(writer), "close", full)
     metrics.close()
     assert asked and written(tmp_path) == [("rl", 1)]

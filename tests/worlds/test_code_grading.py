@@ -204,7 +204,7 @@ def test_reading_the_frame_of_the_caller_is_detected(world):
 @pytest.mark.parametrize("name", FORGED)
 def test_forged_results_score_zero(world, bench, monkeypatch, name):
     monkeypatch.setattr(bench.runner, "limits", Limits(wall_s=6))
-    monkeypatch.setattr(bench.runner._warm, "limits", Limits(wall_s=6))
+    monkeypatch.setattr(bench.runner.warm_sandbox, "limits", Limits(wall_s=6))
     world.reset(TASK)
     code = "\n" + FORGED[name]
     world.step(f"bash cat >> {TARGET} <<'E'\n" + code.replace("\\", "\\\\").replace("\n", "\\n") + "\\nE")

@@ -473,7 +473,7 @@ def test_command_line_of_each_runtime(monkeypatch):
 def test_pool_waits_for_the_limits_of_containers(tmp_path):
     world = replace(get_environment(f"code+folder={write_rows(tmp_path, ROW)}"), slow=False)
     pool = make_worlds(world, TrainSettings(world_timeout_s=1))
-    assert isinstance(pool, InProcessPool) and pool._limit_s == world.longest_s > 1800
+    assert isinstance(pool, InProcessPool) and pool.limit_s == world.longest_s > 1800
 
 
 def test_instance_image_and_grading_command():

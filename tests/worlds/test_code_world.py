@@ -266,7 +266,7 @@ def test_search_expert_edits_restore_every_packaged_task():
     folder = open_folder(PACKAGED)
     for record in folder.records:
         texts = broken_files(record, folder.tree(record))
-        for *_, action in reversed(Search(make_task(record))._repairs):
+        for *_, action in reversed(Search(make_task(record)).repairs):
             said = read_line(action).arguments
             lines = texts[said["path"].removeprefix("/testbed/")].split("\n")
             if "line" in said:
@@ -347,8 +347,8 @@ def test_dead_sandbox_server_is_replaced_in_the_next_episode():
         world.reset(first())
     except TacitError as error:
         pytest.skip(str(error))
-    made.simulator.runner.sandbox._process.kill()
-    made.simulator.runner.sandbox._process.wait()
+    made.simulator.runner.sandbox.process.kill()
+    made.simulator.runner.sandbox.process.wait()
     with pytest.raises(Exception, match="simulator died"):
         world.step("bash ls")
     assert world.reset(first()).text

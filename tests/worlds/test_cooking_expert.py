@@ -61,7 +61,7 @@ def test_explorer_map_records_executed_moves_not_planned_ones():
             moved += read_scene(observation.text).room != scene.room
         explorer.act(observation)
         exits = live.game.exits
-        for room, ways in explorer._house.ways.items():
+        for room, ways in explorer.house.ways.items():
             assert {way: exits[room][way][0] for way in ways} == ways
     assert moved > 100
 

@@ -193,7 +193,7 @@ def test_questions_and_place_of_the_agent():
 
 
 def test_missing_packages_error_says_how_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("tacit.worlds.minihack.world._idle_engines", {})
+    monkeypatch.setattr("tacit.worlds.minihack.world.idle_engines", {})
     for name in ("nle", "minihack", "pkg_resources"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(TacitError, match=r"needs nle and minihack and pkg_resources: `pip install 'tacit-agents\[minihack\]'`"):
@@ -210,7 +210,7 @@ def broken_package(tmp_path, monkeypatch):
     (tmp_path / "pkg_resources.py").write_text("")
     for name in ("nle", "minihack", "pkg_resources"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr("tacit.worlds.minihack.world._idle_engines", {})
+    monkeypatch.setattr("tacit.worlds.minihack.world.idle_engines", {})
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in ("nle", "minihack", "pkg_resources"):
@@ -291,7 +291,7 @@ def test_explorer_wins_and_level_fits_its_window(family):
             transition = world.step(expert.act(observation))
             observation = transition.observation
         won += transition.success
-        chars = world._engine._seen["chars"]
+        chars = world.engine.observation["chars"]
         top, left, height, width = LEVELS[family].window
         outside = chars.copy()
         outside[top : top + height, left : left + width] = ord(" ")

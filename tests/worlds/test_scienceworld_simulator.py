@@ -181,33 +181,33 @@ def test_packaged_goals_equal_those_of_the_simulator():
     for name in ("inclined-plane-friction-named-surfaces", "test-conductivity", "chemistry-mix"):
         variation = rng.randrange(sum(TASKS[name][1:4]))
         world.reset(task(name, variation))
-        said = world._world._ask("getTaskDescription")
+        said = world.world.ask("getTaskDescription")
         assert said == goals()[name][variation]
     world.close()
 
 
 def test_too_many_concurrent_episodes_are_refused(monkeypatch):
-    monkeypatch.setattr(science_world, "MAX_EPISODES", len(SERVED.start()._lent))
+    monkeypatch.setattr(science_world, "MAX_EPISODES", len(SERVED.start().slots))
     world = SERVED()
     with pytest.raises(TacitError, match="run fewer, or use more worker processes"):
         world.reset(task("boil", 0))
 
 
 def test_unclosed_worlds_release_their_slots():
-    before = len(SERVED.start()._lent)
+    before = len(SERVED.start().slots)
     forgotten = SERVED()
     forgotten.reset(task("boil", 0))
-    assert len(SERVED.start()._lent) == before + 1
+    assert len(SERVED.start().slots) == before + 1
     del forgotten
     gc.collect()
-    assert len(SERVED.start()._lent) == before
+    assert len(SERVED.start().slots) == before
     closed = SERVED()
     closed.reset(task("boil", 1))
-    inner = closed._world
-    idle = len(SERVED.start()._idle)
+    inner = closed.world
+    idle = len(SERVED.start().idle_interfaces)
     closed.close()
     inner.close()
-    assert len(SERVED.start()._idle) == idle + 1, "a seat comes back once"
+    assert len(SERVED.start().idle_interfaces) == idle + 1, "a seat comes back once"
 
 
 def test_killed_jvm_ends_its_episodes_and_is_restarted():
@@ -232,13 +232,13 @@ def test_worker_pool_recovers_from_a_killed_jvm():
     tasks = [task("boil", 0), task("melt", 0)]
     try:
         assert all("This room" in seen.text for seen in workers.reset(tasks))
-        jvm = children_of(workers._workers[0]._process.pid)
+        jvm = children_of(workers.workers[0].process.pid)
         assert len(jvm) == 1
         os.kill(jvm[0], signal.SIGKILL)
         broken = workers.step([(0, "look around"), (1, "look around")])
         assert all(isinstance(b, WorldFailure) and b.reason is StopReason.WORLD_ERROR for b in broken)
         assert all("This room" in seen.text for seen in workers.reset(tasks))
-        (again,) = children_of(workers._workers[0]._process.pid)
+        (again,) = children_of(workers.workers[0].process.pid)
     finally:
         workers.close()
     deadline = time.monotonic() + 10

@@ -29,7 +29,7 @@ def test_disk_index_equals_in_memory_index(tmp_path, chunk):
 
 def test_large_corpus_is_indexed_once_and_reindexed_when_changed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(published, "LARGE", 1)
-    monkeypatch.setattr(published, "_digest", lambda path, changed: str(path.stat().st_size))
+    monkeypatch.setattr(published, "hash_corpus", lambda path, changed: str(path.stat().st_size))
     corpus = tmp_path / "corpus.jsonl"
     lines = [
         {"id": "0", "contents": '"Ulm"\nUlm lies on the Danube.'},

@@ -15,7 +15,6 @@ from tacit.worlds.webshop.catalogue import (
     Catalogue,
     Goal,
     Product,
-    _plain,
     content_words,
     draw_price_limit,
     is_similar,
@@ -23,6 +22,7 @@ from tacit.worlds.webshop.catalogue import (
     load_tagger,
     matched_options,
     normalize_color,
+    normalize_title,
     type_reward,
 )
 from tacit.worlds.webshop.published import load_catalogue
@@ -198,6 +198,7 @@ def test_unwinnable_published_goals_have_a_colour_inside_a_word(shared_data):
         assert verdict.kind == 1.0 and verdict.affordable and verdict.attributes == len(goal.attributes)
         pairs = [pair for pair in goal.options if not matched_options(dict([pair]), replace(goal, options=(pair,)))]
         assert pairs and all(
-            normalize_color(value) != value and normalize_color(value) not in _plain(value).split() for _, value in pairs
+            normalize_color(value) != value and normalize_color(value) not in normalize_title(value).split()
+            for _, value in pairs
         )
     assert counts == {True: 6234, False: 444}

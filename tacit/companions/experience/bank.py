@@ -203,15 +203,15 @@ class Bank:
     def __init__(self, path: Path | None, embedder: str, dimensions: int, capacity: int = CAPACITY) -> None:
         self.path, self.embedder, self.dimensions, self.capacity = path, embedder, dimensions, capacity
         self._lock = None if path is None else self._lock_file(path)
-        self._base, self._writing = connect(path), threading.RLock()
+        self.database, self.write_lock = connect(path), threading.RLock()
         self._changes = self._change_count()
         self._by_hand: set[int] = set()  # removed by hand before the last `clear` or `restore_from`
         self._retired: list[int] = []  # retired since the last `drop_retired_calls`
         self._meta = {"format": FORMAT, "embedder": embedder, "dimensions": str(dimensions)}
         try:
-            if not self._base.execute("SELECT * FROM meta").fetchone():
-                with transaction(self._base, self.path):
-                    self._base.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", self._meta.items())
+            if not self.database.execute("SELECT * FROM meta").fetchone():
+                with transaction(self.database, self.path):
+                    self.database.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", self._meta.items())
             self._load()
             self._drop_surplus()
         except BaseException:
@@ -242,14 +242,14 @@ class Bank:
 
     def _change_count(self) -> int:
         """Changes whenever another connection has written."""
-        return self._base.execute("PRAGMA data_version").fetchone()[0]
+        return self.database.execute("PRAGMA data_version").fetchone()[0]
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def close(self) -> None:
-        with self._writing:
-            self._base.close()
+        with self.write_lock:
+            self.database.close()
             if self._lock is not None and self.path is not None:
                 os.close(self._lock)
                 self._lock = None
@@ -261,16 +261,16 @@ class Bank:
 
     def refresh(self) -> None:
         """Apply removals by another process. If another thread is writing, return at once: that thread applies them."""
-        if self._writing.acquire(blocking=False):
+        if self.write_lock.acquire(blocking=False):
             try:
                 self._apply_removals()
             finally:
-                self._writing.release()
+                self.write_lock.release()
 
     def _apply_removals(self) -> None:
         if (changes := self._change_count()) != self._changes:
             self._changes = changes
-            if gone := self.entries.keys() - _numbers(self._base, _LIVE):
+            if gone := self.entries.keys() - _numbers(self.database, _LIVE):
                 self._retired += gone
                 self._publish((), set(gone))
 
@@ -287,8 +287,8 @@ class Bank:
     ) -> tuple[Entry, ...]:
         """Replace old entries by new ones in one transaction. A full bank retires its oldest entries, even new ones."""
         made: list[tuple[Entry, np.ndarray]] = []
-        with self._writing:
-            with transaction(self._base, self.path):
+        with self.write_lock:
+            with transaction(self.database, self.path):
                 self._apply_removals()
                 for text, vector_D, origin, call in new:
                     made.append(self._insert(validate_text(text), np.asarray(vector_D, np.float32), origin, call))
@@ -296,7 +296,7 @@ class Bank:
                 surplus = len(self.entries) - len(leaving) + len(made) - self.capacity
                 in_order = chain((entry for entry in self.entries if entry not in leaving), (entry.id for entry, _ in made))
                 gone = leaving | dict.fromkeys(islice(in_order, max(0, surplus)), "the bank was full")
-                self._base.executemany(_RETIRE, [(reason or "removed", number) for number, reason in gone.items()])
+                self.database.executemany(_RETIRE, [(reason or "removed", number) for number, reason in gone.items()])
             self._retired += gone
             self._publish(made, set(gone))
         return tuple(entry for entry, _ in made)
@@ -311,9 +311,9 @@ class Bank:
         if call is not None:
             ids = [np.asarray(tokens, np.int64).tobytes() for tokens in (call.prompt, call.completion)]
             row = (*ids, np.asarray(call.logprobs, np.float32).tobytes(), call.version)
-            wrote = self._base.execute("INSERT INTO calls (prompt, completion, logprobs, version) VALUES (?, ?, ?, ?)", row)
+            wrote = self.database.execute("INSERT INTO calls (prompt, completion, logprobs, version) VALUES (?, ?, ?, ?)", row)
             origin = replace(origin, call=int(wrote.lastrowid or 0))
-        cursor = self._base.execute(
+        cursor = self.database.execute(
             "INSERT INTO entries (text, vector, origin, call) VALUES (?, ?, ?, ?)",
             (text, vector_D.tobytes(), json.dumps(asdict(origin)), origin.call),
         )
@@ -323,9 +323,9 @@ class Bank:
         """Store and count events: `retrieved`, `guided` (an episode that ended with `success`) or `trained`."""
         if not ids:
             return
-        with self._writing:
-            with transaction(self._base, self.path):
-                self._base.executemany(
+        with self.write_lock:
+            with transaction(self.database, self.path):
+                self.database.executemany(
                     "INSERT INTO events (entry, kind, step, task, success) VALUES (?, ?, ?, ?, ?)",
                     [(number, kind, step, task, None if success is None else int(success)) for number in ids],
                 )
@@ -334,8 +334,8 @@ class Bank:
 
     def call(self, entry: int) -> Call | None:
         """The extractor call that wrote the entry; None if there was none or it has been dropped."""
-        with self._writing:
-            row = self._base.execute(
+        with self.write_lock:
+            row = self.database.execute(
                 "SELECT prompt, completion, logprobs, version FROM calls JOIN entries ON calls.id = entries.call "
                 "WHERE entries.id = ?",
                 (entry,),
@@ -346,58 +346,58 @@ class Bank:
         return Call(prompt, completion, np.frombuffer(row[2], np.float32), row[3])
 
     def training_steps(self, entry: int) -> list[int]:
-        with self._writing:
+        with self.write_lock:
             query = "SELECT step FROM events WHERE entry = ? AND kind = 'trained' ORDER BY number"
-            return _numbers(self._base, query, entry)
+            return _numbers(self.database, query, entry)
 
     def drop_retired_calls(self) -> None:
         """Delete the extractor calls of retired entries. They get no more rewards, and prompts are most of a bank's size."""
-        with self._writing:
+        with self.write_lock:
             if not self._retired:
                 return
-            with transaction(self._base, self.path):
+            with transaction(self.database, self.path):
                 for entry in self._retired:
-                    calls = self._base.execute("SELECT call FROM entries WHERE id = ?", (entry,)).fetchall()
+                    calls = self.database.execute("SELECT call FROM entries WHERE id = ?", (entry,)).fetchall()
                     unset = "UPDATE entries SET call = NULL, origin = json_set(origin, '$.call', NULL) WHERE id = ?"
-                    self._base.execute(unset, (entry,))
+                    self.database.execute(unset, (entry,))
                     kept = "SELECT 1 FROM entries WHERE entries.call = calls.id"
-                    self._base.executemany(f"DELETE FROM calls WHERE id = ? AND NOT EXISTS ({kept})", calls)
+                    self.database.executemany(f"DELETE FROM calls WHERE id = ? AND NOT EXISTS ({kept})", calls)
             self._retired = []
 
     def explain(self, entry: int) -> dict[str, Any]:
         """An entry's text, origin and events, the entries it replaced, and those that replaced it."""
-        with self._writing:
-            row = self._base.execute("SELECT text, origin, retired FROM entries WHERE id = ?", (entry,)).fetchone()
+        with self.write_lock:
+            row = self.database.execute("SELECT text, origin, retired FROM entries WHERE id = ?", (entry,)).fetchone()
             if row is None:
                 raise TacitError(f"{self.path or 'the bank'} has no entry {entry}.")
             origin = json.loads(row[1])
             by_id = "SELECT id, text, retired FROM entries WHERE id = ?"
-            before = [found for old in origin["made_from"] for found in self._base.execute(by_id, (old,))]
+            before = [found for old in origin["made_from"] for found in self.database.execute(by_id, (old,))]
             after = "SELECT entries.id FROM entries, json_each(entries.origin, '$.made_from') AS old WHERE old.value = ?"
             uses = "SELECT kind, step, task, success FROM events WHERE entry = ? ORDER BY number"
-            events = self._base.execute(uses, (entry,))
+            events = self.database.execute(uses, (entry,))
             replaced = [dict(zip(("id", "text", "retired"), found, strict=True)) for found in before]
             used = [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events]
             record = {"id": entry, "text": row[0], "origin": origin, "retired": row[2], "replaced": replaced}
-            return {**record, "replaced_by": _numbers(self._base, after, entry), "events": used}
+            return {**record, "replaced_by": _numbers(self.database, after, entry), "events": used}
 
     def clear(self) -> None:
         """Delete everything. Entries removed by hand stay removed, even if a restored copy contains them."""
-        with self._writing:
+        with self.write_lock:
             self._note_removed_by_hand()
-            with transaction(self._base, self.path):
+            with transaction(self.database, self.path):
                 for table in ("events", "entries", "calls"):
-                    self._base.execute(f"DELETE FROM {table}")
+                    self.database.execute(f"DELETE FROM {table}")
             self._load()
 
     def _note_removed_by_hand(self) -> None:
-        self._by_hand |= set(_numbers(self._base, "SELECT id FROM entries WHERE retired = ?", BY_HAND))
+        self._by_hand |= set(_numbers(self.database, "SELECT id FROM entries WHERE retired = ?", BY_HAND))
 
     def save_to(self, path: Path) -> None:
-        with self._writing:
+        with self.write_lock:
             path.unlink(missing_ok=True)
             try:
-                self._base.execute("VACUUM INTO ?", (str(path),))
+                self.database.execute("VACUUM INTO ?", (str(path),))
             except sqlite3.OperationalError as error:
                 raise TacitError(
                     f"cannot write the experience bank to {path} ({error}). Check free space and permissions."
@@ -405,11 +405,11 @@ class Bank:
 
     def restore_from(self, path: Path) -> None:
         """Restore a copy (`save_to`), without entries removed by hand since. If unreadable, raises and changes nothing."""
-        with self._writing, closing(connect_read_only(path)) as copy:
+        with self.write_lock, closing(connect_read_only(path)) as copy:
             self._read(copy, path)
             self._note_removed_by_hand()
             try:
-                copy.backup(self._base)
+                copy.backup(self.database)
             except sqlite3.OperationalError as error:
                 raise TacitError(
                     f"cannot copy the experience bank {path} to {self.path} ({error}). Check free space and permissions."
@@ -447,7 +447,7 @@ class Bank:
         return Snapshot(vectors_ND, tuple(entries)), usage, retired
 
     def _load(self) -> None:
-        self.snapshot, self.usage, self._retired = self._read(self._base, self.path)
+        self.snapshot, self.usage, self._retired = self._read(self.database, self.path)
         self.entries: dict[int, Entry] = {entry.id: entry for entry in self.snapshot.entries}  # live entries, oldest first
         self._buffer, self._first = self.snapshot.vectors_ND, 0
         """the live vectors, from row `_first` on; rows of a snapshot are never changed"""

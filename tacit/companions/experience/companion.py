@@ -120,7 +120,7 @@ class Experience(Companion):
             extractor.add_sample(Sample(key[0], float(np.mean(earned)), calls[key], len(earned), refinement=True))
         calls.clear()
 
-    def _trained(self, entry: int) -> Usage:
+    def training_uses(self, entry: int) -> Usage:
         """c_train and t_last of Eq. 7; those of a retired entry are read from disk."""
         if (usage := self.manager.bank.usage.get(entry)) is not None:
             return usage
@@ -133,7 +133,7 @@ class Experience(Companion):
         if self.writes:
             self._reward(groups)
             manager.work()
-            metrics = manager.learn(self._trained, info.iteration)
+            metrics = manager.learn(self.training_uses, info.iteration)
             if self.merge_every and info.iteration % self.merge_every == 0:
                 manager.start("merge", partial(manager.merge, info))
             manager.bank.drop_retired_calls()  # this iteration's rewards are already in the buffer

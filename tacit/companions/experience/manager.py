@@ -60,14 +60,14 @@ class ExperienceManager:
         self.search_seconds: list[float] = []
         self._queue: queue.Queue[DistillRequest | None] = queue.Queue(waiting if background else 0)
         self._submitting = threading.Lock()
-        self._closed = self._leaving = False
+        self.closed = self._leaving = False
         self._failure: BaseException | None = None
         self._jobs: dict[str, threading.Thread] = {}  # training and merging in the background, by name
         self._learned: dict[str, float] = {}
         self.background = background
-        self._thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
-        if self._thread is not None:
-            self._thread.start()
+        self.thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
+        if self.thread is not None:
+            self.thread.start()
 
     def search(self, queries: Sequence[Query], step: int, count: bool = True) -> list[Entry | None]:
         began = time.perf_counter()
@@ -78,13 +78,13 @@ class ExperienceManager:
 
     def submit(self, request: DistillRequest) -> None:
         with self._submitting:  # the end marker must come after the last request
-            if self._closed:
+            if self.closed:
                 raise TacitError("the experience manager is closed: this episode cannot be distilled.")
             self._queue.put(request)
 
     def work(self) -> None:
         """Distill queued episodes. With a background thread, only raise its error, if any."""
-        if self._thread is None:
+        if self.thread is None:
             while batch := self._take():
                 self._distill(batch)
         elif self._failure is not None:
@@ -92,7 +92,7 @@ class ExperienceManager:
 
     def finish(self) -> None:
         """Wait until all queued episodes are distilled and training and merging have ended."""
-        if self._thread is not None:
+        if self.thread is not None:
             self._queue.join()
         for job in self._jobs.values():
             job.join()
@@ -131,10 +131,10 @@ class ExperienceManager:
             pass
         self.extractor.close()
         with self._submitting:
-            if not self._closed and self._thread is not None:
+            if not self.closed and self.thread is not None:
                 self._queue.put(None)
-            self._closed = True
-        for thread in (*([self._thread] if self._thread else ()), *self._jobs.values()):
+            self.closed = True
+        for thread in (*([self.thread] if self.thread else ()), *self._jobs.values()):
             thread.join(patience_s)
 
     def merge(self, info: IterationInfo, chunk: int = MERGE_CHUNK) -> None:
@@ -269,7 +269,7 @@ class QueryQueue(Generic[Question, Answer]):
         self._search, self._size, self._wait_s = search, size, wait_s
         self._queue: queue.Queue[tuple[Question, Future[Answer]] | None] = queue.Queue(waiting if workers else 0)
         self._asking, self._gathering = threading.Lock(), threading.Lock()
-        self._closed = False
+        self.closed = False
         self._workers = [threading.Thread(target=self.answer_all, name=f"search-{i}", daemon=True) for i in range(workers)]
         for worker in self._workers:
             worker.start()
@@ -277,7 +277,7 @@ class QueryQueue(Generic[Question, Answer]):
     def ask(self, query: Question) -> Future[Answer]:
         future: Future[Answer] = Future() if self._workers else _LazyFuture(self.answer_all)
         with self._asking:  # the end marker must come after the last query
-            if self._closed:
+            if self.closed:
                 raise TacitError("the query queue is closed.")
             self._queue.put((query, future))
         return future
@@ -302,7 +302,7 @@ class QueryQueue(Generic[Question, Answer]):
                 if (query := self._queue.get_nowait()) is not None:
                     query[1].cancel()
         with self._asking:
-            self._closed = True
+            self.closed = True
             self._queue.put(None)
         until = time.monotonic() + patience_s
         for worker in self._workers:

@@ -91,16 +91,16 @@ class CachedEmbedding:
     def __init__(self, embedding: Embedding, most: int = 10_000) -> None:
         self._embedding, self._most = embedding, most
         self._cache: dict[str, np.ndarray] = {}
-        self._keeping = threading.Lock()
+        self.lock = threading.Lock()
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        with self._keeping:
+        with self.lock:
             vectors = {text: self._cache[text] for text in texts if text in self._cache}
             new = [text for text in dict.fromkeys(texts) if text not in vectors]
         if new:  # outside the lock, so that cached texts do not wait
             fresh = dict(zip(new, self._embedding(new), strict=True))
             vectors |= fresh
-            with self._keeping:
+            with self.lock:
                 self._cache |= fresh
                 while len(self._cache) > self._most:
                     self._cache.pop(next(iter(self._cache)))

@@ -49,11 +49,11 @@ def save(engine: LocalEngine, directory: Path, optimizer: bool) -> None:
                         state[f"master/{own}"] = master
                     # A parameter that no loss has used yet (e.g. the value head) has no moments.
                     state |= {f"{moment}/{own}": value for moment, value in weights.optimizer.state.get(master, {}).items()}
-            _write(directory / "training" / f"{name}.safetensors", state)
+            write_tensors(directory / "training" / f"{name}.safetensors", state)
             if isinstance(member.reference, LanguageModel):
-                _write(directory / "reference" / f"{name}.safetensors", dict(member.reference.hf.named_parameters()))
+                write_tensors(directory / "reference" / f"{name}.safetensors", dict(member.reference.hf.named_parameters()))
             elif member.reference is not None:
-                _write(directory / "reference" / f"{name}.safetensors", _adapter_state(engine, member.reference))
+                write_tensors(directory / "reference" / f"{name}.safetensors", _adapter_state(engine, member.reference))
         members = {name: {"reference": m.reference is not None, "steps": m.steps} for name, m in engine.members.items()}
         manifest = {"format": FORMAT, "lora": bool(engine.adapters), "optimizer": optimizer, "digest": digest}
         (directory / MANIFEST).write_text(json.dumps({**manifest, "members": members}, indent=1))
@@ -70,7 +70,7 @@ def export(engine: LocalEngine, directory: Path) -> None:
     if engine.adapters:
         for name in engine.members:  # peft itself would look up the base model
             engine.adapters.peft.peft_config[name].save_pretrained(directory / "adapters" / name)
-            _write(directory / "adapters" / name / "adapter_model.safetensors", _adapter_state(engine, name))
+            write_tensors(directory / "adapters" / name / "adapter_model.safetensors", _adapter_state(engine, name))
     else:
         with no_progress_bars():
             engine.model.hf.save_pretrained(directory / "model")
@@ -85,23 +85,23 @@ def load(engine: LocalEngine, directory: Path) -> str:
         files = sorted(file.parent.glob("model*.safetensors"))  # transformers may have split it
         if not files:
             raise TacitError(f"cannot read checkpoint file {file}: it is missing.")
-        tensors = {name: tensor for part in files for name, tensor in _read(part).items()}
+        tensors = {name: tensor for part in files for name, tensor in read_tensors(part).items()}
         _copy_into(dict(engine.model.hf.named_parameters()), tensors, file)
     for name, info in manifest["members"].items():
         member = engine.member(name)
         if engine.adapters:
             file = directory / "adapters" / name / "adapter_model.safetensors"
-            _copy_into(_adapter_state(engine, name), _read(file), file)
+            _copy_into(_adapter_state(engine, name), read_tensors(file), file)
         member.reset_training()
         _load_training(member, directory / "training" / f"{name}.safetensors", manifest["optimizer"], info["steps"])
         member.reference, file = None, directory / "reference" / f"{name}.safetensors"
         if info["reference"] and engine.adapters:
-            state = _read(file)
+            state = read_tensors(file)
             engine.adapters.add(name + FROZEN_SUFFIX)
             _copy_into(_adapter_state(engine, name + FROZEN_SUFFIX), state, file)
             member.reference = name + FROZEN_SUFFIX
         elif info["reference"]:
-            state, frozen = _read(file), engine.copy_frozen()
+            state, frozen = read_tensors(file), engine.copy_frozen()
             _copy_into(dict(frozen.named_parameters()), state, file)
             member.reference = engine.wrap_model(frozen)
     engine.weights_changed(*manifest["members"])
@@ -113,7 +113,7 @@ def load_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
     if not engine.adapters:
         raise TacitError(f"{directory} holds a LoRA adapter, but this policy trains all parameters (lora_rank 0).")
     member, file = engine.member(name), directory / "adapter_model.safetensors"
-    targets, tensors = _adapter_state(engine, name), _read(file)
+    targets, tensors = _adapter_state(engine, name), read_tensors(file)
     formats = {key: target.dtype for key, target in targets.items()}
     _copy_into(targets, {key: t.to(formats.get(key, t.dtype)) for key, t in tensors.items()}, file)
     member.reset_training()
@@ -133,7 +133,7 @@ def _head_state(member: AdapterState) -> dict[str, Tensor]:
 
 
 def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int) -> None:
-    state = _read(file)
+    state = read_tensors(file)
     _copy_into(_head_state(member), {name: t for name, t in state.items() if name.startswith("value_head.")}, file)
     if not optimizer or not steps:
         return
@@ -153,12 +153,12 @@ def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int
         raise TacitError(f"checkpoint file {file} does not fit this policy: {error}.") from error
 
 
-def _write(file: Path, tensors: dict[str, Tensor]) -> None:
+def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, file, metadata={"format": "pt"})
 
 
-def _read(file: Path) -> dict[str, Tensor]:
+def read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (OSError, SafetensorError, ValueError) as error:

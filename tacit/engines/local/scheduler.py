@@ -71,9 +71,9 @@ class LocalScheduler:
         self.waiting: deque[EngineRequest] = deque()
         self._finished: list[tuple[int, Completion]] = []
         self._version = 0
-        self._batch: DecodeBatch | None = None
-        self._slots = Slots(0)
-        self._prompts_grow = True
+        self.batch: DecodeBatch | None = None
+        self.slots = Slots(0)
+        self.prompts_grow = True
         """whether prompts extend the previous turn, so far; if so, finished slots are kept as a prefix cache"""
         self._weights_seen = 0
         """the batch's `weights_version` that cached keys and values belong to"""
@@ -89,7 +89,7 @@ class LocalScheduler:
     @torch.inference_mode()
     def wait(self) -> list[tuple[int, Completion]]:
         with self._sampler.lock:
-            unfinished = len(self.waiting) + self._slots.num_active
+            unfinished = len(self.waiting) + self.slots.num_active
             if unfinished:
                 try:
                     with fast_paths(self._sampler.fast):
@@ -111,23 +111,23 @@ class LocalScheduler:
 
     def close(self) -> None:
         with self._sampler.lock:
-            if self._batch is not None:
-                self._batch.decoder.recycle(self._batch)
-            self._batch, self._slots = None, Slots(0)
+            if self.batch is not None:
+                self.batch.decoder.recycle(self.batch)
+            self.batch, self.slots = None, Slots(0)
             self._pending.clear()
             self.waiting.clear()
             self._finished.clear()
 
     def requeue_all(self) -> None:
         """Put active requests back at the head of the queue, to be restarted."""
-        self.waiting.extendleft(reversed(self._slots.active_requests))
-        self._slots = Slots(0)
+        self.waiting.extendleft(reversed(self.slots.active_requests))
+        self.slots = Slots(0)
         self._pending.clear()
 
     def release(self) -> None:
         """Free the decode batch and its memory; active requests are restarted."""
         self.requeue_all()
-        self._batch = None
+        self.batch = None
 
     def _run_round(self, max_slots: int) -> None:
         """One round with at most `max_slots` slots."""
@@ -137,24 +137,24 @@ class LocalScheduler:
             self.requeue_all()
             self._version = version
         self._sampler.refresh_weights()
-        if self._batch is not None and not self._sampler.is_current(self._batch.decoder):
+        if self.batch is not None and not self._sampler.is_current(self.batch.decoder):
             self.release()
-        if self._batch is not None and self._batch.decoder.weights_version != self._weights_seen:
-            self._slots.episodes_S[:] = -1  # cached prefixes are those of the old weights
-            self._weights_seen = self._batch.decoder.weights_version
+        if self.batch is not None and self.batch.decoder.weights_version != self._weights_seen:
+            self.slots.episodes_S[:] = -1  # cached prefixes are those of the old weights
+            self._weights_seen = self.batch.decoder.weights_version
         self._decode_until_return(self._admit(max_slots))
 
     # Admission and prefill.
 
     def _admit(self, max_slots: int) -> bool:
         """Move waiting requests into free slots, in order, and launch their prefill. Returns whether there were any."""
-        slots = self._slots
+        slots = self.slots
         requests = list(islice(self.waiting, max(0, max_slots - slots.num_active)))
         prefixes = self._find_cached_prefixes(requests)
         if prefixes:
-            self._prompts_grow = True
-        elif self._batch is not None and self._keeps_prefixes and any(map(slots.find_previous_turns, requests)):
-            self._prompts_grow = False  # a previous turn is cached, and the new prompt does not begin with it
+            self.prompts_grow = True
+        elif self.batch is not None and self._keeps_prefixes and any(map(slots.find_previous_turns, requests)):
+            self.prompts_grow = False  # a previous turn is cached, and the new prompt does not begin with it
         occupied = len(slots) if slots.num_active else 0
         if occupied:
             requests = self._take_admissible(requests)
@@ -182,16 +182,16 @@ class LocalScheduler:
     def _start_empty(self, max_length: int) -> None:
         """Start with empty slots, in a batch whose decoder supports `max_length` tokens."""
         decoder = self._sampler.select_decoder(max_length)
-        if self._batch is None or self._batch.decoder is not decoder:
-            if self._batch is not None:
-                self._batch.decoder.recycle(self._batch)
-            self._batch = decoder.open_batch()
-        self._slots = Slots(self._batch.steps_per_sync)
+        if self.batch is None or self.batch.decoder is not decoder:
+            if self.batch is not None:
+                self.batch.decoder.recycle(self.batch)
+            self.batch = decoder.open_batch()
+        self.slots = Slots(self.batch.steps_per_sync)
         self._weights_seen = decoder.weights_version
 
     def _take_admissible(self, requests: list[EngineRequest]) -> list[EngineRequest]:
         """The leading requests that the current batch can decode; the others wait until it is empty."""
-        batch = self._batch
+        batch = self.batch
         assert batch is not None
         if not batch.can_admit:
             return []
@@ -202,7 +202,7 @@ class LocalScheduler:
 
     def _prefill(self, requests: list[EngineRequest], prefixes: Prefixes, occupied: int) -> None:
         """Prefill whole prompts, identical ones once; or only the rest of each prompt, if all have cached prefixes."""
-        batch = self._batch
+        batch = self.batch
         assert batch is not None
         if requests[0].request_id in prefixes:
             requests = sorted(requests, key=lambda r: (len(r.prompt) - prefixes[r.request_id].tokens, r.request_id))
@@ -215,7 +215,7 @@ class LocalScheduler:
             prompts = [same[0].prompt for same in groups]
             source_N = np.repeat(np.arange(len(groups)), [len(same) for same in groups])
             cached_N = None
-        slots_N, uniform_N = self._slots.assign(requests, [prefixes.get(request.request_id) for request in requests])
+        slots_N, uniform_N = self.slots.assign(requests, [prefixes.get(request.request_id) for request in requests])
         max_length = max(request.max_length for request in requests) + batch.steps_per_sync
         prefill_batch = PrefillBatch(slots_N, prompts, source_N, uniform_N, max_length, cached_N)
         result = batch.prefill(prefill_batch, occupied, self._sampling, self._hidden)
@@ -231,12 +231,12 @@ class LocalScheduler:
         prompt tokens."""
         if self._hidden is not None and self._hidden.pooling != "last":
             return {}
-        if self._batch is None or not self._slots.has_episodes or not self._batch.decoder.has_prefix_cache:
+        if self.batch is None or not self.slots.has_episodes or not self.batch.decoder.has_prefix_cache:
             return {}
         found: Prefixes = {}
         taken: set[int] = set()
         for request in requests:
-            prefix = self._slots.find_cached_prefix(request)
+            prefix = self.slots.find_cached_prefix(request)
             if prefix is not None and prefix.slot not in taken:
                 found[request.request_id] = prefix
                 taken.add(prefix.slot)
@@ -245,12 +245,12 @@ class LocalScheduler:
     @property
     def _keeps_prefixes(self) -> bool:
         """Whether finished slots are kept as a prefix cache instead of being compacted away."""
-        assert self._batch is not None
-        return self._prompts_grow and self._slots.has_episodes and self._batch.decoder.has_prefix_cache
+        assert self.batch is not None
+        return self.prompts_grow and self.slots.has_episodes and self.batch.decoder.has_prefix_cache
 
     def _keep_only_prefixes(self, prefixes: Prefixes) -> Prefixes:
         """Compact to the slots of these prefixes, unless they are most of the slots. Returns the prefixes with new slots."""
-        batch, slots = self._batch, self._slots
+        batch, slots = self.batch, self.slots
         assert batch is not None
         if len(prefixes) > batch.compact_below * len(slots):
             return prefixes
@@ -270,7 +270,7 @@ class LocalScheduler:
 
         On a GPU, the next steps are launched before the tokens of the previous ones are read, unless a sequence has just
         finished (its steps would be wasted). The GPU also decodes while the host prepares a prefill."""
-        batch, slots = self._batch, self._slots
+        batch, slots = self.batch, self.slots
         assert batch is not None
         runs_ahead = batch.is_async and bool((slots.remaining_N > 0).any())
         if admitted and runs_ahead:
@@ -304,7 +304,7 @@ class LocalScheduler:
 
     def _launch_decode(self) -> None:
         """Launch the next decode steps: `steps_per_sync`, or fewer if no active sequence needs that many."""
-        batch, slots = self._batch, self._slots
+        batch, slots = self.batch, self.slots
         assert batch is not None
         longest = slots.max_length
         steps = min(batch.steps_per_sync, int(slots.remaining_N.max()))
@@ -317,15 +317,15 @@ class LocalScheduler:
     def _record_prefill(self, slots_N: np.ndarray, pending: PendingPrefill) -> None:
         tokens_N, logprobs_N, hidden_ND = pending()
         for i, slot in enumerate(slots_N):
-            self._slots.hidden[slot] = None if hidden_ND is None else hidden_ND[i].copy()
-        self._finish(self._slots.record(slots_N, tokens_N[:, None], logprobs_N[:, None], self._stops))
+            self.slots.hidden[slot] = None if hidden_ND is None else hidden_ND[i].copy()
+        self._finish(self.slots.record(slots_N, tokens_N[:, None], logprobs_N[:, None], self._stops))
 
     def _record_tokens(self, occupants: Occupants, pending: PendingTokens) -> None:
         """Record tokens, except of sequences that have finished since the launch; their slots may have new requests."""
         tokens_BK, logprobs_BK = pending()
-        slots_N = self._slots.find_still_active(occupants)
+        slots_N = self.slots.find_still_active(occupants)
         self._sampler.written_tokens += len(slots_N) * tokens_BK.shape[1]
-        self._finish(self._slots.record(slots_N, tokens_BK[slots_N], logprobs_BK[slots_N], self._stops))
+        self._finish(self.slots.record(slots_N, tokens_BK[slots_N], logprobs_BK[slots_N], self._stops))
 
     def _finish(self, sequences: list[FinishedSequence]) -> None:
         texts = self._stops.decode_all([sequence.tokens_T for sequence in sequences])
@@ -364,12 +364,12 @@ class LocalSampler:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base = base
         text_config = base.config.get_text_config()
-        self._num_layers: int = text_config.num_hidden_layers
+        self.num_layers: int = text_config.num_hidden_layers
         self._context: int | None = getattr(text_config, "max_position_embeddings", None)
         self._vocabulary: int = base.get_input_embeddings().weight.shape[0]
         self.stop_conditions = cache_stop_conditions(tokenizer, find_end_tokens(base, tokenizer), self._vocabulary)
-        self._generic = GenericDecoder(model, torch.device(device))
-        self._llama: LlamaDecoder | None = None
+        self.generic_decoder = GenericDecoder(model, torch.device(device))
+        self.llama_decoder: LlamaDecoder | None = None
         self._prefill_tokens = prefill_tokens
         self.fast = is_fast_enabled()
         """whether kernels, CUDA graphs and the Llama decoder are used at all"""
@@ -426,28 +426,30 @@ class LocalSampler:
         """Copy the current weights if they have changed."""
         if self._try_llama:
             try:
-                if self._llama is None:
-                    self._llama = LlamaDecoder(self._base, prefill_tokens=self._prefill_tokens)
-                self._llama.refresh(self._stale)
+                if self.llama_decoder is None:
+                    self.llama_decoder = LlamaDecoder(self._base, prefill_tokens=self._prefill_tokens)
+                self.llama_decoder.refresh(self._stale)
             except UnsupportedModule:  # another adapter may be supported, so the next call tries again
                 self._drop_llama()
         self._stale = False
 
     def _drop_llama(self) -> None:
         """Break the reference cycle of decoder and spare batch, so that they are freed at once."""
-        if self._llama is not None:
-            self._llama.spare = None
-        self._llama = None
+        if self.llama_decoder is not None:
+            self.llama_decoder.spare = None
+        self.llama_decoder = None
 
     def select_decoder(self, max_length: int) -> Decoder:
         """The Llama decoder if it supports the model and length, else the generic one."""
-        if self._llama is None or (self._llama.max_length is not None and max_length > self._llama.max_length):
-            return self._generic
-        return self._llama
+        if self.llama_decoder is None or (
+            self.llama_decoder.max_length is not None and max_length > self.llama_decoder.max_length
+        ):
+            return self.generic_decoder
+        return self.llama_decoder
 
     def is_current(self, decoder: Decoder) -> bool:
         """Whether the decoder has the weights of the last `refresh_weights`."""
-        return decoder is self._llama or decoder is self._generic
+        return decoder is self.llama_decoder or decoder is self.generic_decoder
 
     def make_request(self, request_id: int, request: Request, sampling: Sampling) -> EngineRequest:
         """Validate a request and resolve its limits."""
@@ -475,6 +477,6 @@ class LocalSampler:
         """The hidden state with its layer counted from 0 (embeddings) to the number of layers (after the final norm)."""
         if hidden is None:
             return None
-        layer = check_layer(hidden.layer, self._num_layers) % (self._num_layers + 1)
+        layer = check_layer(hidden.layer, self.num_layers) % (self.num_layers + 1)
         check_pooling(self._base, layer, hidden.pooling)
         return HiddenState(layer, hidden.pooling)

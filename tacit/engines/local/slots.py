@@ -181,7 +181,7 @@ class Slots:
         """hidden states of the prompts, for the completions"""
         self.active_S = np.zeros(0, dtype=bool)
         self._request_ids_S = np.zeros(0, dtype=np.int64)
-        self._lengths_S = np.zeros(0, dtype=np.int64)
+        self.lengths_S = np.zeros(0, dtype=np.int64)
         """tokens recorded"""
         self._launched_S = np.zeros(0, dtype=np.int64)
         """tokens launched on the device, including those not recorded yet"""
@@ -190,7 +190,7 @@ class Slots:
         """-1: no episode, or cached with older weights"""
         self._prompt_lengths_S = np.zeros(0, dtype=np.int64)
         self._noise_SM = np.zeros((0, 0), dtype=np.float32)
-        self._tokens_SM = np.zeros((0, 0), dtype=np.int64)
+        self.tokens_SM = np.zeros((0, 0), dtype=np.int64)
         self._logprobs_SM = np.zeros((0, 0), dtype=np.float32)
 
     def __len__(self) -> int:
@@ -229,7 +229,7 @@ class Slots:
         """The prompt's prefix in the KV cache, if the previous turn is cached and covers at least MIN_PREFIX_SHARE of the
         prompt. The last token of a completion is not cached, because it was never an input."""
         for slot in self.find_previous_turns(request):
-            sampled = self._tokens_SM[slot, : max(0, int(self._lengths_S[slot]) - 1)]
+            sampled = self.tokens_SM[slot, : max(0, int(self.lengths_S[slot]) - 1)]
             cached = np.concatenate([self.requests[slot].prompt, sampled])[: len(request.prompt) - 1]
             different = np.flatnonzero(cached != request.prompt[: len(cached)])
             shared = int(different[0]) if len(different) else len(cached)
@@ -256,7 +256,7 @@ class Slots:
         for slot, request in zip(slots_N, requests, strict=True):
             self.requests[slot] = request
         self.active_S[slots_N] = True
-        self._lengths_S[slots_N] = 0
+        self.lengths_S[slots_N] = 0
         self._limits_S[slots_N] = limits_N
         self._request_ids_S[slots_N] = [request.request_id for request in requests]
         self._launched_S[slots_N] = 1
@@ -286,12 +286,12 @@ class Slots:
                 "the model's logits are not finite: its weights have diverged or overflow its precision. "
                 "Resume from an earlier checkpoint with a lower learning rate."
             )
-        starts_N = self._lengths_S[slots_N]
+        starts_N = self.lengths_S[slots_N]
         columns_NK = starts_N[:, None] + np.arange(tokens_NK.shape[1])
-        self._tokens_SM[slots_N[:, None], columns_NK] = tokens_NK
+        self.tokens_SM[slots_N[:, None], columns_NK] = tokens_NK
         self._logprobs_SM[slots_N[:, None], columns_NK] = logprobs_NK
         ends_N = np.minimum(starts_N + tokens_NK.shape[1], self._limits_S[slots_N])
-        self._lengths_S[slots_N] = ends_N
+        self.lengths_S[slots_N] = ends_N
         candidate_NK = stops.find_candidates(tokens_NK)
         may_stop_N = np.logical_or.reduce(candidate_NK, axis=1)
         at_limit_N = ends_N == self._limits_S[slots_N]
@@ -301,11 +301,11 @@ class Slots:
             stopped = False
             for k in np.flatnonzero(candidate_NK[i, : length - starts_N[i]]):
                 end = int(starts_N[i]) + int(k) + 1
-                if stops.is_finished(self._tokens_SM[slot, :end]):
+                if stops.is_finished(self.tokens_SM[slot, :end]):
                     length, stopped = end, True
                     break
             if stopped or at_limit_N[i]:
-                tokens_T = self._tokens_SM[slot, :length].copy()
+                tokens_T = self.tokens_SM[slot, :length].copy()
                 logprobs_T = self._logprobs_SM[slot, :length].copy()
                 finished.append(FinishedSequence(self.requests[slot], tokens_T, logprobs_T, stopped, self.hidden[slot]))
                 ended.append(slot)
@@ -342,6 +342,6 @@ class Slots:
 
 
 _SLOT_ARRAYS = (
-    "active_S", "_request_ids_S", "_lengths_S", "_launched_S", "_limits_S", "_prompt_lengths_S", "episodes_S",
-    "_noise_SM", "_tokens_SM", "_logprobs_SM",
+    "active_S", "_request_ids_S", "lengths_S", "_launched_S", "_limits_S", "_prompt_lengths_S", "episodes_S",
+    "_noise_SM", "tokens_SM", "_logprobs_SM",
 )  # fmt: skip

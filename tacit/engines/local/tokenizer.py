@@ -137,28 +137,28 @@ class TextCodec:
                 tokenize=False,
                 enable_thinking=False,
             )
-            return self._encode_all(rendered, add_special_tokens=False)
+            return self.encode_all(rendered, add_special_tokens=False)
         # Some tokenizers append an end token; a prompt must not end with it.
         return [
             tokens[:-1] if len(tokens) > 1 and tokens[-1] == self.end else tokens
-            for tokens in self._encode_all(texts, add_special_tokens=True)
+            for tokens in self.encode_all(texts, add_special_tokens=True)
         ]
 
     def encode_completion(self, text: str) -> np.ndarray:
-        return np.append(self._encode_all([self.escape_control_tokens(text)], False)[0], np.int64(self.end))
+        return np.append(self.encode_all([self.escape_control_tokens(text)], False)[0], np.int64(self.end))
 
     @cached_property
     def template(self) -> ChatTemplate:
         return ChatTemplate(self.tokenizer)
 
     def encode_chat(self, chat: Chat) -> np.ndarray:
-        return self._encode_all([self.template.prompt(self._escape_chat(chat))], add_special_tokens=False)[0]
+        return self.encode_all([self.template.prompt(self._escape_chat(chat))], add_special_tokens=False)[0]
 
     def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
         """The answer up to the template's end token; if the template has none, the tokenizer's is appended."""
         (answer,) = self._escape_chat(Chat((answer,))).messages
         written = self.template.answer(self._escape_chat(chat), answer)
-        tokens = self._encode_all([written], add_special_tokens=False)[0]
+        tokens = self.encode_all([written], add_special_tokens=False)[0]
         ends = np.flatnonzero(tokens == self.end)
         return tokens[: ends[0] + 1] if len(ends) else self.encode_completion(written.rstrip())
 
@@ -198,7 +198,7 @@ class TextCodec:
         ids = np.asarray(tokens).tolist()
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[np.ndarray]:
+    def encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[np.ndarray]:
         if self._rust_tokenizer is not None:
             found = self._rust_tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
             return [np.asarray(one.ids, dtype=np.int64) for one in found]

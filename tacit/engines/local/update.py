@@ -1,6 +1,6 @@
 """One policy update: `Batch` -> micro-batches -> loss terms -> accumulated gradient -> one AdamW step on master weights.
 
-`Updater.update` runs `_accumulate_gradient` (forward, loss and backward of each micro-batch), then `MasterWeights.step`. Every
+`Updater.update` runs `accumulate_gradient` (forward, loss and backward of each micro-batch), then `MasterWeights.step`. Every
 loss term divides by totals of the whole batch, so micro-batch gradients add up to the batch gradient. With LoRA dropout this
 holds in expectation: masks are drawn micro-batch by micro-batch.
 """
@@ -195,7 +195,7 @@ class Updater:
             raise TacitError("this method's loss needs a value head; set --engine.value-head.")
         if not len(rows):
             return {"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "rows": 0.0}
-        gradient = partial(self._accumulate_gradient, batch, losses, rows, needs)
+        gradient = partial(self.accumulate_gradient, batch, losses, rows, needs)
         try:
             metrics, computed = self._run_within_budget(gradient, int(lengths.max()))
             if not (math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])):
@@ -227,7 +227,7 @@ class Updater:
         """`gradient(token_budget)`, retried with smaller budgets on out of memory. The sharded engine overrides this."""
         return self.budget.run(gradient, least, "an update with a token_budget of {}", clean_up=self.weights.zero_grad)
 
-    def _accumulate_gradient(
+    def accumulate_gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
     ) -> tuple[dict[str, float], int]:
         """Accumulate the batch gradient in the masters; returns (metrics, tokens in the forward passes)."""

@@ -287,7 +287,7 @@ def check_tokenizer(directory: Path) -> None:
     while waiting:
         value = waiting.pop()
         pattern = value.get("Regex") if isinstance(value, dict) else None
-        if isinstance(pattern, str) and _may_backtrack(pattern):
+        if isinstance(pattern, str) and may_backtrack(pattern):
             require_trust(
                 f"tokenizer.json in {directory} would run the regular expression {pattern[:200]!r}, which may never end"
             )
@@ -312,7 +312,7 @@ def check_templates(directory: Path) -> None:
                 require_trust(f"the chat template in {file} would compute with {value[:40]!r}, which may never end")
 
 
-def _may_backtrack(pattern: str) -> bool:
+def may_backtrack(pattern: str) -> bool:
     """Whether the pattern repeats a group without limit, has more than two unlimited repeats in one alternative, or is very
     long. The patterns of GPT-2, Llama, Qwen and DeepSeek are none of these."""
     if len(pattern) > 2000:

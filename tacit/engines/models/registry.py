@@ -71,12 +71,46 @@ MODELS = {
 """models of `tacit prepare`, by name"""
 
 
+def convert_gguf(gguf: Path, directory: Path, bar: Bar) -> None:
+    """Save the quantized model as a checkpoint."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    with no_progress_bars(), redirect_stderr(bar):  # the dequantizer shows its own progress bar
+        read: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+        tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # The GGUF's ids are right, but SmolLM2's tokenizer, read from it, has the start of a turn (1) as its end token (2).
+    ids = {name: getattr(read.config, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "unk")}
+    for name, token_id in ids.items():
+        if token_id is not None:
+            setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(token_id))
+    tokenizer.model_max_length = read.config.max_position_embeddings
+    tokenizer.clean_up_tokenization_spaces = False
+    # A model read from GGUF keeps its quantization config and cannot be saved, so copy the weights into a new model.
+    dropped = ("quantization_config", "_name_or_path", "_model_name_or_path")
+    config = type(read.config)(**{key: value for key, value in read.config.to_dict().items() if key not in dropped})
+    # A GGUF omits a tied head, which transformers then reads as an untied head.
+    config.tie_word_embeddings = torch.equal(read.get_input_embeddings().weight, read.get_output_embeddings().weight)
+    model: Any = type(read)(config)
+    model.to(torch.bfloat16).load_state_dict(read.state_dict())
+    model.generation_config = GenerationConfig(**{f"{name}_token_id": ids[name] for name in ("bos", "eos", "pad")})
+    with no_progress_bars():
+        model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
 def prepare_model(
-    packed: Packed, destination: Path, gguf: Path | None = None, say: Callable[[str], None] = lambda line: None
+    packed: Packed,
+    destination: Path,
+    gguf: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    convert: Callable[[Path, Path, Bar], None] = convert_gguf,
 ) -> Path:
     """Make the checkpoint at `destination`, a new or empty directory; it appears once it is complete. `gguf`: path of the
-    quantized file; None downloads the packages. Intermediate files are in `destination.parts`; after a crash, the next call
-    keeps complete packages and deletes the rest. If the model exists already, only its path is returned."""
+    quantized file; None downloads the packages. `convert(gguf, directory, bar)` makes a checkpoint of it.
+
+    Intermediate files are in `destination.parts`; after a crash, the next call keeps complete packages and deletes the rest.
+    If the model exists already, only its path is returned."""
     destination = Path(destination).expanduser()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         # Refuse a directory with other contents than the requested model.
@@ -112,7 +146,7 @@ def prepare_model(
             _verify(packed, source, parts if gguf is None else None)
             bar = Bar("tensors read", "all tensors read; writing the model")
             with report_while(say, f"converting {packed.gguf} to a checkpoint", bar.counted):
-                _convert(source, work / "checkpoint", bar)
+                convert(source, work / "checkpoint", bar)
             if destination.exists():
                 destination.rmdir()
             os.rename(work / "checkpoint", destination)
@@ -188,30 +222,3 @@ def _verify(packed: Packed, gguf: Path, parts: Path | None = None) -> None:
         raise TacitError(
             f"{what} is not the expected {packed.gguf}: its sha256 is {found}, but should be {packed.sha256}.{remedy}"
         )
-
-
-def _convert(gguf: Path, directory: Path, bar: Bar) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
-    with no_progress_bars(), redirect_stderr(bar):  # the dequantizer shows its own progress bar
-        read: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
-        tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    # The GGUF's ids are right, but SmolLM2's tokenizer, read from it, has the start of a turn (1) as its end token (2).
-    ids = {name: getattr(read.config, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "unk")}
-    for name, token_id in ids.items():
-        if token_id is not None:
-            setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(token_id))
-    tokenizer.model_max_length = read.config.max_position_embeddings
-    tokenizer.clean_up_tokenization_spaces = False
-    # A model read from GGUF keeps its quantization config and cannot be saved, so copy the weights into a new model.
-    dropped = ("quantization_config", "_name_or_path", "_model_name_or_path")
-    config = type(read.config)(**{key: value for key, value in read.config.to_dict().items() if key not in dropped})
-    # A GGUF omits a tied head, which transformers then reads as an untied head.
-    config.tie_word_embeddings = torch.equal(read.get_input_embeddings().weight, read.get_output_embeddings().weight)
-    model: Any = type(read)(config)
-    model.to(torch.bfloat16).load_state_dict(read.state_dict())
-    model.generation_config = GenerationConfig(**{f"{name}_token_id": ids[name] for name in ("bos", "eos", "pad")})
-    with no_progress_bars():
-        model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)

@@ -25,14 +25,14 @@ class RankGroup:
     def __init__(self, launcher: Launcher, ranks: int, device: str, start_timeout_s: float, timeout_s: float):
         self.size, self.timeout_s, self.closed = ranks, timeout_s, ""
         self.asking = threading.RLock()  # held during a call, since another thread may request hidden states during an update
-        self._ranks = [Worker(number, launcher) for number in range(ranks)]
-        self._end = weakref.finalize(self, stop_workers, self._ranks)
+        self.members = [Worker(number, launcher) for number in range(ranks)]
+        self._end = weakref.finalize(self, stop_workers, self.members)
         deadline = time.monotonic() + start_timeout_s
         try:
-            for rank in self._ranks:
+            for rank in self.members:
                 rank.launch()
             try:
-                if late := await_connections(self._ranks, deadline):
+                if late := await_connections(self.members, deadline):
                     self._fail_late(late, "starting", "start_timeout_s")
             except WorkerLost as lost:
                 self._fail_lost(lost, "starting")
@@ -52,7 +52,7 @@ class RankGroup:
     def _ask(self, what: str, arguments: tuple[Any, ...], deadline: float, setting: str) -> list[Any]:
         message = serialize((what, arguments))
         try:
-            for rank in self._ranks:
+            for rank in self.members:
                 rank.send(message, deadline - time.monotonic())
             return self._answers(what, deadline, setting)
         except WorkerLost as lost:
@@ -70,7 +70,7 @@ class RankGroup:
     def _answers(self, what: str, deadline: float, setting: str) -> list[Any]:
         answers: dict[int, Any] = {}
         failures: dict[int, tuple[BaseException | None, str]] = {}
-        pending: dict[Any, Worker] = {rank.channel.connection: rank for rank in self._ranks}
+        pending: dict[Any, Worker] = {rank.channel.connection: rank for rank in self.members}
         while pending:
             arrived = wait(list(pending), timeout=max(0.0, min(POLL_S, deadline - time.monotonic())))
             for connection in arrived:
@@ -102,7 +102,7 @@ class RankGroup:
         if error is not None and alike and not isinstance(error, EngineLost):
             raise error
         others = f" The other {self.size - len(failures)} waited for it." if len(failures) < self.size else ""
-        why = f"rank {number} of {self.size} ({self._ranks[number].started.name}) failed in {what!r}: {text}.{others}"
+        why = f"rank {number} of {self.size} ({self.members[number].started.name}) failed in {what!r}: {text}.{others}"
         self.close(why)
         settings = error.settings if isinstance(error, EngineLost) else {}
         raise EngineLost(f"{why} All ranks were stopped. {REMEDY}", settings) from error

@@ -368,7 +368,7 @@ class ShardedUpdater(Updater):
             else:
                 patience.wait("out of GPU memory in an update, of its longest row alone" if self._is_short else "")
 
-    def _accumulate_gradient(
+    def accumulate_gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
     ) -> Found:
         self.weights.zero_grad()

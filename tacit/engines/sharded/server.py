@@ -101,7 +101,7 @@ class WeightTransfer:
                 Path(place).mkdir(parents=True, exist_ok=True)
             where = Path(place) if place else choose_directory(replica)
             own = f"{DIRECTORY_PREFIX}{os.getpid()}-"
-            self._directory = tempfile.TemporaryDirectory(prefix=own, dir=where, ignore_cleanup_errors=True)
+            self.directory = tempfile.TemporaryDirectory(prefix=own, dir=where, ignore_cleanup_errors=True)
         except OSError as error:
             raise TacitError(f"cannot write to --engine.exchange {place or MEMORY}: {error}.") from error
         self._ranks, self._replica = ranks, replica
@@ -145,10 +145,10 @@ class WeightTransfer:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        self._directory.cleanup()
+        self.directory.cleanup()
 
     def _place(self, member: str, version: int) -> Path:
-        return Path(self._directory.name).absolute() / f"{member}-{version}"
+        return Path(self.directory.name).absolute() / f"{member}-{version}"
 
 
 def choose_directory(replica: Replica) -> Path:

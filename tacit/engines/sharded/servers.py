@@ -36,7 +36,7 @@ class ServerScheduler:
     def __init__(self, servers: ServerPool, local: LocalSampler, name: str, sampling: Sampling, hidden: HiddenState | None):
         """`local` validates requests and decodes tokens."""
         check_sampling(sampling)
-        self._servers, self._local, self._name, self._sampling, self._hidden = servers, local, name, sampling, hidden
+        self.members, self._local, self._name, self._sampling, self._hidden = servers, local, name, sampling, hidden
         self._waiting: list[EngineRequest] = []
         self._under_way: dict[int, EngineRequest] = {}  # by the pool's request id
         self._submitted = 0
@@ -49,21 +49,21 @@ class ServerScheduler:
     def wait(self) -> list[tuple[int, Completion]]:
         if not self._waiting and not self._under_way:
             return []
-        self._servers.sync_weights(self._name)
+        self.members.sync_weights(self._name)
         fresh, self._waiting = self._waiting, []
-        self._under_way |= zip(self._servers.submit_all(self._name, fresh, self._sampling), fresh, strict=True)
-        there = self._servers.fetch(list(self._under_way))
+        self._under_way |= zip(self.members.submit_all(self._name, fresh, self._sampling), fresh, strict=True)
+        there = self.members.fetch(list(self._under_way))
         mine = [self._under_way.pop(delivery.request_id) for delivery in there]
         states: Sequence[np.ndarray | None] = [None] * len(there)
         # With pinned weights the ranks may update at any time. Credit computes missing states before its update.
-        if self._hidden is not None and not self._servers.is_held:
-            states = list(self._servers.states(self._name, [request.prompt for request in mine], self._hidden))
+        if self._hidden is not None and not self.members.is_held:
+            states = list(self.members.states(self._name, [request.prompt for request in mine], self._hidden))
         done = zip(mine, there, states, strict=True)
         return [(request.request_id, self._completion(delivery, state)) for request, delivery, state in done]
 
     def close(self) -> None:
         if self._under_way:
-            self._servers.forget(list(self._under_way))
+            self.members.forget(list(self._under_way))
         self._waiting, self._under_way = [], {}
 
     def _completion(self, delivery: SampleResult, hidden: np.ndarray | None) -> Completion:
@@ -93,17 +93,17 @@ class ServerPool:
     def __init__(
         self, servers: Sequence[Server], replica: Replica, handover: WeightTransfer, newest: Newest, states: HiddenStates
     ):
-        self._servers, self._replica, self._transfer = list(servers), replica, handover
+        self.members, self._replica, self.transfer = list(servers), replica, handover
         self._newest, self.states = newest, states
         self._lock = threading.RLock()
         self._finished: dict[int, SampleResult] = {}
         self.is_held, self._submitted, self.written_tokens, self.restarted = False, 0, 0, 0
-        self._end = weakref.finalize(self, stop_workers, self._servers)
+        self._end = weakref.finalize(self, stop_workers, self.members)
         try:
-            for server in self._servers:
+            for server in self.members:
                 server.launch()
-            await_connections(self._servers, self._servers[0].deadline)  # all at once, so that none waits for the driver
-            for server in self._servers:
+            await_connections(self.members, self.members[0].deadline)  # all at once, so that none waits for the driver
+            for server in self.members:
                 server.open()
         except WorkerLost as lost:
             words = lost.worker.last_output()
@@ -140,57 +140,57 @@ class ServerPool:
 
     def close(self) -> None:
         self._end()
-        self._transfer.close()
+        self.transfer.close()
 
     def sync_weights(self, name: str) -> None:
         """Load the newest weights on every server, unless weights are pinned."""
         with self._lock:
-            known, newest = self._transfer.newest.get(name), self._newest(name)
+            known, newest = self.transfer.newest.get(name), self._newest(name)
             if known is not None and (self.is_held or known.version == newest):
                 return
-            weights = self._transfer.publish(name, newest)
-            for server in self._servers:
-                self._restart_on_death(partial(server.load_weights, weights, self._transfer.probes), weights)
-            self._transfer.retire_old(weights)
+            weights = self.transfer.publish(name, newest)
+            for server in self.members:
+                self.restart_on_death(partial(server.load_weights, weights, self.transfer.probes), weights)
+            self.transfer.retire_old(weights)
 
     def submit_all(self, member: str, requests: Sequence[EngineRequest], sampling: Sampling) -> list[int]:
         """Submit each request to the least busy server. Returns request ids."""
         with self._lock:
-            given: list[list[SampleRequest]] = [[] for _ in self._servers]
+            given: list[list[SampleRequest]] = [[] for _ in self.members]
             request_ids = []
             for request in requests:
                 request_id, self._submitted = self._submitted, self._submitted + 1
-                least = min(self._servers, key=lambda s: len(s.under_way) + len(given[s.number]))
+                least = min(self.members, key=lambda s: len(s.under_way) + len(given[s.number]))
                 contents = (tuple(request.prompt.tolist()), request.seed, request.max_new_tokens, sampling)
                 given[least.number].append(SampleRequest(request_id, member, *contents))
                 request_ids.append(request_id)
-            for server, own in zip(self._servers, given, strict=True):
+            for server, own in zip(self.members, given, strict=True):
                 if own:
-                    self._restart_on_death(partial(server.add, own))
+                    self.restart_on_death(partial(server.add, own))
             return request_ids
 
     def fetch(self, request_ids: Sequence[int]) -> list[SampleResult]:
         """Wait until at least one of these requests is finished; the results of all that are."""
         with self._lock:
             while True:
-                for server in self._servers:
+                for server in self.members:
                     self._finished |= {delivery.request_id: delivery for delivery in server.finished}
                     server.finished = []
                 if there := [self._finished.pop(request_id) for request_id in request_ids if request_id in self._finished]:
                     self.written_tokens += sum(len(delivery.tokens) for delivery in there)
                     return there
-                self._restart_on_death(self._listen)
+                self.restart_on_death(self._listen)
 
     def forget(self, request_ids: Sequence[int]) -> None:
         with self._lock:
-            for server in self._servers:
-                self._restart_on_death(partial(server.forget, request_ids))
+            for server in self.members:
+                self.restart_on_death(partial(server.forget, request_ids))
             for request_id in request_ids:
                 self._finished.pop(request_id, None)
 
     def _listen(self) -> None:
         """Receive from busy servers, and check that they are alive."""
-        busy: dict[Any, Server] = {server.channel.connection: server for server in self._servers if server.under_way}
+        busy: dict[Any, Server] = {server.channel.connection: server for server in self.members if server.under_way}
         if not busy:
             raise TacitError("waiting for completions, but no server has unfinished requests.")
         for connection in wait(list(busy), timeout=POLL_S):
@@ -198,17 +198,17 @@ class ServerPool:
         for server in busy.values():
             server.check_under_way()
 
-    def _restart_on_death(self, work: Callable[[], None], published: TransferredWeights | None = None) -> None:
+    def restart_on_death(self, work: Callable[[], None], published: TransferredWeights | None = None) -> None:
         """Run `work`. If a server dies, restart it with all current weights, `published` included."""
         try:
             work()
             return
         except WorkerLost as lost:
             server, how = lost.worker, str(lost)
-        due = {**self._transfer.newest, **({published.member: published} if published else {})}
+        due = {**self.transfer.newest, **({published.member: published} if published else {})}
         while True:
             server.deaths += 1
-            who, words = f"{server} of {len(self._servers)}", server.last_output()
+            who, words = f"{server} of {len(self.members)}", server.last_output()
             server.stop()
             if server.deaths > MAX_RESTARTS:
                 raise EngineLost(f"{who} was lost {server.deaths} times in a row: {how}.{words} {REMEDY}")
@@ -219,7 +219,7 @@ class ServerPool:
                 server.launch()
                 server.open()
                 for weights in due.values():
-                    server.load_weights(weights, self._transfer.probes)
+                    server.load_weights(weights, self.transfer.probes)
                 server.add(list(server.under_way.values()))
                 return
             except WorkerLost as lost:

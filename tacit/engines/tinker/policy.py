@@ -275,12 +275,12 @@ class TinkerPolicy(PolicyBase):
     def __init__(self, connection: Connection, tokenizer: Any, context_limit: int, name: str = MAIN) -> None:
         super().__init__(tokenizer, context_limit)
         self.connection, self.name = connection, name
-        self._member = connection.member(name)
-        self._scorer: Scorer = TinkerScorer(lambda: self._member.client, connection.settings)
+        self.member = connection.member(name)
+        self._scorer: Scorer = TinkerScorer(lambda: self.member.client, connection.settings)
 
     @property
     def version(self) -> int:
-        return self._member.version
+        return self.member.version
 
     @property
     def numbers(self) -> str:
@@ -296,7 +296,7 @@ class TinkerPolicy(PolicyBase):
 
     def _newest(self) -> tuple[Any, int]:
         """(sampling client of the current weights, their version)"""
-        member = self._member
+        member = self.member
         if member.sampled_version != member.version:
             member.sampler = self._frozen()[0]
             member.sampled_version = member.version
@@ -304,7 +304,7 @@ class TinkerPolicy(PolicyBase):
 
     def _frozen(self) -> tuple[Any, str]:
         """(sampling client of a frozen copy of the current weights, the service's path of the copy)"""
-        settings, member = self.connection.settings, self._member
+        settings, member = self.connection.settings, self.member
         name = self.connection.saved_name("sampler")
         path = answer(member.client.save_weights_for_sampler(name), settings, "weights for sampling").path
         return self.connection.service.create_sampling_client(model_path=path), path
@@ -313,7 +313,7 @@ class TinkerPolicy(PolicyBase):
         """One AdamW step at the service, on the gradient of our losses."""
         import tinker
 
-        settings, member = self.connection.settings, self._member
+        settings, member = self.connection.settings, self.member
         data, metrics = gradient(batch, losses, self._scorer.logprobs)
         if not data:
             return {**metrics, "grad_norm": 0.0}
@@ -340,12 +340,12 @@ class TinkerPolicy(PolicyBase):
         return TinkerScorer(self._reference_client, self.connection.settings, reference=True)
 
     def freeze_reference(self) -> None:
-        self._member.reference, self._member.reference_path = self._frozen()
+        self.member.reference, self.member.reference_path = self._frozen()
 
     def _reference_client(self) -> Any:
         """The scoring client of the reference: the frozen weights, or the base."""
-        if self._member.reference is not None:
-            return self._member.reference
+        if self.member.reference is not None:
+            return self.member.reference
         connection = self.connection
         if connection.base is None:
             connection.base = connection.service.create_sampling_client(base_model=connection.base_model)
@@ -353,7 +353,7 @@ class TinkerPolicy(PolicyBase):
 
     def begin_stage(self) -> None:
         """Load the weights into a new adapter, which resets the optimizer."""
-        member, settings = self._member, self.connection.settings
+        member, settings = self.member, self.connection.settings
         if not member.version:
             return
         path = answer(member.client.save_state(self.connection.saved_name("stage")), settings, "a state to begin with").path
@@ -375,7 +375,7 @@ class TinkerPolicy(PolicyBase):
 
     def digest(self) -> str:
         """A hash of all updates since the base, in order, because the weights are not here."""
-        whole = self.connection.members if self.name == MAIN else {self.name: self._member}
+        whole = self.connection.members if self.name == MAIN else {self.name: self.member}
         return hashlib.sha256("".join(f"{n} {m.lineage}\n" for n, m in sorted(whole.items())).encode()).hexdigest()
 
     def save(self, directory: Path, optimizer: bool = True) -> None:

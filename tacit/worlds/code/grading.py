@@ -110,7 +110,7 @@ class Runner:
             stack.callback(self._made.cleanup)
             # Two servers: one without pytest forks shell commands in half the time.
             self.sandbox = stack.enter_context(Sandbox(self.limits, binds=binds, python_path=python_path, mode=self.mode))
-            self._warm = Sandbox(
+            self.warm_sandbox = Sandbox(
                 self.limits, binds=binds, preload=(self._function,), python_path=python_path, mode=self.sandbox.mode
             )
             stack.pop_all()
@@ -119,22 +119,22 @@ class Runner:
         """Run pytest with these arguments (files, node ids, options). `trace` records `TestRun.calls`."""
         key = secrets.token_hex(16)
         words = [json.dumps({"key": key, "trace": trace}), *arguments]
-        future = self._warm.start(workspace, words, function=self._function, environment=ENVIRONMENT, limits=limits)
+        future = self.warm_sandbox.start(workspace, words, function=self._function, environment=ENVIRONMENT, limits=limits)
         return read_run(future.result(), key.encode())
 
     @property
     def alive(self) -> bool:
         """False once a server has exited"""
-        return self.sandbox.alive and self._warm.alive
+        return self.sandbox.alive and self.warm_sandbox.alive
 
     @property
     def pids(self) -> tuple[int, ...]:
         """process ids of the servers"""
-        return self.sandbox.pid, self._warm.pid
+        return self.sandbox.pid, self.warm_sandbox.pid
 
     def close(self) -> None:
         self.sandbox.close()
-        self._warm.close()
+        self.warm_sandbox.close()
         self._made.cleanup()
 
     def __enter__(self) -> Self:

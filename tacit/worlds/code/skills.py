@@ -190,7 +190,7 @@ class Search(ByReading):
         self._record, folder = record_of(task)
         originals = {edit.path: read_source(folder.tree(self._record) / edit.path) for edit in self._record.edits}
         self._texts = broken_files(self._record, folder.tree(self._record))
-        self._repairs = []  # (path, number and text of the broken line, function, action)
+        self.repairs = []  # (path, number and text of the broken line, function, action)
         for edit in self._record.edits:
             moved = sum(
                 len(e.after) - len(e.before) for e in self._record.edits if e.path == edit.path and e.start < edit.start
@@ -199,13 +199,13 @@ class Search(ByReading):
             end, number = start + len(edit.after), text[:start].count("\n") + 1
             function = function_at(originals[edit.path], edit.start)
             action = line_action(text, start, end, edit.path, edit.before)
-            self._repairs.append((edit.path, number, text.split("\n")[number - 1], function, action))
+            self.repairs.append((edit.path, number, text.split("\n")[number - 1], function, action))
         self._wrong = self._choose_wrong(Random(task.id))
 
     def _choose_wrong(self, rng: Random) -> list[str]:
-        if len(self._repairs) > 1:
+        if len(self.repairs) > 1:
             return []
-        [(path, number, *_, right)] = self._repairs
+        [(path, number, *_, right)] = self.repairs
         text = self._texts[path]
         found: dict[str, list[str]] = {}
         for each in find_mutations(path, text):
@@ -218,8 +218,8 @@ class Search(ByReading):
     @property
     def actions(self) -> list[str]:
         """all actions that it may take, except tests and views"""
-        found = [action for _, _, _, function, right in self._repairs for action in (self._grep(function), right)]
-        return [*found, *self._wrong, f"undo_edit {self._repairs[0][0]}"]
+        found = [action for _, _, _, function, right in self.repairs for action in (self._grep(function), right)]
+        return [*found, *self._wrong, f"undo_edit {self.repairs[0][0]}"]
 
     def happened(self, action: str) -> None:
         """In another agent's episode, it plans no wrong edits of its own."""
@@ -229,23 +229,23 @@ class Search(ByReading):
         text = observation.text
         counts = _COUNTS.search(text) if "[exit status" in text else None
         if text.endswith(" limit]") or (counts and "[exit status 0]" not in text):
-            return f"undo_edit {self._repairs[0][0]}"
+            return f"undo_edit {self.repairs[0][0]}"
         if counts and counts[2]:
             return "submit"
         path, shown = shown_lines(text)
-        here = [repair for repair in self._repairs if repair[0] == path and repair[1] in shown]
+        here = [repair for repair in self.repairs if repair[0] == path and repair[1] in shown]
         left = [repair for repair in here if shown[repair[1]] == repair[2]]
         if text.startswith("Edited"):
-            following = self._repairs.index(here[-1]) + 1 if here and not left else 0
-            done = following in (0, len(self._repairs)) and not (left and len(self._repairs) > 1)
-            return "bash pytest -q" if done else self._grep((left or self._repairs[following:])[0][3])
+            following = self.repairs.index(here[-1]) + 1 if here and not left else 0
+            done = following in (0, len(self.repairs)) and not (left and len(self.repairs) > 1)
+            return "bash pytest -q" if done else self._grep((left or self.repairs[following:])[0][3])
         if left:
             return self._wrong.pop() if self._wrong else left[0][4]
-        for path, number, _, function, _ in self._repairs:
+        for path, number, _, function, _ in self.repairs:
             found = [int(at) for at in re.findall(rf"^{re.escape(path)}:(\d+):\s*def {function}\(", text, re.MULTILINE)]
             if near := [at for at in found if at <= number]:
                 return f"view {path} {max(near)} -1"
-        return self._grep(self._repairs[0][3])
+        return self._grep(self.repairs[0][3])
 
     def _grep(self, function: str) -> str:
         return f'bash grep -rn "def {function}(" *'

@@ -25,13 +25,13 @@ class Explorer(ByReading):
     """
 
     def __init__(self, task: Task | None = None) -> None:
-        self._house = Explored()
+        self.house = Explored()
         self._recipe: Recipe | None = None
         self._prepared = False  # whether the meal exists; then nothing else is needed
 
     def act(self, observation: Observation) -> str:
         scene = read_scene(observation.text)
-        self._house = self._house.after(scene)
+        self.house = self.house.after(scene)
         self._recipe = recipe = read_recipe(scene.answer) or self._recipe
         self._prepared = self._prepared or "meal" in scene.carried or scene.place_of("meal") is not None
         if "meal" in scene.carried:
@@ -69,7 +69,7 @@ class Explorer(ByReading):
 
     def _approach(self, scene: Scene, wanted: set[str]) -> str:
         """One step towards a room where a wanted item was seen, else towards an unexplored one."""
-        house = self._house
+        house = self.house
         way = house.first_step(lambda room: room != house.here and any(house.has(thing, room) for thing in wanted))
         way = way or house.first_step(house.unexplored)
         if way is None:

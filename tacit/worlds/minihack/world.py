@@ -194,22 +194,22 @@ class Engine:
     def __init__(self, level: Level) -> None:
         self.level = level
         self._codes, self.env, self._step = _start(level)
-        self._seen: Mapping[str, np.ndarray] = {}
+        self.observation: Mapping[str, np.ndarray] = {}
 
     def reset(self, seed: int) -> Scene:
         self.env.seed(seed, seed, reseed=False)
-        self._seen, _ = self.env.reset()
+        self.observation, _ = self.env.reset()
         return self._scene(first=True)
 
     def step(self, word: str) -> Answer:
         return self._unlock() if word == APPLY else self._press(self._codes[word])
 
     def _press(self, code: int) -> Answer:
-        before = int(self._seen["blstats"][_TIME])
+        before = int(self.observation["blstats"][_TIME])
         # The key room's `step` loops until a door opens, possibly forever; the parent class's presses one key.
-        self._seen, _, done, truncated, info = self._step(self.env, self.env.actions.index(code))
+        self.observation, _, done, truncated, info = self._step(self.env, self.env.actions.index(code))
         status = int(info["end_status"])
-        moved = status != _RUNNING or int(self._seen["blstats"][_TIME]) != before
+        moved = status != _RUNNING or int(self.observation["blstats"][_TIME]) != before
         return Answer(self._scene(), bool(done or truncated), status == _SUCCESS, moved)
 
     def _unlock(self) -> Answer:
@@ -236,7 +236,7 @@ class Engine:
 
     def _key(self) -> str:
         """The inventory letter of a key; empty if there is none."""
-        for letter, description in zip(self._seen["inv_letters"], self._seen["inv_strs"], strict=True):
+        for letter, description in zip(self.observation["inv_letters"], self.observation["inv_strs"], strict=True):
             if " key" in _string(description):
                 return chr(letter)
         return ""
@@ -246,11 +246,11 @@ class Engine:
         rows: list[str] = []
         meanings: dict[str, str] = {}
         for r in range(top, top + height):
-            row = bytes(self._seen["chars"][r, left : left + width]).decode("latin-1").replace(" ", UNSEEN)
+            row = bytes(self.observation["chars"][r, left : left + width]).decode("latin-1").replace(" ", UNSEEN)
             for c, symbol in enumerate(row):
                 if symbol == UNSEEN or (symbol in meanings and symbol in _ALIKE):
                     continue
-                description = _string(self._seen["screen_descriptions"][r, left + c])
+                description = _string(self.observation["screen_descriptions"][r, left + c])
                 if symbol in WALLS and "open door" in description:
                     symbol = OPEN_DOOR
                     row = row[:c] + symbol + row[c + 1 :]
@@ -261,13 +261,13 @@ class Engine:
             rows.append(row)
         if any(UNSEEN in row for row in rows):
             meanings[UNSEEN] = "not seen"
-        message = "" if first else " ".join(_string(self._seen["message"]).split())
-        stats = self._seen["blstats"]
+        message = "" if first else " ".join(_string(self.observation["message"]).split())
+        stats = self.observation["blstats"]
         holds = "key" if APPLY in self.level.actions and self._key() else ""
         return Scene(tuple(rows), dict(sorted(meanings.items())), message, int(stats[_HP]), int(stats[_MOST_HP]), holds)
 
 
-_idle_engines: dict[str, list[Engine]] = {}
+idle_engines: dict[str, list[Engine]] = {}
 """level name -> engines to reuse; starting one takes 0.1 s, a folder and two file handles"""
 
 
@@ -304,7 +304,7 @@ NO_ACTION = "That is no action here."
 
 class MiniHackWorld:
     _level: Level | None = None
-    _engine: Engine | None = None
+    engine: Engine | None = None
 
     def reset(self, task: Task) -> Observation:
         family, seed = str(task.data.get("level")), task.data.get("seed")
@@ -314,13 +314,13 @@ class MiniHackWorld:
             )
         self.close()
         self._level, self._turns = LEVELS[family], 0
-        kept = _idle_engines.setdefault(self._level.name, [])
-        self._engine = kept.pop() if kept else Engine(self._level)
-        self._scene = self._engine.reset(seed)
+        kept = idle_engines.setdefault(self._level.name, [])
+        self.engine = kept.pop() if kept else Engine(self._level)
+        self._scene = self.engine.reset(seed)
         return self._observe()
 
     def step(self, action: str) -> Transition:
-        if self._engine is None or self._level is None:
+        if self.engine is None or self._level is None:
             raise TacitError("no episode has been started: call reset(task) first.")
         self._turns += 1
         late = self._turns >= self._level.turns
@@ -329,9 +329,9 @@ class MiniHackWorld:
             self._scene = replace(self._scene, message=NO_ACTION)
             return Transition(self._observe(), done=late, effective=False, label=TIMEOUT if late else "")
         try:
-            answer = self._engine.step(word)
+            answer = self.engine.step(word)
         except Exception:
-            self._engine = None  # do not reuse an engine in an unknown state
+            self.engine = None  # do not reuse an engine in an unknown state
             raise
         self._scene = answer.scene
         return Transition(
@@ -344,13 +344,13 @@ class MiniHackWorld:
         )
 
     def close(self) -> None:
-        if self._engine is not None:
-            kept = _idle_engines.setdefault(self._engine.level.name, [])
+        if self.engine is not None:
+            kept = idle_engines.setdefault(self.engine.level.name, [])
             if len(kept) < _KEPT:
-                kept.append(self._engine)
+                kept.append(self.engine)
             else:
-                self._engine.env.close()
-        self._engine = None
+                self.engine.env.close()
+        self.engine = None
 
     def _observe(self) -> Observation:
         assert self._level is not None

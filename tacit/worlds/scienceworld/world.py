@@ -107,8 +107,8 @@ class Simulator:
 
     def __init__(self, gateway: Any, process: subprocess.Popen[bytes]) -> None:
         self._gateway, self.process = gateway, process
-        self._idle: list[Any] = []
-        self._lent: set[EpisodeSlot] = set()
+        self.idle_interfaces: list[Any] = []
+        self.slots: set[EpisodeSlot] = set()
         self._turn: EpisodeSlot | None = None  # the slot whose generator and count are active
         java = gateway.jvm.java
         # Discard what the simulator prints at every step.
@@ -141,19 +141,19 @@ class Simulator:
             raise self._fail(str(error)) from error
 
     def acquire(self) -> EpisodeSlot:
-        if len(self._lent) >= MAX_EPISODES:
+        if len(self.slots) >= MAX_EPISODES:
             raise TacitError(
                 f"too many ScienceWorld episodes in one process: its JVM has memory for {MAX_EPISODES}; run fewer, or "
                 "use more worker processes."
             )
         slot = EpisodeSlot(self._gateway.jvm.java.util.Random(0))
-        slot.interface = self._idle.pop() if self._idle else self.call(slot, "PythonInterface")
-        self._lent.add(slot)
+        slot.interface = self.idle_interfaces.pop() if self.idle_interfaces else self.call(slot, "PythonInterface")
+        self.slots.add(slot)
         return slot
 
     def release(self, slot: EpisodeSlot) -> None:
-        self._lent.discard(slot)
-        self._idle.append(slot.interface)
+        self.slots.discard(slot)
+        self.idle_interfaces.append(slot.interface)
 
     def kill(self) -> None:
         self._disconnect()
@@ -336,21 +336,21 @@ class ScienceWorld:
         if not {"task", "variation"} <= set(task.data):
             raise TacitError(f"task {task.id!r} is not a ScienceWorld task: its data has no 'task' and 'variation'.")
         name, variation = str(task.data["task"]), int(task.data["variation"])
-        error = self._ask("load", name, variation, "", False)
-        text = self._ask("step", "look around")
+        error = self.ask("load", name, variation, "", False)
+        text = self.ask("step", "look around")
         if error or text.startswith("ERROR"):
             self._playing = False
             raise TacitError(f"ScienceWorld has no variation {variation} of {name!r}: {error or text}")
         self._steps, self._limit, self._playing = 0, int(task.data.get("limit", 0)), True
-        self._score = self._ask("getScore")
+        self._score = self.ask("getScore")
         return Observation(text)
 
     def step(self, action: str) -> Transition:
         if not self._playing:
             raise TacitError("no ScienceWorld episode is running: call reset(task) first.")
         printable = "".join(c if c.isprintable() else " " for c in action[:LONGEST])  # one line, without lone surrogates
-        text = self._ask("step", " ".join(printable.encode("utf-8", "ignore").decode("utf-8").split()))
-        score = self._ask("getScore")
+        text = self.ask("step", " ".join(printable.encode("utf-8", "ignore").decode("utf-8").split()))
+        score = self.ask("getScore")
         earned, self._score = score - self._score, score
         self._steps += 1
         late = 0 < self._limit <= self._steps and 0.0 <= score < 1.0
@@ -370,7 +370,7 @@ class ScienceWorld:
         self._playing = False
         self._hand_back()
 
-    def _ask(self, function: str, *arguments: Any) -> Any:
+    def ask(self, function: str, *arguments: Any) -> Any:
         return self._simulator.call(self._slot, function, *arguments)
 
 

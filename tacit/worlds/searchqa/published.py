@@ -303,7 +303,7 @@ def digest_of(name: str, root: Path) -> str:
     path = folder / name.removeprefix(CONTEXTS)
     if not path.is_file():
         raise TacitError(f"there is no corpus {str(path)!r}; set {DATA_VARIABLE} to its folder.")
-    return _digest(path, path.stat().st_mtime_ns)
+    return hash_corpus(path, path.stat().st_mtime_ns)
 
 
 def question_files(root: Path) -> list[Path]:
@@ -360,7 +360,7 @@ _cached_questions = lru_cache(maxsize=16)(lambda path, changed: read_questions(p
 
 
 @lru_cache(maxsize=16)
-def _digest(path: Path, changed: int) -> str:
+def hash_corpus(path: Path, changed: int) -> str:
     """Digest of a file; if it is LARGE, of its size and first and last megabyte, since reading wiki-18 takes a minute."""
     with open(path, "rb") as file:
         if (size := path.stat().st_size) < LARGE:

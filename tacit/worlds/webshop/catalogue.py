@@ -337,7 +337,7 @@ _FUNCTION_WORDS = frozenset(_FUNCTION.split())
 
 def is_similar(first: str, second: str) -> bool:
     """thefuzz's token_set_ratio > 85, on lower-case letters, digits and spaces."""
-    return token_set_ratio(_plain(first), _plain(second)) >= ALIKE
+    return token_set_ratio(normalize_title(first), normalize_title(second)) >= ALIKE
 
 
 def normalize_color(text: str) -> str:
@@ -372,7 +372,7 @@ def content_words(title: str) -> tuple[str, ...]:
 
 
 @lru_cache(65536)
-def _plain(text: str) -> str:
+def normalize_title(text: str) -> str:
     return _NO_LETTER.sub(" ", text.translate(_LATIN_1)).lower().strip()
 
 

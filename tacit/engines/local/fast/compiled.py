@@ -69,7 +69,7 @@ class LayerOps:
     the compiled set uses Triton kernels for SwiGLU and RoPE where available."""
 
     def __init__(self, compiled: bool = False) -> None:
-        wrap: Callable[[Any], Any] = _CompiledOp if compiled else lambda op: op
+        wrap: Callable[[Any], Any] = CompiledOp if compiled else lambda op: op
         self.rms_norm, self.add_rms_norm, self._swiglu = wrap(rms_norm), wrap(add_rms_norm), wrap(swiglu)
         self.apply_rope, self.apply_rope_interleaved = wrap(apply_rope), wrap(apply_rope_interleaved)
         self._uses_kernels = compiled
@@ -93,7 +93,7 @@ def can_compile(device: torch.device) -> bool:
     return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
-class _CompiledOp:
+class CompiledOp:
     """Compiled on first use and compared with the eager operation once. If that fails (no C compiler, say), all operations stay
     eager."""
 
@@ -104,7 +104,7 @@ class _CompiledOp:
         self._compiled: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        if _CompiledOp.failed:
+        if CompiledOp.failed:
             return self._op(*arguments)
         for argument in arguments:
             if isinstance(argument, Tensor) and argument.ndim > 1:
@@ -125,7 +125,7 @@ class _CompiledOp:
             if is_out_of_memory(error):
                 raise
             warnings.warn(f"the model runs uncompiled, more slowly: {first_line(error)}", stacklevel=4)
-            _CompiledOp.failed = True
+            CompiledOp.failed = True
             return self._op(*arguments)
         self._compiled = compiled
         return result

@@ -27,7 +27,7 @@ _CAPTURE_LOCK = Lock()
 
 
 @cache
-def _capture_stream(device: int) -> torch.cuda.Stream:
+def get_capture_stream(device: int) -> torch.cuda.Stream:
     """One stream for all warm-ups and captures, because libraries never free what they allocate per stream."""
     return torch.cuda.Stream(device)
 
@@ -56,7 +56,7 @@ class CudaGraphs:
         if key not in self._graphs:
             restore = save_state()
             with _CAPTURE_LOCK:
-                graph = self._capture(step)
+                graph = self.capture(step)
             restore()
             if graph is None:
                 self.enabled = False
@@ -65,10 +65,10 @@ class CudaGraphs:
             self._graphs[key] = graph
         self._graphs[key].replay()
 
-    def _capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+    def capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """Capture a step after a warm-up on another stream, since library initialization cannot be captured. None if capturing
         fails."""
-        ours, capture_stream = torch.cuda.current_stream(), _capture_stream(torch.cuda.current_device())
+        ours, capture_stream = torch.cuda.current_stream(), get_capture_stream(torch.cuda.current_device())
         capture_stream.wait_stream(ours)
         try:
             with torch.cuda.stream(capture_stream):
@@ -124,7 +124,7 @@ class PrefillShape(NamedTuple):
         needed = max(128, int(lengths_U.sum()) + prompts - len(lengths_U))
         step = max(16, next_power_of_two(needed) // (8 if needed * weights <= LAUNCH_BOUND_WORK else 16))
         tokens = -(-needed // step) * step
-        longest = max(int(lengths_U.max()), int(_padding_lengths(tokens, prompts, lengths_U).max()))
+        longest = max(int(lengths_U.max()), int(padding_lengths(tokens, prompts, lengths_U).max()))
         return PrefillShape(tokens, prompts, max(512, next_power_of_two(longest)))
 
 
@@ -135,25 +135,25 @@ class PrefillBuffers:
         self.shape, (tokens, prompts, _) = shape, shape
         parts = (tokens, tokens, tokens, prompts, prompts + 1, prompts, prompts, 5 * max_blocks(tokens, prompts), 5 * prompts)
         self._all = torch.zeros(sum(parts), dtype=torch.long, device=device)
-        self._tokens_N, self._positions_N, self.kv_index_N, self._ends_U, self._starts, *more = self._all.split(parts)
+        self.tokens_N, self._positions_N, self.kv_index_N, self._ends_U, self._starts, *more = self._all.split(parts)
         self._starts_k, self._keys = more[:2]
         self._blocks, self._last_blocks = (work_list.view(-1, 5) for work_list in more[2:])
         self._single = torch.arange(prompts + 1, dtype=torch.int32, device=device)
         self._staging = torch.zeros(sum(parts), dtype=torch.long, pin_memory=device.type == "cuda")
         """the same on the host"""
-        self._staging_parts = [part.numpy() for part in self._staging.split(parts)]
-        self._copied: torch.cuda.Event | None = None
+        self.staging_parts = [part.numpy() for part in self._staging.split(parts)]
+        self.copy_event: torch.cuda.Event | None = None
 
     def fill(
         self, prompts: Sequence[np.ndarray], kv_index_N: np.ndarray, spare: int, prefixes: CachedPrefixes | None = None
     ) -> None:
         """Upload these prompts. Their keys and values go to `kv_index_N` of the flat cache, those of the padding to `spare`.
         `prefixes`: cached tokens before each prompt."""
-        if self._copied is not None:
-            self._copied.synchronize()
+        if self.copy_event is not None:
+            self.copy_event.synchronize()
         lengths_U, real = np.array([len(prompt) for prompt in prompts]), len(kv_index_N)
-        lengths_U = np.append(lengths_U, _padding_lengths(self.shape.tokens, self.shape.prompts, lengths_U))
-        tokens_N, positions_N, all_kv_index_N, ends_U, starts, starts_k, keys, blocks, last_blocks = self._staging_parts
+        lengths_U = np.append(lengths_U, padding_lengths(self.shape.tokens, self.shape.prompts, lengths_U))
+        tokens_N, positions_N, all_kv_index_N, ends_U, starts, starts_k, keys, blocks, last_blocks = self.staging_parts
         np.concatenate(prompts, out=tokens_N[:real])
         positions_N[:real] = ragged_arange(lengths_U[: len(prompts)])
         all_kv_index_N[:real], all_kv_index_N[real:] = kv_index_N, spare
@@ -171,7 +171,7 @@ class PrefillBuffers:
                 work_list[: len(shares)], work_list[len(shares) :] = shares, 0  # zeros: empty blocks
         self._all.copy_(self._staging, non_blocking=True)
         if self._all.is_cuda:
-            self._copied = torch.cuda.current_stream(self._all.device).record_event()
+            self.copy_event = torch.cuda.current_stream(self._all.device).record_event()
 
     def as_prompts(self, in_cache: bool = False) -> PackedPrompts:
         """`in_cache`: keys are read from the cache, prefixes included."""
@@ -183,7 +183,7 @@ class PrefillBuffers:
                 replace(one, starts_k=starts_k, keys_B=keys_B, blocks_N5=blocks_N5.int())
                 for one, blocks_N5 in ((layout, self._blocks), (last, self._last_blocks))
             )
-        return PackedPrompts(self._tokens_N, self._positions_N, self._ends_U, layout, last)
+        return PackedPrompts(self.tokens_N, self._positions_N, self._ends_U, layout, last)
 
 
 class PrefillGraphs:
@@ -191,8 +191,8 @@ class PrefillGraphs:
 
     def __init__(self, enabled: bool) -> None:
         self._graphs = CudaGraphs(enabled)
-        self._seen: Counter[Hashable] = Counter()
-        self._buffers: dict[Hashable, PrefillBuffers] = {}
+        self.seen: Counter[Hashable] = Counter()
+        self.buffers: dict[Hashable, PrefillBuffers] = {}
         self._outputs: dict[Hashable, PromptStates] = {}
         """by number of prompts and hidden state; shared, since one prefill's outputs are read before the next prefill"""
 
@@ -202,9 +202,9 @@ class PrefillGraphs:
     def clear(self) -> None:
         """Drop all graphs. Call it when a tensor they read has moved, or when there are too many."""
         self._graphs.clear()
-        self._buffers.clear()
+        self.buffers.clear()
         self._outputs.clear()
-        self._seen.clear()
+        self.seen.clear()
 
     def run(
         self,
@@ -227,17 +227,17 @@ class PrefillGraphs:
             return None
         shape = PrefillShape.fit(np.array([len(prompt) for prompt in prompts]), forward.weights_per_layer)
         key = (shape, hidden, prefixes is not None)
-        self._seen[key] += 1
-        if self._seen[key] <= RECORD_AFTER:
+        self.seen[key] += 1
+        if self.seen[key] <= RECORD_AFTER:
             return None
-        if key not in self._buffers:
-            if len(self._buffers) >= MAX_GRAPHS:
+        if key not in self.buffers:
+            if len(self.buffers) >= MAX_GRAPHS:
                 self.clear()
                 return None
             if (shape.prompts, hidden) not in self._outputs:
                 self._outputs[shape.prompts, hidden] = _allocate_outputs(shape.prompts, forward, hidden)
-            self._buffers[key] = PrefillBuffers(shape, forward.device)
-        buffers, outputs = self._buffers[key], self._outputs[shape.prompts, hidden]
+            self.buffers[key] = PrefillBuffers(shape, forward.device)
+        buffers, outputs = self.buffers[key], self._outputs[shape.prompts, hidden]
         buffers.fill(prompts, kv_index_N, spare, prefixes)
 
         def prefill() -> None:
@@ -274,7 +274,7 @@ def _allocate_outputs(prompts: int, forward: LlamaForward, hidden: HiddenState |
     return logits, None if hidden is None else pooled
 
 
-def _padding_lengths(tokens: int, prompts: int, lengths_U: np.ndarray) -> np.ndarray:
+def padding_lengths(tokens: int, prompts: int, lengths_U: np.ndarray) -> np.ndarray:
     """Lengths of the dummy prompts that fill a shape."""
     count, left = prompts - len(lengths_U), tokens - int(lengths_U.sum())
     return left // count + (np.arange(count) < left % count)

@@ -60,8 +60,8 @@ def decode_attention(
     position, in float32."""
     rows, heads, dim = q_BHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
-    splits = splits or _choose_splits(rows * kv_heads, q_BHD.device)
-    launch = launch or (FEW if rows * kv_heads * splits <= 2 * _sm_count(q_BHD.device) else MANY)
+    splits = splits or choose_splits(rows * kv_heads, q_BHD.device)
+    launch = launch or (FEW if rows * kv_heads * splits <= 2 * count_sms(q_BHD.device) else MANY)
     out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
     found, peaks = (
         out.new_empty((rows, kv_heads, splits, MIN_DOT, size) if splits > 1 else 0, dtype=torch.float32) for size in (dim, 2)
@@ -84,14 +84,14 @@ def decode_attention(
 
 
 @cache
-def _sm_count(device: torch.device) -> int:
+def count_sms(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @cache
-def _choose_splits(programs: int, device: torch.device) -> int:
+def choose_splits(programs: int, device: torch.device) -> int:
     """Number of splits, a power of two, that keeps all SMs busy."""
-    wanted = PROGRAMS_PER_SM * _sm_count(device)
+    wanted = PROGRAMS_PER_SM * count_sms(device)
     splits = 1
     while splits < MAX_SPLITS and 2 * splits * programs <= wanted:
         splits *= 2
@@ -102,11 +102,11 @@ def _choose_splits(programs: int, device: torch.device) -> int:
 def has_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     fits = queries_per_kv <= MIN_DOT and head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable(
-        "decode attention", device, partial(_check_decode_kernel, device, dtype, kv_heads, queries_per_kv, head_dim)
+        "decode attention", device, partial(check_decode_kernel, device, dtype, kv_heads, queries_per_kv, head_dim)
     )
 
 
-def _check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
+def check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     random = make_random(device, dtype)
     positions = torch.tensor([0, 1, 150, 299], device=device)
     rows, capacity = len(positions), 320

@@ -59,11 +59,12 @@ class AttentionMetadata:
 class KeyValueCache:
     """Memory of `slots` × `capacity` tokens, reused from batch to batch."""
 
-    def __init__(self, shape: AttentionShape) -> None:
+    def __init__(self, shape: AttentionShape, head_major: bool | None = None) -> None:
+        """`head_major`: whether each head's tokens are contiguous; default: on a CPU."""
         self.shape = shape
-        self._head_major = shape.device.type == "cpu"
+        self.head_major = shape.device.type == "cpu" if head_major is None else head_major
         self.slots = self.capacity = 0
-        self._memory: list[Tensor] = []
+        self.memory: list[Tensor] = []
         """per layer: keys, then values"""
         self._positions = torch.zeros(0, dtype=torch.int64)
         self._visible, self._masked = (torch.tensor(x, dtype=shape.dtype, device=shape.device) for x in (0.0, -torch.inf))
@@ -80,61 +81,61 @@ class KeyValueCache:
         size = slots * capacity * s.kv_heads * s.head_dim
         kept = []
         if kept_slots:
-            kept = [[part.clone() for part in self._part(layer, kept_slots, kept_tokens)] for layer in range(s.layers)]
+            kept = [[part.clone() for part in self.first_tokens(layer, kept_slots, kept_tokens)] for layer in range(s.layers)]
         self.slots = self.capacity = 0  # so that after an interrupt the next call starts over
-        if not self._memory or self._memory[0].shape[1] < size:
-            self._memory = []  # before allocating: both may not fit
-            self._keys = self._values = self._heads = []
+        if not self.memory or self.memory[0].shape[1] < size:
+            self.memory = []  # before allocating: both may not fit
+            self.keys = self.values = self._heads = []
             empty_cache(s.device)  # the freed blocks are too small for the new ones
             memory = [torch.zeros(2, size, dtype=s.dtype, device=s.device) for _ in range(s.layers)]
-            self._heads, self._memory = [one.view(-1, s.head_dim) for one in memory], memory
+            self._heads, self.memory = [one.view(-1, s.head_dim) for one in memory], memory
         if len(self._positions) < capacity:
             self._positions = torch.arange(capacity, device=s.device)
         self._head_starts = torch.zeros(0)
-        if self._head_major:  # start of each slot in a layer's memory: [B, heads] for keys, then for values
+        if self.head_major:  # start of each slot in a layer's memory: [B, heads] for keys, then for values
             keys_BH = torch.arange(slots * s.kv_heads).view(-1, s.kv_heads) * capacity
             self._head_starts = torch.cat((keys_BH, keys_BH + len(self._heads[0]) // 2), 1)
-        self._keys = [self._view(memory[0, :size], slots) for memory in self._memory]
-        self._values = [self._view(memory[1, :size], slots) for memory in self._memory]
+        self.keys = [self.view_slots(memory[0, :size], slots) for memory in self.memory]
+        self.values = [self.view_slots(memory[1, :size], slots) for memory in self.memory]
         self.slots, self.capacity = slots, capacity
         for layer, parts in enumerate(kept):
-            for here, part in zip(self._part(layer, kept_slots, kept_tokens), parts, strict=True):
+            for here, part in zip(self.first_tokens(layer, kept_slots, kept_tokens), parts, strict=True):
                 here.copy_(part)
 
     def addresses(self) -> tuple[Any, ...]:
         """Addresses and sizes of all tensors that a CUDA graph reads. Values follow the keys, so the size matters."""
-        return (self._positions.data_ptr(), *((memory.data_ptr(), memory.shape[1]) for memory in self._memory))
+        return (self._positions.data_ptr(), *((memory.data_ptr(), memory.shape[1]) for memory in self.memory))
 
-    def _view(self, memory: Tensor, slots: int) -> Tensor:
+    def view_slots(self, memory: Tensor, slots: int) -> Tensor:
         s = self.shape
-        if self._head_major:
+        if self.head_major:
             return memory.view(slots, s.kv_heads, -1, s.head_dim).transpose(1, 2)
         return memory.view(slots, -1, s.kv_heads, s.head_dim)
 
-    def _part(self, layer: int, slots: int, tokens: int) -> tuple[Tensor, Tensor]:
+    def first_tokens(self, layer: int, slots: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Views of the first tokens of the first slots: keys and values."""
-        return self._keys[layer][:slots, :tokens], self._values[layer][:slots, :tokens]
+        return self.keys[layer][:slots, :tokens], self.values[layer][:slots, :tokens]
 
     def store_padded(self, layer: int, slots: slice | Tensor, keys_NTHD: Tensor, values_NTHD: Tensor) -> None:
         """Store the keys and values of padded prompts."""
         tokens = keys_NTHD.shape[1]
-        self._keys[layer][slots, :tokens] = keys_NTHD
-        self._values[layer][slots, :tokens] = values_NTHD
+        self.keys[layer][slots, :tokens] = keys_NTHD
+        self.values[layer][slots, :tokens] = values_NTHD
 
     def store(self, kv_index_M: Tensor, source_M: Tensor | None, layer: int, keys_NHD: Tensor, values_NHD: Tensor) -> None:
         """Store packed keys and values at these indices of the flat cache. `source_M`: the token stored at each index, if some
         go to several slots. A CUDA graph of it is valid for any slots × capacity of the same memory."""
         for i, new in enumerate((keys_NHD, values_NHD)):
             new = new if source_M is None else new.index_select(0, source_M)
-            if self._head_major:
-                cached = (self._keys, self._values)[i][layer]
+            if self.head_major:
+                cached = (self.keys, self.values)[i][layer]
                 cached[kv_index_M // self.capacity, kv_index_M % self.capacity] = new
             else:
-                self._memory[layer][i].view(-1, *new.shape[1:]).index_copy_(0, kv_index_M, new)
+                self.memory[layer][i].view(-1, *new.shape[1:]).index_copy_(0, kv_index_M, new)
 
     def flat_view(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values [slots · capacity, heads, head_dim], in the order of `store`'s indices."""
-        keys, values = self._memory[layer].view(2, -1, self.shape.kv_heads, self.shape.head_dim)
+        keys, values = self.memory[layer].view(2, -1, self.shape.kv_heads, self.shape.head_dim)
         return keys, values
 
     @property
@@ -142,12 +143,12 @@ class KeyValueCache:
         """whether attention can read the keys of scattered slots in place"""
         s = self.shape
         on_gpu = s.device.type == "cuda"
-        return not self._head_major and (not on_gpu or has_prefix_kernel(s.device, s.dtype, s.heads, s.kv_heads, s.head_dim))
+        return not self.head_major and (not on_gpu or has_prefix_kernel(s.device, s.dtype, s.heads, s.kv_heads, s.head_dim))
 
     def make_rope_and_store(self, kv_index_N: Tensor) -> RopeAndStore | None:
         """A fused kernel that applies RoPE in place and stores keys and values at these indices; None without it."""
         s = self.shape
-        if self._head_major or not has_rope_cache_kernel(s.device, s.dtype, s.heads, s.kv_heads, s.head_dim):
+        if self.head_major or not has_rope_cache_kernel(s.device, s.dtype, s.heads, s.kv_heads, s.head_dim):
             return None
 
         def rope_and_store(layer: int, qkv_NF: Tensor, positions_N: Tensor, rope: Tensor) -> None:
@@ -160,7 +161,7 @@ class KeyValueCache:
     def uses_decode_kernel(self) -> bool:
         """whether a step reads each slot's own positions instead of a common window"""
         s = self.shape
-        return not self._head_major and has_decode_kernel(s.device, s.dtype, s.kv_heads, s.queries_per_kv, s.head_dim)
+        return not self.head_major and has_decode_kernel(s.device, s.dtype, s.kv_heads, s.queries_per_kv, s.head_dim)
 
     def make_metadata(self, positions_B: Tensor, window: int, rope_B: Tensor) -> AttentionMetadata:
         """Metadata of a step in which slot i writes at its position and reads up to it, within `window`. `rope_B`
@@ -169,7 +170,7 @@ class KeyValueCache:
         if self.uses_decode_kernel:
             rope = torch.view_as_real(rope_B.squeeze(1))
             return AttentionMetadata(slots, window, (), positions_B, positions_B, rope)
-        if self._head_major:
+        if self.head_major:
             kv_index = self._head_starts[:slots] + positions_B[:, None]
         else:
             kv_index = torch.arange(slots, device=positions_B.device) * self.capacity + positions_B
@@ -180,10 +181,10 @@ class KeyValueCache:
     def attend(self, layer: int, q_BHD: Tensor, k_BHD: Tensor, v_BHD: Tensor, step: AttentionMetadata) -> Tensor:
         """Store this step's keys and values, then attend: [B, query heads · head_dim]. RoPE is applied already, unless the
         decode kernel does it."""
-        s, keys, values = self.shape, self._keys[layer], self._values[layer]
+        s, keys, values = self.shape, self.keys[layer], self.values[layer]
         if step.rope is not None:
             return decode_attention(q_BHD, k_BHD, v_BHD, keys, values, step.positions, step.rope, s.scale)
-        if self._head_major:
+        if self.head_major:
             queries = q_BHD.unflatten(1, (s.kv_heads, s.queries_per_kv))
             return self.attend_head_major(layer, queries, torch.cat((k_BHD, v_BHD), 1), step)
         for cached, new in ((keys, k_BHD), (values, v_BHD)):
@@ -193,7 +194,7 @@ class KeyValueCache:
 
     def attend_head_major(self, layer: int, q_BHGD: Tensor, kv_BHD: Tensor, step: AttentionMetadata) -> Tensor:
         """`attend` on a CPU, in few torch calls: queries grouped by key head, keys and values concatenated."""
-        s, keys, values = self.shape, self._keys[layer], self._values[layer]
+        s, keys, values = self.shape, self.keys[layer], self.values[layer]
         self._heads[layer].index_put_(step.kv_index, kv_BHD)
         shape, (slot, token, head, feature) = (step.slots, s.kv_heads, step.window, s.head_dim), keys.stride()
         strides = (slot, head, token, feature)
@@ -202,7 +203,7 @@ class KeyValueCache:
 
     def copy_slots(self, to: Tensor, source: Tensor, tokens: int) -> None:
         """Slots `to` become copies of slots `source`, up to `tokens`."""
-        for tensor in (*self._keys, *self._values):
+        for tensor in (*self.keys, *self.values):
             tensor[to, :tokens] = tensor[source, :tokens]
 
 

@@ -66,10 +66,10 @@ def swiglu_backward(gate_up_NF: Tensor, gradient_NF: Tensor) -> Tensor:
 
 @capability_probe
 def has_swiglu_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    return is_kernel_usable("SwiGLU", device, partial(_swiglu_matches_torch, device, dtype))
+    return is_kernel_usable("SwiGLU", device, partial(swiglu_matches_torch, device, dtype))
 
 
-def _swiglu_matches_torch(device: torch.device, dtype: torch.dtype) -> bool:
+def swiglu_matches_torch(device: torch.device, dtype: torch.dtype) -> bool:
     """Compare at widths that are not multiples of the block; for multiples of 16 Triton compiles another variant."""
     return all(_swiglu_matches_at(SWIGLU_BLOCK + more, device, dtype) for more in (24, 32))
 

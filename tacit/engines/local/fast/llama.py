@@ -240,11 +240,11 @@ class LlamaForward:
         self._projections = [self.head, *(p for layer in self._layers for p in layer.projections)]
         self._unfused = [self._embed, self._norm, *(norm for layer in self._layers for norm in layer.norms)]
         """modules with parameters that are not part of a projection"""
-        self._rope = self._make_rope(256)
+        self._rope = self.make_rope(256)
         compiles = can_compile(self.device) and config.hidden_act == "silu"
         self._step_ops: type[SamplerOps] = CompiledSamplerOps if compiles else SamplerOps
         self._cpu_step: CpuDecodeStep | None = None
-        self._cpu_step_allowed: bool | None = None
+        self.cpu_step_allowed: bool | None = None
         self._lora_step_allowed: bool | None = None
         """whether the weights in use allow the fast steps; None: not checked since they changed"""
         self._first_qkv_VF: Tensor | None = None
@@ -275,7 +275,7 @@ class LlamaForward:
 
     def refresh(self) -> None:
         """Copy the current weights, with the active adapter."""
-        self._cpu_step_allowed = self._lora_step_allowed = self._first_qkv_VF = None
+        self.cpu_step_allowed = self._lora_step_allowed = self._first_qkv_VF = None
         for projection in self._projections:
             projection.refresh()
         for layer in self._layers:
@@ -300,7 +300,7 @@ class LlamaForward:
 
     def extend_rope(self, length: int) -> None:
         if length > self.rope_length:
-            self._rope = self._make_rope(max(length, 2 * self.rope_length))
+            self._rope = self.make_rope(max(length, 2 * self.rope_length))
 
     @property
     def supports_varlen(self) -> bool:
@@ -408,7 +408,7 @@ class LlamaForward:
         rope_B = self._rope.index_select(0, positions_B).unsqueeze(1)
         metadata, ops = cache.make_metadata(positions_B, window, rope_B), self._step_ops
         h = embedding(tokens_B, self._embed.weight)
-        if self._can_use_cpu_step:
+        if self.can_use_cpu_step:
             slots = len(h)
             if self._cpu_step is None or self._cpu_step.slots != slots:
                 inner = self._layers[0].gate_up.weight.shape[0] // 2
@@ -425,13 +425,13 @@ class LlamaForward:
         return self.head.to_float32(self.final_norm(h))
 
     @property
-    def _can_use_cpu_step(self) -> bool:
+    def can_use_cpu_step(self) -> bool:
         """float32 on a CPU, adapters merged, no QK norm"""
-        if self._cpu_step_allowed is None:
+        if self.cpu_step_allowed is None:
             first = self._layers[0]
             plain = self.device.type == "cpu" and self.dtype == torch.float32 and not first.has_qk_norm and first.uses_silu
-            self._cpu_step_allowed = plain and all(p.is_plain for layer in self._layers for p in layer.projections)
-        return self._cpu_step_allowed
+            self.cpu_step_allowed = plain and all(p.is_plain for layer in self._layers for p in layer.projections)
+        return self.cpu_step_allowed
 
     @property
     def _can_use_lora_step(self) -> bool:
@@ -466,7 +466,7 @@ class LlamaForward:
         attended = scaled_dot_product_attention(q, k, v, is_causal=True, scale=s.scale, enable_gqa=grouped)
         return attended.transpose(1, 2).flatten(2)
 
-    def _make_rope(self, length: int) -> Tensor:
+    def make_rope(self, length: int) -> Tensor:
         """[length, head_dim / 2] complex: cos + i sin, from the model's own rotary module."""
         positions = torch.arange(length, device=self.device)[None]
         cos, sin = self._rotary(torch.zeros(1, dtype=torch.float32, device=self.device), positions)

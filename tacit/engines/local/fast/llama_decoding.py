@@ -158,7 +158,7 @@ class LlamaDecoder:
         self.spare: LlamaDecodeBatch | None = None
         self._versions: tuple[list[int], list[int]] | None = None
         """address and version counter of each source tensor"""
-        self._addresses: tuple[Any, ...] = ()
+        self.addresses: tuple[Any, ...] = ()
         self.refresh(force=True)
 
     @property
@@ -225,8 +225,8 @@ class LlamaDecoder:
         return max(256, next_power_of_two(tokens)) if tokens <= 1024 else _round_up(tokens, 1024)
 
     def _check_addresses(self) -> None:
-        if self.uses_graphs and (addresses := self.forward.addresses()) != self._addresses:
-            self._addresses = addresses
+        if self.uses_graphs and (addresses := self.forward.addresses()) != self.addresses:
+            self.addresses = addresses
             self.graph_epoch += 1
 
 
@@ -253,8 +253,8 @@ class LlamaDecodeBatch(DecodeBatch):
     def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         decoder, slots_N, source_N = self.decoder, batch.slots_N, batch.source_N
         lengths_N = np.array([len(p) for p in batch.prompts])
-        self._resize(max(occupied, int(slots_N.max()) + 1), batch.max_length, occupied)
-        self._drop_stale_graphs()
+        self.resize(max(occupied, int(slots_N.max()) + 1), batch.max_length, occupied)
+        self.drop_stale_graphs()
         self._used = max(self._used, int(lengths_N.max()))
         logits: list[Tensor] = []
         pooled: list[Tensor] = []
@@ -275,7 +275,7 @@ class LlamaDecodeBatch(DecodeBatch):
 
     def decode(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> PendingTokens:
         decoder, state, cache = self.decoder, self._state, self.cache
-        self._drop_stale_graphs()
+        self.drop_stale_graphs()
         slots, steps = noise_BK.shape
         width, capacity = decoder.pad_slots(slots), cache.capacity
         state.load_noise(noise_BK)
@@ -297,7 +297,7 @@ class LlamaDecodeBatch(DecodeBatch):
             self.cache.copy_slots(to, source, self._used)
         self._state.compact(order)
 
-    def _drop_stale_graphs(self) -> None:
+    def drop_stale_graphs(self) -> None:
         """Drop CUDA graphs if the weights they read have moved."""
         if self.decoder.graph_epoch != self._graph_epoch:
             self._clear_graphs()
@@ -307,7 +307,7 @@ class LlamaDecodeBatch(DecodeBatch):
         self.graphs.clear()
         self.prefill_graphs.clear()
 
-    def _resize(self, slots: int, max_length: int, occupied: int) -> None:
+    def resize(self, slots: int, max_length: int, occupied: int) -> None:
         """Make room for `slots` slots of `max_length` tokens; the first `occupied` keep their contents."""
         decoder, cache = self.decoder, self.cache
         width, capacity = decoder.pad_slots(slots), decoder.pad_capacity(max_length)

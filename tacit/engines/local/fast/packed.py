@@ -84,11 +84,11 @@ class PackedDecoder:
         x_N = _rms_norm(layer.input_layernorm, keys_ND)
         x_Q = x_N if queries_QD is keys_ND else _rms_norm(layer.input_layernorm, queries_QD)
         if x_Q is x_N:
-            qkv = _concat_linear(x_N, attention.q_proj, attention.k_proj, attention.v_proj).unflatten(-1, shape)
+            qkv = concat_linear(x_N, attention.q_proj, attention.k_proj, attention.v_proj).unflatten(-1, shape)
             q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         else:
             q = attention.q_proj(x_Q).unflatten(-1, shape)
-            k, v = _concat_linear(x_N, attention.k_proj, attention.v_proj).unflatten(-1, shape).chunk(2, dim=1)
+            k, v = concat_linear(x_N, attention.k_proj, attention.v_proj).unflatten(-1, shape).chunk(2, dim=1)
         if self.has_qk_norm:
             q, k = _rms_norm(attention.q_norm, q), _rms_norm(attention.k_norm, k)
         return q, k, v
@@ -96,7 +96,7 @@ class PackedDecoder:
     def _finish_layer(self, layer: Any, hidden: Tensor, attended: Tensor) -> Tensor:
         hidden = hidden + layer.self_attn.o_proj(attended)
         x = _rms_norm(layer.post_attention_layernorm, hidden)
-        return hidden + layer.mlp.down_proj(_swiglu(_concat_linear(x, layer.mlp.gate_proj, layer.mlp.up_proj)))
+        return hidden + layer.mlp.down_proj(_swiglu(concat_linear(x, layer.mlp.gate_proj, layer.mlp.up_proj)))
 
 
 class _PaddedAttention:
@@ -128,7 +128,7 @@ class _PaddedAttention:
         return x if self._outputs is None else x.index_select(0, self._outputs)
 
 
-def _concat_linear(x: Tensor, *modules: Any) -> Tensor:
+def concat_linear(x: Tensor, *modules: Any) -> Tensor:
     """Outputs of linear layers with the same input, concatenated. Plain layers become one product, which saves most in the
     backward pass (one gradient for `x`). Layers with adapters run one by one."""
     if not all(type(module) is nn.Linear and module.bias is None for module in modules):
@@ -225,7 +225,7 @@ class VarlenDecoder(PackedDecoder):
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         hidden_ND, normed_ND, rotation_N = self._lower_layers(batch, len(self.layers) - 1)
-        ops, top, source_T = self._ops(batch), self.layers[-1], to_device(batch.source_T, self.device)
+        ops, top, source_T = self.choose_ops(batch), self.layers[-1], to_device(batch.source_T, self.device)
         rotation_T = tuple(part.index_select(0, source_T) for part in rotation_N)
         (q,) = self._project(normed_ND.index_select(0, source_T), top.self_attn.q_proj)
         k, v = self._project(normed_ND, top.self_attn.k_proj, top.self_attn.v_proj)
@@ -247,7 +247,7 @@ class VarlenDecoder(PackedDecoder):
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """The first `depth` layers: (hidden states, the same after the next RMSNorm, RoPE factors). Stores the hidden states of
         every layer in `states` if given."""
-        ops = self._ops(batch)
+        ops = self.choose_ops(batch)
         hidden_ND = self.body.embed_tokens(to_device(batch.tokens_N, self.device))
         # cos and sin [N, 1, head_dim / 2] of RoPE, from the model's own rotary module.
         positions_N = to_device(batch.positions_N, self.device)
@@ -270,7 +270,7 @@ class VarlenDecoder(PackedDecoder):
             states[depth] = hidden_ND
         return hidden_ND, normed_ND, rotation_N
 
-    def _ops(self, batch: PackedBatch) -> LayerOps:
+    def choose_ops(self, batch: PackedBatch) -> LayerOps:
         return COMPILED_OPS if self._compiles and batch.num_tokens >= MIN_TOKENS_TO_COMPILE else EAGER_OPS
 
     def _rope_qkv(

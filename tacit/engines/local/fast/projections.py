@@ -4,7 +4,7 @@
 
 `FusedLinear` is the sampler's version, with copies of the weights; `fused_linear` is differentiable, for training. LoRA is not
 merged into the weights, because bfloat16 rounding would lose most of an adapter, except for small float32 matrices on a CPU
-(`_wants_input_major`). On a GPU, A is stacked below the weights for a single product [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ, which
+(`wants_input_major`). On a GPU, A is stacked below the weights for a single product [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ, which
 needs a copy of the matrix; for single matrices above `STACK_LORA_LIMIT`, y and a are two products.
 """
 
@@ -72,9 +72,9 @@ class FusedLinear:
             return y
         lora_B = lora_B[start:]
         if not self._is_stacked:
-            return _add_lora_product(y, linear(x, self._lora_A), lora_B)
+            return add_lora_product(y, linear(x, self._lora_A), lora_B)
         y, a = y.split(lora_B.shape, dim=-1)
-        return _add_lora_product(y, a, lora_B)
+        return add_lora_product(y, a, lora_B)
 
     def to_float32(self, x: Tensor) -> Tensor:
         """The product with x [rows, features], in float32."""
@@ -139,7 +139,7 @@ class FusedLinear:
         self._sources = None, []
         parts, order = [parts_of(module) for module in self._modules], self._order
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
-        on_gpu, input_major = _is_launch_bound(weights[0].device), _wants_input_major(weights)
+        on_gpu, input_major = is_launch_bound(weights[0].device), wants_input_major(weights)
         lora_A: Tensor | None = None
         lora_B: Tensor | None = None
         if input_major:  # merge the adapters: W + s·B·A
@@ -178,7 +178,7 @@ class FusedLinear:
         self._lora_B = None if lora_B is None else _copy_into(self._lora_B, lora_B, input_major=on_gpu)
 
 
-def _add_lora_product(y: Tensor, a: Tensor, lora_B: Tensor) -> Tensor:
+def add_lora_product(y: Tensor, a: Tensor, lora_B: Tensor) -> Tensor:
     """y += a Bᵀ in place and in one operation, so the product is not rounded before the addition."""
     rows = y if y.dim() == 2 else y.view(-1, y.shape[-1])
     rows.addmm_(a.view(-1, lora_B.shape[1]), lora_B.t())
@@ -200,12 +200,12 @@ def _fuse_adapters(parts: Sequence[Parts], order: Tensor | None) -> tuple[Tensor
     return torch.cat([a for a, _, _ in adapters]).to(dtype), (fused if order is None else fused[order]).to(dtype)
 
 
-def _is_launch_bound(device: torch.device) -> bool:
+def is_launch_bound(device: torch.device) -> bool:
     """Whether launches cost more than an adapter's products: on GPUs only."""
     return device.type == "cuda"
 
 
-def _wants_input_major(weights: Sequence[Tensor]) -> bool:
+def wants_input_major(weights: Sequence[Tensor]) -> bool:
     """Whether to store the matrix input-major (all weights of an input contiguous; the shape stays [out, in]). On a CPU the
     product of a few rows with a float32 matrix then takes a third to a half less time."""
     elements = sum(weight.numel() for weight in weights)
@@ -296,7 +296,7 @@ def fused_linear(x_ND: Tensor, *modules: Any) -> Tensor:
     if not all_A:
         return linear(x_ND, *_fuse_weights(parts))
     layout = [len(weight) for weight, _, _ in parts], ranks, scales
-    return _FusedLoRALinear.apply(x_ND, *_fuse_weights(parts), _concat(all_A), layout, *all_B)
+    return FusedLoRALinear.apply(x_ND, *_fuse_weights(parts), _concat(all_A), layout, *all_B)
 
 
 def find_parts(modules: Sequence[Any]) -> list[Parts] | None:
@@ -313,7 +313,7 @@ def find_parts(modules: Sequence[Any]) -> list[Parts] | None:
     return parts
 
 
-class _FusedLoRALinear(torch.autograd.Function):
+class FusedLoRALinear(torch.autograd.Function):
     """Fused linear layers with LoRA. With a = x Aᵀ, for each layer i that has an adapter:
 
         yᵢ = x Wᵢᵀ + bᵢ + sᵢ aᵢ Bᵢᵀ

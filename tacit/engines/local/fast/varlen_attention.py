@@ -139,7 +139,7 @@ def attend_varlen(q_QHD: Tensor, k_KGD: Tensor, v_KGD: Tensor, layout: SequenceL
         return attend_prefix(q_QHD, k_KGD, v_KGD, layout, scale)
     if layout.keys_B is None and has_flash_attention(device, dtype, dim):
         return _FlashVarlenAttention.apply(q_QHD, k_KGD, v_KGD, layout, scale)
-    return _attend_row_by_row(q_QHD, k_KGD, v_KGD, layout, scale)
+    return attend_row_by_row(q_QHD, k_KGD, v_KGD, layout, scale)
 
 
 def _matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
@@ -159,7 +159,7 @@ def _matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_hea
             cached[start + count : start + capacity] = float("inf")
     found = attend_prefix(q, k, v, layout, head_dim**-0.5).float()
     with sdpa_kernel(SDPBackend.MATH):  # other backends warn in deterministic mode
-        expected = _attend_row_by_row(q.float(), k.float(), v.float(), layout, head_dim**-0.5)
+        expected = attend_row_by_row(q.float(), k.float(), v.float(), layout, head_dim**-0.5)
     # softmax weights and outputs are rounded
     return bool((found - expected).abs().max() <= (4 * torch.finfo(dtype).eps + 1e-5) * expected.abs().max())
 
@@ -198,7 +198,7 @@ def _strict_determinism() -> Iterator[None]:
             torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def _attend_row_by_row(q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
+def attend_row_by_row(q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
     repeats = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
     answers = []
