@@ -5,7 +5,7 @@
 
 At the same time, on one server: sessions under load, malformed requests, hostile connections (endless bodies, silence,
 pipelined requests, unread answers; each is reopened when closed), expensive requests with a token, and requests for /health.
-Then the server is told to stop. Then SIGKILL at random moments: training must end with the same weights, the experience bank
+Then the server gets SIGTERM. Then SIGKILL at random moments: training must end with the same weights, the experience bank
 must keep every acknowledged write, a restarted server must repeat every acknowledged action.
 Exits with 1 if something failed or --limit-s was exceeded.
 """

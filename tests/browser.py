@@ -149,12 +149,12 @@ class Browser:
             self._listen(message["method"], message["params"])
         return message
 
-    def _listen(self, event: str, told: dict[str, Any]) -> None:
+    def _listen(self, event: str, event_data: dict[str, Any]) -> None:
         if event == "Runtime.exceptionThrown":
-            self.complaints.append(str(told["exceptionDetails"]))
-        elif event == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
-            self.complaints.append(str(told["args"]))
-        elif event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(told["entry"]["text"])
-        elif event == "Network.requestWillBeSent" and not told["request"]["url"].startswith(("file:", "data:", "about:")):
-            self.complaints.append(f"fetched {told['request']['url']}")
+            self.complaints.append(str(event_data["exceptionDetails"]))
+        elif event == "Runtime.consoleAPICalled" and event_data["type"] in ("error", "warning", "assert"):
+            self.complaints.append(str(event_data["args"]))
+        elif event == "Log.entryAdded" and event_data["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(event_data["entry"]["text"])
+        elif event == "Network.requestWillBeSent" and not event_data["request"]["url"].startswith(("file:", "data:", "about:")):
+            self.complaints.append(f"fetched {event_data['request']['url']}")

@@ -19,7 +19,7 @@ class ChatServer(ThreadingHTTPServer):
     def __init__(self, reply: Callable[[dict[str, Any]], Reply]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.reply = reply
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.busy = self.busiest = 0
         self.lock = threading.Lock()
@@ -35,7 +35,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with self.server.lock:
-            self.server.asked.append({"path": self.path, **body})
+            self.server.requests.append({"path": self.path, **body})
             self.server.keys.append(self.headers.get("Authorization"))
             self.server.busy += 1
             self.server.busiest = max(self.server.busiest, self.server.busy)

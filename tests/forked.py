@@ -33,8 +33,8 @@ class Forked:
         self._said = tempfile.NamedTemporaryFile("r", encoding="utf-8")  # noqa: SIM115 (it lives as long as this does)
         self._complained = tempfile.NamedTemporaryFile("r", encoding="utf-8")  # noqa: SIM115
         files = (self._said.name, self._complained.name)
-        told = (work, [str(word) for word in words], {**os.environ, **environment}, files)
-        self._process = context.Process(target=_do, args=told)
+        arguments = (work, [str(word) for word in words], {**os.environ, **environment}, files)
+        self._process = context.Process(target=_do, args=arguments)
         # A new process would import the main module again, which is pytest here.
         ours, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:

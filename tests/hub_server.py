@@ -24,8 +24,8 @@ class Hub:
 
     def commit(self, repository: str, files: Files) -> str:
         own = self.commits.setdefault(repository, [])
-        told = json.dumps([len(own), sorted((name, hashlib.sha1(data).hexdigest()) for name, data in files.items())])
-        own.append((hashlib.sha1(told.encode()).hexdigest(), files))
+        listing = json.dumps([len(own), sorted((name, hashlib.sha1(data).hexdigest()) for name, data in files.items())])
+        own.append((hashlib.sha1(listing.encode()).hexdigest(), files))
         return own[-1][0]
 
     def find(self, repository: str, revision: str) -> tuple[str, Files] | None:
@@ -74,8 +74,8 @@ def serve_hub(hub: Hub) -> Iterator[Hub]:
             hub.tokens.add(self.headers.get("authorization", ""))
             path = self.path.partition("?")[0].strip("/").split("/")
             if path[1:] == ["repos", "create"]:
-                told = json.loads(body)
-                repository = f"{told['organization']}/{told['name']}"
+                request = json.loads(body)
+                repository = f"{request['organization']}/{request['name']}"
                 if repository in hub.commits:
                     return self.answer(409, {"error": "there is one", "url": f"{hub.url}/{repository}"})
                 hub.commit(repository, {".gitattributes": b""})

@@ -73,7 +73,7 @@ class ScriptedPolicy(Words, PolicyHooks):
     def __init__(self, answer: Callable[[str, int], str], context_limit: int = 100_000) -> None:
         super().__init__(context_limit)
         self._answer = answer
-        self.asked: list[list[tuple[str, int]]] = []
+        self.calls: list[list[tuple[str, int]]] = []
         """(prompt, seed) of every request, one list per call"""
         self.samplings: list = []
         self.updates: list[tuple] = []
@@ -81,9 +81,9 @@ class ScriptedPolicy(Words, PolicyHooks):
         self.weights = "untrained"
 
     def sample(self, requests, sampling, hidden=None) -> list[Completion]:
-        self.asked.append([(self.decode(r.prompt), r.seed) for r in requests])
+        self.calls.append([(self.decode(r.prompt), r.seed) for r in requests])
         self.samplings.append(sampling)
-        return [self._complete(*asked) for asked in self.asked[-1]]
+        return [self._complete(*request) for request in self.calls[-1]]
 
     def _complete(self, prompt: str, seed: int) -> Completion:
         text = self._answer(prompt, seed)
@@ -141,10 +141,10 @@ def stumble_through_countdown(prompt: str, seed: int) -> str:
     return ("hm", solve_countdown(prompt), solve_countdown(prompt), solve_countdown(prompt))[seed % 4]
 
 
-def group_extractor(told: dict) -> dict:
+def group_extractor(options: dict) -> dict:
     """Settings of a method, with `extractor_batch=4` as `extractor=ExtractorSettings(batch=4)`."""
-    own = {key.removeprefix("extractor_"): value for key, value in told.items() if key.startswith("extractor_")}
-    rest = {key: value for key, value in told.items() if not key.startswith("extractor_")}
+    own = {key.removeprefix("extractor_"): value for key, value in options.items() if key.startswith("extractor_")}
+    rest = {key: value for key, value in options.items() if not key.startswith("extractor_")}
     return {**rest, "extractor": ExtractorSettings(**own)}
 
 

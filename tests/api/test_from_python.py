@@ -97,9 +97,9 @@ def test_import_loads_no_heavy_modules():
 
 
 def test_str_of_a_run_is_its_result_in_one_line(run, tmp_path):
-    told = str(run)
-    assert told.startswith(f"{run.path}: success {run.success:.1%} [") and "of 4 episodes after rl 4 on same/test/4" in told
-    assert "; before: untrained " in told and ", after sft 3 " in told and "\n" not in told
+    text = str(run)
+    assert text.startswith(f"{run.path}: success {run.success:.1%} [") and "of 4 episodes after rl 4 on same/test/4" in text
+    assert "; before: untrained " in text and ", after sft 3 " in text and "\n" not in text
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "settings.json").write_text('{"method": {"name": "grpo"}}')
@@ -330,12 +330,12 @@ def test_settings_file_as_world_points_to_config():
 def test_recipe_by_name_with_overrides(tmp_path, monkeypatch):
     import tacit.api.runs as training
 
-    told = []
-    monkeypatch.setattr(training, "run_training", lambda prepared, *more: told.append(prepared.recipe))
+    recipes = []
+    monkeypatch.setattr(training, "run_training", lambda prepared, *more: recipes.append(prepared.recipe))
     (tmp_path / "run").mkdir()
     monkeypatch.setattr(training, "OpenRun", lambda path: path)
     tacit.train(config="quickstart", out=tmp_path / "run", iterations=3, sft={"steps": 5})
-    (recipe,) = told
+    (recipe,) = recipes
     assert (recipe.world, recipe.schedule.iterations, recipe.train.sft.steps) == ("alfworld", 3, 5)
     assert recipe.train.sft.tasks != 1000, "what the recipe says stays"
 

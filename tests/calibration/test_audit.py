@@ -79,7 +79,7 @@ def test_all_requested_tasks_are_played(source):
 def test_policy_plays_its_own_episodes():
     setup = make_setup()
     play_audit(setup, "policy", 2, 3, 400)
-    assert setup.policy.asked and all(s.temperature == 1.0 for s in setup.policy.samplings)
+    assert setup.policy.calls and all(s.temperature == 1.0 for s in setup.policy.samplings)
     with pytest.raises(TacitError, match="unknown audit agent"):
         play_audit(setup, "oracle", 2, 3, 400)
 

@@ -90,7 +90,7 @@ def _by_episode(features, family_N, episode_N) -> float:
 def test_probe_edge_cases():
     rng = np.random.default_rng(2)
     features, label_N, task_N = made(rng, 3.0)
-    assert probe_accuracy(features, np.zeros(240, int), task_N) == (1.0, 0.0), "one family is told by anybody"
+    assert probe_accuracy(features, np.zeros(240, int), task_N) == (1.0, 0.0), "with one family every guess is right"
     # A family with one task is left out; the others are unaffected.
     rare_N = np.where(task_N == 39, 6, label_N)
     assert probe_accuracy(features, rare_N, task_N)[0] > 0.98

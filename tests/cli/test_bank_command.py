@@ -33,7 +33,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def told(capsys, *words) -> str:
+def run_bank(capsys, *words) -> str:
     assert main(["bank", *map(str, words)]) == 0
     return capsys.readouterr().out
 
@@ -45,35 +45,35 @@ def refused(capsys, *words) -> str:
 
 @pytest.mark.parametrize(("order", "ids"), [("use", [2, 1, 4]), ("useful", [1]), ("harmful", [2])])
 def test_list_orders_and_limits_entries(run, capsys, order, ids):
-    found = json.loads(told(capsys, "list", run, "--by", order, "--json"))
+    found = json.loads(run_bank(capsys, "list", run, "--by", order, "--json"))
     assert [entry["id"] for entry in found] == ids
-    text = told(capsys, run, "--by", order, "--most", 1)
+    text = run_bank(capsys, run, "--by", order, "--most", 1)
     assert f"1 of {len(ids)} entries" in text and "3 in the bank (3-grams)" in text
 
 
 def test_explain_shows_origin_and_outcomes(run, capsys):
-    text = told(capsys, "explain", run, 1)
+    text = run_bank(capsys, "explain", run, 1)
     assert "a success in alfworld heat task/0, episode seed 40, iteration 1" in text
     assert "2 episodes: 2 won, 0 lost" in text and "task/9" in text and "live" in text
-    text = told(capsys, "explain", run, 4)
+    text = run_bank(capsys, "explain", run, 4)
     assert "replaced 3 (updated): the blue door is locked" in text and "a failure" in text
-    assert "retired: updated; replaced by 4" in told(capsys, "explain", run, 3)
-    assert json.loads(told(capsys, "explain", run, 3, "--json"))["replaced_by"] == [4]
+    assert "retired: updated; replaced by 4" in run_bank(capsys, "explain", run, 3)
+    assert json.loads(run_bank(capsys, "explain", run, 3, "--json"))["replaced_by"] == [4]
     assert "no entry 99" in refused(capsys, "explain", run, 99)
 
 
 def test_removed_entries_are_retired_not_deleted(run, capsys):
     assert "no entry 77" in refused(capsys, "remove", run, 1, 77)
-    assert len(json.loads(told(capsys, "list", run, "--json"))) == 3, "all of them or none"
-    assert "removed 2; 1 are left" in told(capsys, "remove", run, 1, 2, 1)
-    assert [e["id"] for e in json.loads(told(capsys, "list", run, "--json"))] == [4]
-    assert "retired: removed by hand" in told(capsys, "explain", run, 1)
+    assert len(json.loads(run_bank(capsys, "list", run, "--json"))) == 3, "all of them or none"
+    assert "removed 2; 1 are left" in run_bank(capsys, "remove", run, 1, 2, 1)
+    assert [e["id"] for e in json.loads(run_bank(capsys, "list", run, "--json"))] == [4]
+    assert "retired: removed by hand" in run_bank(capsys, "explain", run, 1)
 
 
 def test_export_writes_live_entries(run, tmp_path, capsys):
     file = tmp_path / "bank.jsonl"
-    assert "3 entries" in told(capsys, "export", run, file)
-    assert told(capsys, "export", run, "-") == file.read_text(encoding="utf-8")
+    assert "3 entries" in run_bank(capsys, "export", run, file)
+    assert run_bank(capsys, "export", run, "-") == file.read_text(encoding="utf-8")
     found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert {e["text"] for e in found} == {*TEXTS[:2], "the blue door opens with the green key"}
 
@@ -117,7 +117,7 @@ def test_control_characters_are_escaped(tmp_path, capsys):
     bank.add(f"again {evil}", EMBED([evil])[0], Origin())
     bank.close()
     for words in (("list", path), ("explain", path, 1), ("explain", path, 2)):
-        text = told(capsys, *words)
+        text = run_bank(capsys, *words)
         assert "\\x1b" in text and not [c for c in text if not (c.isprintable() or c in "\n\xa0")], words
     assert better in text
-    assert "again \\x1b[2J\\x1b]0;owned" in told(capsys, "list", path).replace("\n", "")
+    assert "again \\x1b[2J\\x1b]0;owned" in run_bank(capsys, "list", path).replace("\n", "")

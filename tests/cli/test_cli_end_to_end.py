@@ -230,8 +230,8 @@ def test_play_expert(capsys):
 
 
 def test_play_marks_answers_without_an_action(capsys):
-    asked = ["--world", "countdown", "--style", "tags", "--max-steps", "1", "--max-tokens", "4", "--engine.threads", "1"]
-    assert main(["play", "--policy", "tiny-base", *asked]) == 0
+    flags = ["--world", "countdown", "--style", "tags", "--max-steps", "1", "--max-tokens", "4", "--engine.threads", "1"]
+    assert main(["play", "--policy", "tiny-base", *flags]) == 0
     assert "[no action found: using the end of the answer]" in capsys.readouterr().out
 
 

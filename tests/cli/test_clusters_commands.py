@@ -104,8 +104,8 @@ def test_inspect_clusters_shows_recorded_and_recomputed_clusters(trained, capsys
     # Each step shows its observation and its credit. The largest cluster comes first.
     first = shown.split("cluster 0:")[1].split("cluster 1:")[0]
     seen = set(re.findall(r"^  saw (\d+)", first, re.MULTILINE))
-    told = re.findall(r"^ *[+-]\d+\.\d+ +[+-]\d+\.\d+ .* saw (\d+), episode \d, step \d, (?:won|lost)$", first, re.MULTILINE)
-    assert seen == set(told) and f"{pluralize(len(told), 'step')}, {pluralize(len(seen), 'observation')}, " in first
+    rows = re.findall(r"^ *[+-]\d+\.\d+ +[+-]\d+\.\d+ .* saw (\d+), episode \d, step \d, (?:won|lost)$", first, re.MULTILINE)
+    assert seen == set(rows) and f"{pluralize(len(rows), 'step')}, {pluralize(len(seen), 'observation')}, " in first
     assert main(["inspect", "clusters", str(trained / "run"), "--iteration", "1", "--group", "0", "--json"]) == 0
     recorded = json.loads(capsys.readouterr().out)
     assert recorded["by"] == "recorded" and recorded["file"].endswith("rl-000001.jsonl.gz")
@@ -165,9 +165,9 @@ def test_step_values_without_recorded_returns_come_from_rewards():
     ]
     steps = [ClusterStep(0, 0, turns[0], True), ClusterStep(0, 1, turns[1], True), ClusterStep(1, 0, turns[2], False)]
     assert returns_of(steps, 0.5).tolist() == [0.5, 1.0, 4.0]
-    told = value_steps(steps, partition(steps, "identity"), 0.5)
-    assert [s.q for s in told] == [0.75, 0.75, 4.0] and {s.v for s in told} == {5.5 / 3}
-    assert [s.branch for s in told] == ["PACE", "PACE", "leave one out"]
+    values = value_steps(steps, partition(steps, "identity"), 0.5)
+    assert [s.q for s in values] == [0.75, 0.75, 4.0] and {s.v for s in values} == {5.5 / 3}
+    assert [s.branch for s in values] == ["PACE", "PACE", "leave one out"]
     nobodys = value_steps(steps, np.array([-1, 0, -1]), 0.5)
     assert [s.branch for s in nobodys] == ["zero"] * 3 and [s.v for s in nobodys] == [0.5, 1.0, 4.0]
 
@@ -195,13 +195,13 @@ def test_sentence_encoder_embedder_trains_and_missing_encoder_is_refused(trained
 
 def test_layer_is_checked_against_the_loaded_model(monkeypatch):
     """Embedders that compare text need no layer."""
-    asked: list[int] = []
-    policy = SimpleNamespace(check_layer=asked.append)
+    layers: list[int] = []
+    policy = SimpleNamespace(check_layer=layers.append)
     monkeypatch.setattr(resources, "load_policy", lambda *_: policy)
     for words, expected in (({"layer": -3}, [-3]), ({"embedder": "ngram"}, []), ({"pooling": "mean", "layer": -2}, [-2])):
-        asked.clear()
+        layers.clear()
         recipe = Recipe.from_json({"world": "countdown", "method": {"name": "bipace", **words}})
-        assert prepare(recipe).resources.open() is policy and asked == expected
+        assert prepare(recipe).resources.open() is policy and layers == expected
 
 
 @pytest.mark.slow
@@ -379,8 +379,8 @@ def test_credit_table_shows_outcomes_and_thirds_with_intervals(capsys, monkeypat
     shown = capsys.readouterr().out
     for on in ("mixed: 36 steps", "first third: 18 steps", "second third: 18 steps", "last third: 18 steps"):
         (line,) = re.findall(r"^mine +.*$", shown.split(f"credit against Q − V, {on}")[1].split("\n\n")[0], re.MULTILINE)
-        (told,) = [a for a in found.agreements if (a.estimator, a.on) == ("mine", on.partition(":")[0])]
-        for figure in (told.correlation, told.gain, told.cosine):
+        (agreement,) = [a for a in found.agreements if (a.estimator, a.on) == ("mine", on.partition(":")[0])]
+        for figure in (agreement.correlation, agreement.gain, agreement.cosine):
             assert f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]" in line
     assert (
         "No result for all lost (18 steps): the credit is constant, or the true advantages do not exceed their noise." in shown

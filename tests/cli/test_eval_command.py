@@ -303,10 +303,10 @@ def test_eval_of_an_endpoint_is_measured_once(capsys, tmp_path, monkeypatch):
         words = ["--endpoint", server.url, "--model", "served", "--world", "countdown", "--tasks", "6", "--max-steps", "2"]
         words += ["--key-variable", "TEST_KEY", "--concurrency", "3", "--out", str(tmp_path)]
         result = measure(capsys, *words)
-        asked = len(server.asked)
-        assert set(server.keys) == {"Bearer abc"} and 0 < server.busiest <= 3 and asked > 6
+        count = len(server.requests)
+        assert set(server.keys) == {"Bearer abc"} and 0 < server.busiest <= 3 and count > 6
         again = measure(capsys, *words)
-        assert len(server.asked) == asked and again == result, "what was paid for is not asked again"
+        assert len(server.requests) == count and again == result, "cached answers cost no request"
     assert result["fingerprint"] == f"served at {server.url}" and result["invalid"] == 0.0
     assert (result["prompt_tokens"], result["completion_tokens"]) == (50.0, 20.0) and result["crashed"] == 0
 

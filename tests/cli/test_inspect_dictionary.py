@@ -92,12 +92,12 @@ def test_resumed_reuserl_run_equals_uninterrupted_run(runs):
     assert whole["history"]["iteration"] == 2 and whole == resumed
     assert read_summary(runs / "whole")["digest"] == read_summary(runs / "resumed")["digest"]
     timing = ("at", "seconds", "tokens_per_s", "dictionary_seconds")
-    told = [
+    metrics = [
         [{k: v for k, v in r.items() if k not in timing and not k.startswith("seconds_")} for r in read_metrics(file)]
         for file in (runs / name / "metrics.jsonl" for name in ("whole", "resumed"))
     ]
-    assert told[0] == told[1]
-    first, second = [r for r in told[0] if r["stage"] == "rl"]
+    assert metrics[0] == metrics[1]
+    first, second = [r for r in metrics[0] if r["stage"] == "rl"]
     assert second["success_buffer"] > first["success_buffer"] > 0 and first["description_length"] > 0
 
 
@@ -130,36 +130,36 @@ def test_inspect_dictionary_prints_all_sections(runs, capsys):
 @pytest.mark.slow
 def test_inspect_dictionary_as_json(runs, capsys):
     assert main(["inspect", "dictionary", str(runs / "whole"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {tuple(p["phrase"]) for p in told["phrases"]} == {tuple(p) for p in companion_state(runs / "whole")["phrases"]}
-    assert [step["step"] for step in told["steps"]] == [1, 2] and all(s["mdl_bound"] > s["mdl_loss"] for s in told["steps"])
-    assert set(told["behaviour"]) == {"training, iteration 2", "evaluation after rl 2"}
-    assert told["behaviour"]["training, iteration 2"]["successes"] > 0
-    assert told["episodes"][0]["success"] and len(told["episodes"]) == 8
-    tasks = [episode["task"] for episode in told["episodes"] if episode["success"]]
+    output = json.loads(capsys.readouterr().out)
+    assert {tuple(p["phrase"]) for p in output["phrases"]} == {tuple(p) for p in companion_state(runs / "whole")["phrases"]}
+    assert [step["step"] for step in output["steps"]] == [1, 2] and all(s["mdl_bound"] > s["mdl_loss"] for s in output["steps"])
+    assert set(output["behaviour"]) == {"training, iteration 2", "evaluation after rl 2"}
+    assert output["behaviour"]["training, iteration 2"]["successes"] > 0
+    assert output["episodes"][0]["success"] and len(output["episodes"]) == 8
+    tasks = [episode["task"] for episode in output["episodes"] if episode["success"]]
     solved = len(set(tasks))
     assert len(set(tasks[:solved])) == solved > 1, "one success of each task before a second of any"
     known = {tuple(p) for p in companion_state(runs / "whole")["phrases"]}
-    assert all(len(s) == 1 or tuple(s) in known for episode in told["episodes"] for s in episode["segments"])
-    uses = [p["uses"] for p in told["phrases"]]
-    assert uses == sorted(uses, reverse=True) and all(1 <= p["since"] <= 2 for p in told["phrases"])
+    assert all(len(s) == 1 or tuple(s) in known for episode in output["episodes"] for s in episode["segments"])
+    uses = [p["uses"] for p in output["phrases"]]
+    assert uses == sorted(uses, reverse=True) and all(1 <= p["since"] <= 2 for p in output["phrases"])
 
 
 @pytest.mark.slow
 def test_inspect_dictionary_of_an_earlier_checkpoint(runs, capsys):
     arguments = ["inspect", "dictionary", str(runs / "whole"), "--checkpoint", "rl-000001", "--json"]
     assert main(arguments) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [step["step"] for step in told["steps"]] == [1] and told["source"] == "checkpoint rl-000001"
+    output = json.loads(capsys.readouterr().out)
+    assert [step["step"] for step in output["steps"]] == [1] and output["source"] == "checkpoint rl-000001"
 
 
 @pytest.mark.slow
 def test_dictionary_of_a_grpo_run_is_extracted_from_its_episodes(runs, capsys):
     """The first iteration of GRPO plays the same episodes as that of ReuseRL, so both give the same dictionary."""
     assert main(["inspect", "dictionary", str(runs / "plain"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["source"] == "extracted from 1 recorded iterations"
-    assert [p["phrase"] for p in told["phrases"]] and {tuple(p["phrase"]) for p in told["phrases"]} == {
+    output = json.loads(capsys.readouterr().out)
+    assert output["source"] == "extracted from 1 recorded iterations"
+    assert [p["phrase"] for p in output["phrases"]] and {tuple(p["phrase"]) for p in output["phrases"]} == {
         tuple(p) for p in companion_state(runs / "half", "rl-000001")["phrases"]
     }
 
@@ -167,8 +167,8 @@ def test_dictionary_of_a_grpo_run_is_extracted_from_its_episodes(runs, capsys):
 @pytest.mark.slow
 def test_dictionary_of_a_run_with_selected_families(runs, capsys):
     assert main(["inspect", "dictionary", str(runs / "families"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["episodes"] and set(told["behaviour"]) == {"training, iteration 1", "evaluation after rl 1"}
+    output = json.loads(capsys.readouterr().out)
+    assert output["episodes"] and set(output["behaviour"]) == {"training, iteration 1", "evaluation after rl 1"}
 
 
 @pytest.mark.slow
@@ -176,11 +176,11 @@ def test_dictionary_without_checkpoints_is_extracted_from_episodes(runs, capsys,
     """Extraction with the run's settings gives the saved phrases, uses and description lengths."""
     bare = tmp_path / "bare"
     shutil.copytree(runs / "whole", bare, ignore=shutil.ignore_patterns("checkpoints"))
-    told = []
+    outputs = []
     for run in (runs / "whole", bare):
         assert main(["inspect", "dictionary", str(run), "--json"]) == 0
-        told.append(json.loads(capsys.readouterr().out))
-    saved, again = told
+        outputs.append(json.loads(capsys.readouterr().out))
+    saved, again = outputs
     assert again["source"] == "extracted from 2 recorded iterations" and again["phrases"] == saved["phrases"]
     for name in ("description_length", "mdl_bound", "success_buffer"):
         assert [s[name] for s in again["steps"]] == pytest.approx([s[name] for s in saved["steps"]], rel=1e-4)

@@ -196,12 +196,12 @@ def test_unavailable_world_does_not_hide_the_others(monkeypatch, capsys):
 
 
 def test_prepare_calls_the_engine(monkeypatch, capsys, tmp_path):
-    asked = []
-    monkeypatch.setattr(prepare, "prepare_model", lambda packed, to, gguf, say: asked.append((packed.title, to, gguf)) or to)
+    calls = []
+    monkeypatch.setattr(prepare, "prepare_model", lambda packed, to, gguf, say: calls.append((packed.title, to, gguf)) or to)
     gguf = tmp_path / "x.gguf"
     gguf.write_bytes(b"")
     assert main(["prepare", "smollm2", str(tmp_path / "model"), "--gguf", str(gguf)]) == 0
-    assert asked == [("SmolLM2-135M-Instruct", tmp_path / "model", gguf)]
+    assert calls == [("SmolLM2-135M-Instruct", tmp_path / "model", gguf)]
     assert f"--model {tmp_path / 'model'} --world countdown" in capsys.readouterr().out, "it can be typed as it stands"
 
 

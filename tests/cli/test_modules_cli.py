@@ -237,8 +237,8 @@ def test_max_tokens_is_the_largest_of_all_modules(trained) -> None:
     long = replace(long, sampling=replace(long.sampling, max_tokens=512))
     assert short.sampling.max_tokens < 512
     assert module_recipe(trained[0], {"heat": short, "pick": long}, {}).train.max_tokens == 512
-    told = {("max_tokens",): 7}
-    assert module_recipe(trained[0], {"heat": short, "pick": long}, told).train.max_tokens == 7
+    overrides = {("max_tokens",): 7}
+    assert module_recipe(trained[0], {"heat": short, "pick": long}, overrides).train.max_tokens == 7
     assert (
         module_recipe(trained[0], {"heat": short}, {}).train.max_tokens == read_settings(trained[0] / "runs/heat")["max_tokens"]
     )

@@ -43,14 +43,14 @@ def drafted(logs: Path, out: Path, *answers: str, flags: tuple[str, ...] = ("--y
     with serving(lambda body: (200, says(left.pop(0)))) as server:
         command = ["modules", "draft-tracker", "--from", str(logs), "--out", str(out), "--name", "pick"]
         code = main([*command, "--endpoint", server.url, "--model", "scripted", *flags])
-        return code, server.asked
+        return code, server.requests
 
 
 def test_good_draft_is_shown_checked_and_saved(logs, tmp_path, capsys) -> None:
-    code, asked = drafted(logs, tmp_path, drafts.fenced(drafts.GOOD))
+    code, requests = drafted(logs, tmp_path, drafts.fenced(drafts.GOOD))
     out = capsys.readouterr().out
-    assert code == 0 and len(asked) == 1 and asked[0]["model"] == "scripted"
-    question = asked[0]["messages"][-1]["content"]
+    assert code == 0 and len(requests) == 1 and requests[0]["model"] == "scripted"
+    question = requests[0]["messages"][-1]["content"]
     assert "Do not count turns" in question and "put " in question and "It was lost." in question
     assert out.index('CLAIMS = {"subgoal": 2.0}') < out.index("16 episodes (12 won)"), "it is shown before it is run"
     assert (tmp_path / "pick_tracker.py").read_text().strip() == drafts.GOOD.strip()
@@ -74,7 +74,7 @@ def test_repeated_draft_request_uses_the_cached_answer(logs, tmp_path, capsys) -
         command = ["modules", "draft-tracker", "--from", str(logs), "--out", str(tmp_path), "--yes"]
         for _ in range(2):
             assert main([*command, "--endpoint", server.url, "--model", "scripted"]) == 0
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 @pytest.mark.quick_cases(2)
@@ -88,18 +88,18 @@ def test_repeated_draft_request_uses_the_cached_answer(logs, tmp_path, capsys) -
     ],
 )
 def test_bad_draft_is_refused_and_saved_as_refused(logs, tmp_path, capsys, draft, check, said) -> None:
-    code, asked = drafted(logs, tmp_path, drafts.fenced(draft), flags=("--yes", "--attempts", "1"))
+    code, requests = drafted(logs, tmp_path, drafts.fenced(draft), flags=("--yes", "--attempts", "1"))
     out = capsys.readouterr().out
-    assert code == 1 and said in out and "no draft passed" in out and len(asked) == 1
+    assert code == 1 and said in out and "no draft passed" in out and len(requests) == 1
     assert not list(tmp_path.glob("*.py")) and (tmp_path / "pick_tracker.py.refused").read_text().strip() == draft.strip()
     assert "failed" in json.loads((tmp_path / "pick_tracker_checks.json").read_text())["checks"][check]
 
 
 @pytest.mark.slow
 def test_next_draft_request_includes_the_failure(logs, tmp_path, capsys) -> None:
-    code, asked = drafted(logs, tmp_path, drafts.fenced(drafts.READS_FILES), drafts.fenced(drafts.ALWAYS_DONE), drafts.GOOD)
-    assert code == 0 and len(asked) == 3
-    assert "imports os" in asked[1]["messages"][-1]["content"] and "not won yet" in asked[2]["messages"][-1]["content"]
+    code, requests = drafted(logs, tmp_path, drafts.fenced(drafts.READS_FILES), drafts.fenced(drafts.ALWAYS_DONE), drafts.GOOD)
+    assert code == 0 and len(requests) == 3
+    assert "imports os" in requests[1]["messages"][-1]["content"] and "not won yet" in requests[2]["messages"][-1]["content"]
 
 
 @pytest.mark.parametrize("typed", ["n\n", "\n", ""])
@@ -146,9 +146,9 @@ def test_drafted_rewards_for_a_worlds_tracker_are_paid_in_rl(logs, tmp_path, cap
     common = ["--from", str(logs), "--family", "pick", "--name", "own", "--out", str(tmp_path), "--yes"]
     assert main(["modules", "draft-rewards", *common]) == 2 and "no tracker: give --world" in capsys.readouterr().err
     with serving(lambda body: (200, says(drafts.fenced(drafts.OWN_REWARDS)))) as server:
-        asked = ["--world", "alfworld", "--endpoint", server.url, "--model", "scripted"]
-        assert main(["modules", "draft-rewards", *common, *asked]) == 0
-        question = server.asked[0]["messages"][-1]["content"]
+        flags = ["--world", "alfworld", "--endpoint", server.url, "--model", "scripted"]
+        assert main(["modules", "draft-rewards", *common, *flags]) == 0
+        question = server.requests[0]["messages"][-1]["content"]
     assert "state block:\nsubgoal: find_object" in question and 'before["came_up"]' in question
     assert "def start" not in question and "draft 1 of 3" in capsys.readouterr().out
     work, out = tmp_path / "own_work.py", tmp_path / "modules"

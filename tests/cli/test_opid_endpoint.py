@@ -75,13 +75,13 @@ def skilful(body):
 def test_opid_run_with_endpoint_analyzer(tmp_path, capsys):
     with serving(skilful) as server:
         assert main(write(tmp_path, server.url)) == 0
-        asked = len(server.asked)
+        count = len(server.requests)
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["stage"] == "rl"]
     assert [row["step"] for row in rows] == [1, 2]
-    assert sum(row["hindsight/asked"] for row in rows) == asked - 1, "but for the word yes"
+    assert sum(row["hindsight/asked"] for row in rows) == count - 1, "but for the word yes"
     assert all(row["skill_shift/with_skill"] > 0 and row["hindsight/tokens_written"] > 0 for row in rows)
     assert all(row["hindsight/tokens_read"] > 0 for row in rows)
-    assert len((tmp_path / "run" / "hindsight" / "answers.jsonl").read_text().splitlines()) <= asked
+    assert len((tmp_path / "run" / "hindsight" / "answers.jsonl").read_text().splitlines()) <= count
     capsys.readouterr()
     assert main(["inspect", "skills", str(tmp_path / "run")]) == 0
     shown = capsys.readouterr().out
@@ -93,18 +93,18 @@ def test_opid_run_with_endpoint_analyzer(tmp_path, capsys):
 @pytest.mark.slow
 def test_malformed_analyses_yield_no_skills_and_are_reported(tmp_path, capsys):
     hostile = [{"episode_skill": "half \ud800"}, {"episode_skill": "", "step_skills": {"9" * 5000: "y"}}]
-    asked: list[str] = []
+    questions: list[str] = []
 
     def reply(body):
         text = body["messages"][0]["content"]
-        asked.append(text)
-        return 200, says("yes" if "Answer with the word yes" in text else json.dumps(hostile[len(asked) % 2]))
+        questions.append(text)
+        return 200, says("yes" if "Answer with the word yes" in text else json.dumps(hostile[len(questions) % 2]))
 
     with serving(reply) as server:
         assert main(write(tmp_path, server.url)) == 0
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["stage"] == "rl"]
     assert [(row["hindsight/without_skill"], row["skill_shift/with_skill"]) for row in rows] == [(1.0, 0.0)] * 2
-    assert sum(row["hindsight/asked"] for row in rows) == len(asked) - 1
+    assert sum(row["hindsight/asked"] for row in rows) == len(questions) - 1
     said = " ".join(capsys.readouterr().out.split())
     assert "hindsight has no skill for 100% of episodes" in said
     assert "no episode_skill and no valid step skill" in said
@@ -124,7 +124,7 @@ def test_resumed_run_asks_only_unanswered_questions(tmp_path):
     """Two iterations ask eight questions. The server answers three and then refuses."""
 
     def questions() -> list[str]:
-        texts = [asked["messages"][0]["content"] for asked in server.asked]
+        texts = [request["messages"][0]["content"] for request in server.requests]
         return [text for text in texts if "Answer with the word yes" not in text]
 
     def failing(body):

@@ -24,7 +24,7 @@ def test_tinker_run_trains_and_resumes(tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
     reading = ["--wording", "terse", "--style", "bare", "--no-admissible", "--max-tokens", "4", "--max-steps", "2"]
     panel = ["--evaluation.tasks", "1", "--evaluation.max-steps", "1", "--evaluation.every", "0", "--no-evaluation.untrained"]
-    told = ["--engine", "tinker", "--model", str(base_path("tiny-base")), "--world", "countdown", "--engine.lora-rank", "4"]
+    flags = ["--engine", "tinker", "--model", str(base_path("tiny-base")), "--world", "countdown", "--engine.lora-rank", "4"]
     sizes = [
         "--groups",
         "1",
@@ -39,7 +39,7 @@ def test_tinker_run_trains_and_resumes(tmp_path, monkeypatch, capsys):
         "--checkpoint-every",
         "1",
     ]
-    assert main(["train", *told, *reading, *panel, *sizes, "--out", str(run)]) == 0, capsys.readouterr().err
+    assert main(["train", *flags, *reading, *panel, *sizes, "--out", str(run)]) == 0, capsys.readouterr().err
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert len(metrics) == 2 and max(line["behaviour_gap_max"] for line in metrics) < 1e-4
     assert json.loads(next((run / "checkpoints").glob("rl-000002/**/policy.json")).read_text())["format"] == "tinker-1"

@@ -53,11 +53,11 @@ def requests(count: int = 12, seed: int = 0) -> list[Request]:
     return [Request(draw.integers(2, 200, size=draw.integers(1, 150)), seed=int(draw.integers(1 << 62))) for _ in range(count)]
 
 
-def a_batch(asked: list[Request]) -> Batch:
+def a_batch(requests: list[Request]) -> Batch:
     draw = np.random.default_rng(1)
-    completions = [draw.integers(2, 200, size=draw.integers(1, 12)) for _ in asked]
+    completions = [draw.integers(2, 200, size=draw.integers(1, 12)) for _ in requests]
     weights = [draw.normal(size=len(c)) for c in completions]
-    batch = Batch.imitation([r.prompt for r in asked], completions)
+    batch = Batch.imitation([r.prompt for r in requests], completions)
     return replace(batch, advantages=weights, sampled=True, behavior=[0 * w - 5.0 for w in weights])
 
 

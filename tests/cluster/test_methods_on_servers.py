@@ -110,10 +110,10 @@ def _loops(opened: Opened, place: Path, name: str) -> list[Loop]:
     one.load(start / "one")
     loops = []
     for policy in (many, one):
-        told = get_method(name)(
+        settings = get_method(name)(
             **SMALL, **OWN.get(name, {}), schedule=Schedule(groups=4, group_size=4, iterations=ITERATIONS, lr=LR)
         )
-        method = told.build(WORLD, Kit(policy, place / type(policy).__name__))
+        method = settings.build(WORLD, Kit(policy, place / type(policy).__name__))
         if "reference" in method.needs:
             policy.freeze_reference()
         collector = Collector(method, WORLD.tasks("train", 24, 0), InProcessPool(WORLD.make), 16, 4)

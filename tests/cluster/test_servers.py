@@ -80,31 +80,31 @@ class TestSampling(EngineConformance):
     ids=["plain", "top_p", "top_k", "greedy", "stops"],
 )
 def test_server_samples_match_the_local_sampler(fresh: ShardedPolicy, model: Path, sampling: Sampling) -> None:
-    asked = requests()
-    same(fresh.sample(asked, sampling), on_one(model).sample(asked, sampling))
+    batch = requests()
+    same(fresh.sample(batch, sampling), on_one(model).sample(batch, sampling))
 
 
 def test_new_weights_reach_the_server_before_the_next_request(fresh: ShardedPolicy, model: Path) -> None:
     """A tied head and a prefix cache: without a reset, both would keep the old weights."""
-    one, asked, sampling = on_one(model), requests(), Sampling(max_tokens=16)
+    one, batch, sampling = on_one(model), requests(), Sampling(max_tokens=16)
     before = fresh.version
     for step in range(3):
         for policy in (one, fresh):
-            policy.update(a_batch(asked), [Weighted()], 10 * LR)
-        done = fresh.sample(asked, sampling)
-        same(done, one.sample(asked, sampling))
+            policy.update(a_batch(batch), [Weighted()], 10 * LR)
+        done = fresh.sample(batch, sampling)
+        same(done, one.sample(batch, sampling))
         assert {c.version for c in done} == {before + step + 1} == {fresh.version}
     files = list(Path(fresh.engine.servers.transfer.directory.name).iterdir())  # type: ignore[union-attr]
     assert len(files) == 1, "old versions are cleared away"
 
 
 def test_unfinished_requests_restart_with_new_weights(fresh: ShardedPolicy) -> None:
-    asked, servers = requests(6), fresh.engine.servers
+    batch, servers = requests(6), fresh.engine.servers
     assert servers is not None
-    fresh.sample(asked[:1], Sampling(max_tokens=1))
+    fresh.sample(batch[:1], Sampling(max_tokens=1))
     os.kill(process_of(fresh), signal.SIGSTOP)
-    request_ids = servers.submit_all("default", [EngineRequest(0, r.prompt, r.seed, 60) for r in asked], Sampling())
-    fresh.update(a_batch(asked), [Weighted()], 10 * LR)
+    request_ids = servers.submit_all("default", [EngineRequest(0, r.prompt, r.seed, 60) for r in batch], Sampling())
+    fresh.update(a_batch(batch), [Weighted()], 10 * LR)
     # The new weights are announced before the server resumes; otherwise it may finish a request with the old ones.
     with ThreadPoolExecutor(1) as beside:
         caught_up = beside.submit(servers.sync_weights, "default")
@@ -112,23 +112,23 @@ def test_unfinished_requests_restart_with_new_weights(fresh: ShardedPolicy) -> N
         os.kill(process_of(fresh), signal.SIGCONT)
         caught_up.result(timeout=120)
     found = {}
-    while len(found) < len(asked):
+    while len(found) < len(batch):
         found |= {delivery.request_id: delivery for delivery in servers.fetch(request_ids)}
-    for request_id, request in zip(request_ids, asked, strict=True):
+    for request_id, request in zip(request_ids, batch, strict=True):
         tokens, said = np.array(found[request_id].tokens), np.array(found[request_id].logprobs)
         assert found[request_id].version == fresh.version
         np.testing.assert_allclose(said, fresh.logprobs([request.prompt], [tokens])[0], atol=1e-4)
 
 
 def test_pinned_weights_are_used_during_an_update(fresh: ShardedPolicy) -> None:
-    asked, sampling = requests(), Sampling(max_tokens=16)
-    before, version = fresh.sample(asked, sampling), fresh.version
+    batch, sampling = requests(), Sampling(max_tokens=16)
+    before, version = fresh.sample(batch, sampling), fresh.version
     with fresh.pin_weights():
-        fresh.update(a_batch(asked), [Weighted()], 10 * LR)
-        meanwhile = fresh.sample(asked, sampling)
+        fresh.update(a_batch(batch), [Weighted()], 10 * LR)
+        meanwhile = fresh.sample(batch, sampling)
         same(meanwhile, before)
         assert {c.version for c in meanwhile} == {version} == {fresh.version - 1}
-    after = fresh.sample(asked, sampling)
+    after = fresh.sample(batch, sampling)
     assert {c.version for c in after} == {fresh.version}
     assert any(a.tokens.tolist() != b.tokens.tolist() for a, b in zip(after, before, strict=True))
 
@@ -137,9 +137,9 @@ def test_pinned_weights_are_used_during_an_update(fresh: ShardedPolicy) -> None:
 def test_lost_server_is_restarted_and_gives_the_same_samples(fresh: ShardedPolicy, how: str) -> None:
     servers = fresh.engine.servers
     assert servers is not None
-    asked, sampling = requests(24), Sampling(max_tokens=90)
-    fresh.update(a_batch(asked), [Weighted()], 10 * LR)  # so the weights differ from the checkpoint
-    truth, restarted = fresh.sample(asked, sampling), servers.restarted
+    batch, sampling = requests(24), Sampling(max_tokens=90)
+    fresh.update(a_batch(batch), [Weighted()], 10 * LR)  # so the weights differ from the checkpoint
+    truth, restarted = fresh.sample(batch, sampling), servers.restarted
     process = process_of(fresh)
     if how == "killed while it waits":
         os.kill(process, signal.SIGKILL)
@@ -152,10 +152,10 @@ def test_lost_server_is_restarted_and_gives_the_same_samples(fresh: ShardedPolic
         threading.Timer(9.0, setattr, (servers.members[0], "timeout_s", 120.0)).start()
     limits = {"stopped": "--engine.timeout_s"}
     with pytest.warns(UserWarning, match=rf"server 0 \(process {process}\) of 1 was lost: .*{limits.get(how, 'SIGKILL')}"):
-        again = fresh.sample(asked, sampling)
+        again = fresh.sample(batch, sampling)
         if servers.restarted == restarted:  # the requests had finished before the kill
             time.sleep(0.2)
-            again = fresh.sample(asked, sampling)
+            again = fresh.sample(batch, sampling)
     same(again, truth)
     assert servers.restarted == restarted + 1 and {c.version for c in again} == {fresh.version}
     with pytest.raises(ProcessLookupError):
@@ -163,11 +163,11 @@ def test_lost_server_is_restarted_and_gives_the_same_samples(fresh: ShardedPolic
 
 
 def test_server_with_stale_weights_is_refused(fresh: ShardedPolicy) -> None:
-    asked = requests()
+    batch = requests()
     servers = fresh.engine.servers
     assert servers is not None
-    fresh.sample(asked[:1], Sampling(max_tokens=1))
-    fresh.update(a_batch(asked), [Weighted()], 10 * LR)
+    fresh.sample(batch[:1], Sampling(max_tokens=1))
+    fresh.update(a_batch(batch), [Weighted()], 10 * LR)
     handed = servers.transfer.publish("default", fresh.version)
     stale = replace(handed, path="")  # as if the shared directory still showed the old files
     with pytest.raises(TacitError, match=r"server 0 \(process \d+\) has other weights than the ranks.*--engine.exchange"):
@@ -177,25 +177,25 @@ def test_server_with_stale_weights_is_refused(fresh: ShardedPolicy) -> None:
 
 def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
     one, many = (opened(model, lora_rank=4) for opened in (on_one, on_servers))
-    asked, sampling = requests(8), Sampling(max_tokens=16)
+    batch, sampling = requests(8), Sampling(max_tokens=16)
     try:
         for policy in (one, many):
             policy.adapter("other")
-        same(many.sample(asked, sampling), one.sample(asked, sampling))
+        same(many.sample(batch, sampling), one.sample(batch, sampling))
         for scale in (1.0, -2.0):
             for policy in (one, many):
-                policy.update(a_batch(asked), [Weighted(scale=scale)], 10 * LR)
-            same(many.sample(asked, sampling), one.sample(asked, sampling))
+                policy.update(a_batch(batch), [Weighted(scale=scale)], 10 * LR)
+            same(many.sample(batch, sampling), one.sample(batch, sampling))
         for policy in (one, many):
-            policy.adapter("other").update(a_batch(asked), [Weighted(scale=-1.0)], 10 * LR)
-        same(many.adapter("other").sample(asked, sampling), one.adapter("other").sample(asked, sampling))
-        same(many.sample(asked, sampling), one.sample(asked, sampling))
+            policy.adapter("other").update(a_batch(batch), [Weighted(scale=-1.0)], 10 * LR)
+        same(many.adapter("other").sample(batch, sampling), one.adapter("other").sample(batch, sampling))
+        same(many.sample(batch, sampling), one.sample(batch, sampling))
         assert many.version == 2 and many.adapter("other").version == 1
         server, handover = many.engine.servers.members[0], many.engine.servers.transfer
         nowhere = replace(handover.newest["default"], version=3, path=str(model / "nowhere"))
         with pytest.raises(TacitError, match=r"server 0 .* failed in 'load': .*--engine.exchange"):
             server.load_weights(nowhere, handover.probes)
-        same(many.adapter("other").sample(asked, sampling), one.adapter("other").sample(asked, sampling))
+        same(many.adapter("other").sample(batch, sampling), one.adapter("other").sample(batch, sampling))
         assert not many.engine.servers.restarted
     finally:
         many.close()
@@ -203,8 +203,8 @@ def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
 
 def test_hidden_states_are_not_sampled_while_weights_are_pinned(fresh: ShardedPolicy) -> None:
     """They could come from the weights before or after the update. Credit computes them before the next update."""
-    asked, sampling = requests(4), Sampling(max_tokens=2)
-    assert all(c.hidden is not None for c in fresh.sample(asked, sampling, hidden=HiddenState(1)))
+    batch, sampling = requests(4), Sampling(max_tokens=2)
+    assert all(c.hidden is not None for c in fresh.sample(batch, sampling, hidden=HiddenState(1)))
     with fresh.pin_weights():
-        assert all(c.hidden is None for c in fresh.sample(asked, sampling, hidden=HiddenState(1)))
-    assert all(c.hidden is not None for c in fresh.sample(asked, sampling, hidden=HiddenState(1)))
+        assert all(c.hidden is None for c in fresh.sample(batch, sampling, hidden=HiddenState(1)))
+    assert all(c.hidden is not None for c in fresh.sample(batch, sampling, hidden=HiddenState(1)))

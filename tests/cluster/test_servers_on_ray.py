@@ -17,16 +17,16 @@ ray = pytest.importorskip("ray", reason="Ray is not installed here; `make test-c
 def test_ray_actors_sample_like_one_process_and_restart(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path)
     many, one = on_servers(checkpoint, address="local", ranks=1), on_one(checkpoint)
-    asked = [Request(np.arange(3, 20 + i), seed=i) for i in range(6)]
+    requests = [Request(np.arange(3, 20 + i), seed=i) for i in range(6)]
     try:
-        truth = one.sample(asked, Sampling(max_tokens=12))
+        truth = one.sample(requests, Sampling(max_tokens=12))
         for kill in (False, True):
             if kill:
                 many.engine.servers.members[0].started.stop()
                 with pytest.warns(UserWarning, match="server 0 .Ray actor .* was lost"):
-                    done = many.sample(asked, Sampling(max_tokens=12))
+                    done = many.sample(requests, Sampling(max_tokens=12))
             else:
-                done = many.sample(asked, Sampling(max_tokens=12))
+                done = many.sample(requests, Sampling(max_tokens=12))
             assert [c.tokens.tolist() for c in done] == [c.tokens.tolist() for c in truth]
     finally:
         many.close()

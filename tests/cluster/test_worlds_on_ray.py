@@ -91,7 +91,7 @@ class Counting:
 COUNT = Task("counting", "counting/0", "only", "train", 0, "count")
 
 
-def told(answers: list[Any]) -> list[int]:
+def step_counts(answers: list[Any]) -> list[int]:
     return [int(answer.observation.text.split()[0]) for answer in answers]
 
 
@@ -100,18 +100,18 @@ def test_dead_or_hanging_actor_ends_only_one_episode(actors: RayLauncher) -> Non
     try:
         process = [int(answer.text.split()[1]) for answer in pool.reset([COUNT] * 6)]
         assert process[0] == process[2] == process[4] != process[1] == process[3] == process[5]
-        assert told(pool.step([(slot, "on") for slot in range(6)])) == [1] * 6
+        assert step_counts(pool.step([(slot, "on") for slot in range(6)])) == [1] * 6
         first, *others = pool.step([(0, "die"), *((slot, "on") for slot in range(1, 6))])
         assert first.reason is StopReason.WORLD_ERROR and "Ray actor died" in first.detail
-        assert told(others) == [2] * 5
+        assert step_counts(others) == [2] * 5
         hangs, *others = pool.step([(1, "hang"), *((slot, "on") for slot in range(2, 6))])
         assert hangs.reason is StopReason.WORLD_HANG and hangs.detail == "no answer within 5 s"
-        assert told(others) == [3] * 4
+        assert step_counts(others) == [3] * 4
         now = int(pool.step([(2, "on")])[0].observation.text.split()[1])
         assert now != process[2]
         os.kill(now, signal.SIGKILL)  # while idle: the next request notices it
         lost, other = pool.step([(2, "on"), (4, "on")])
-        assert lost.reason is StopReason.WORLD_ERROR and told([other]) == [4]
+        assert lost.reason is StopReason.WORLD_ERROR and step_counts([other]) == [4]
         assert [answer.text.split()[0] for answer in pool.reset([COUNT] * 3)] == ["0"] * 3
     finally:
         pool.close()
@@ -168,7 +168,7 @@ def test_lost_machine_ends_only_one_episode_of_its_actor(cluster: Any, actors: R
             broken = [slot for slot, answer in enumerate(answers) if isinstance(answer, WorldFailure)]
         assert len(broken) == 1 and broken[0] % 2 == gone
         assert answers.pop(broken[0]).reason is StopReason.WORLD_ERROR
-        assert told(answers) == [count] * 3
+        assert step_counts(answers) == [count] * 3
         assert {answer.observation.text.split()[2] for answer in answers} == {machines[1 - gone]}
     finally:
         pool.close()

@@ -22,12 +22,12 @@ def test_benchmark_prints_json_figures(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     done = run("--groups", "3", "--original", "1", "--no-growth", "--run", str(tmp_path), "--json")
     assert done.code == 0, done.err
-    told = json.loads(done.out.splitlines()[-1])
-    uniform, reuse = told["f1"]["uniform"], told["e_step"]["reuse"]
+    figures = json.loads(done.out.splitlines()[-1])
+    uniform, reuse = figures["f1"]["uniform"], figures["e_step"]["reuse"]
     assert 0 < uniform["greedy_ms"] < uniform["all_singletons_ms"] < uniform["original_ms"]
     assert uniform["greedy_bits"] >= uniform["all_singletons_bits"] and reuse["merged"] > 20
     assert reuse["ms"] < 1500, "150 ms on an idle core; ten times that is a mistake, not a busy machine"
-    assert told["share"]["share_percent"] == 0.2
+    assert figures["share"]["share_percent"] == 0.2
 
 
 def test_planted_phrases_are_found_with_many_sequences():

@@ -28,8 +28,8 @@ def test_branch_and_bound_matches_full_enumeration(seed):
     for search, keep in ((all_singletons, True), (original, False)):
         found = search(corpus, skills, 3)
         assert found.description_length == pytest.approx(literal.best(corpus, skills, 3, keep))
-        told = literal.description_length(corpus, list(found.phrases), len(skills), 3)
-        assert told == pytest.approx(found.description_length), "what it says its phrases cost is what they cost"
+        length = literal.description_length(corpus, list(found.phrases), len(skills), 3)
+        assert length == pytest.approx(found.description_length), "what it says its phrases cost is what they cost"
 
 
 @pytest.mark.slow

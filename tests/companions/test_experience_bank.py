@@ -80,8 +80,8 @@ def test_reopened_bank_has_entries_calls_and_events(tmp_path):
     kept = again.call(3)
     assert kept.version == 7 and kept.completion.tolist() == [4, 5] and kept.logprobs.tolist() == [-0.5, -0.25]
     assert again.call(1) is None and again.nearest(EMBED(["the red one"]), 1) == [[1]]
-    told = again.explain(3)
-    assert [event["kind"] for event in told["events"]] == ["retrieved", "guided", "trained"] and told["retired"] is None
+    record = again.explain(3)
+    assert [event["kind"] for event in record["events"]] == ["retrieved", "guided", "trained"] and record["retired"] is None
     assert again.explain(2)["retired"] == "removed by hand"
 
 
@@ -150,9 +150,9 @@ def churned(path, rounds=40) -> Bank:
 def test_retired_entries_keep_history_but_not_calls(tmp_path):
     bank = churned(tmp_path / "bank.sqlite")
     assert (tmp_path / "bank.sqlite").stat().st_size < 40 * 10 * 50_000 * 8 / 10, "room is used again"
-    told = bank.explain(17)
-    assert told["text"] == "entry 1 6" and told["retired"] == "the bank was full" and told["origin"]["task"] == "entry 1 6"
-    assert told["origin"]["call"] is None and bank.call(17) is None and bank.training_steps(17) == [1]
+    record = bank.explain(17)
+    assert record["text"] == record["origin"]["task"] == "entry 1 6" and record["retired"] == "the bank was full"
+    assert record["origin"]["call"] is None and bank.call(17) is None and bank.training_steps(17) == [1]
     assert all(bank.call(i).completion.tolist() == [39, i - 391] for i in bank.entries), "the living keep theirs"
     bank.save_to(tmp_path / "copy.sqlite")
     assert (tmp_path / "copy.sqlite").stat().st_size < 14 * 50_000 * 8
@@ -398,10 +398,10 @@ def test_retrieval_score_matches_hand_computed_values():
 
 def test_equal_queries_get_diverse_entries():
     bank = bank_of(None, ["open the red box", "open the red chest", "open the red bag", "paint a wall"])
-    asked: list[str] = []
-    embed = CachedEmbedding(lambda texts: asked.extend(texts) or EMBED(texts))
+    embedded_texts: list[str] = []
+    embed = CachedEmbedding(lambda texts: embedded_texts.extend(texts) or EMBED(texts))
     found = retrieve(bank, embed, [Query("open the red thing")] * 4, step=1, diversity=Diversity(candidates=3, penalty=2.0))
-    assert len({entry.id for entry in found}) >= 2 and asked == ["open the red thing"]
+    assert len({entry.id for entry in found}) >= 2 and embedded_texts == ["open the red thing"]
     before = {i: vars(u).copy() for i, u in bank.usage.items()}
     again = retrieve(bank, embed, [Query("open the red thing")], 1, Diversity(), count=False)
     assert again[0] is not None and {i: vars(u) for i, u in bank.usage.items()} == before

@@ -178,8 +178,8 @@ def test_search_is_limited_to_its_world_by_default():
     bank.add("quux", EMBED(["quux"])[0], Origin())
     query = Query("open the red box or paint a wall", "here", "hard")
 
-    def found(**told):
-        return next(e and e.text for e in retrieve(bank, EMBED, [query], 1, Diversity(**told), count=False))
+    def found(**settings):
+        return next(e and e.text for e in retrieve(bank, EMBED, [query], 1, Diversity(**settings), count=False))
 
     assert found() == "paint a wall" and found(scope="bank") == "open the red box" and found(scope="family") == "quux"
     assert retrieve(bank_of(None, ["x"], world="there"), EMBED, [query], 1, Diversity()) == [None]
@@ -200,7 +200,7 @@ def test_merging_is_limited_to_each_world_by_default():
             bank.add(text, EMBED([text])[0], Origin(world="b"))
         extractor = Extractor(lambda: policy, ExtractorSettings(style="terse"))
         ExperienceManager(bank, EMBED, extractor, merge_scope=scope).merge(IterationInfo(0, 5))
-        return [line.split() for asked in policy.asked for line in [asked[0][0].replace("entry:", "").replace("merged:", "")]]
+        return [line.split() for call in policy.calls for line in [call[0][0].replace("entry:", "").replace("merged:", "")]]
 
     assert merged("world") == [["a1", "a2"], ["b1", "b2"]] and merged("bank") == [["a1", "a2", "b1", "b2"]]
 
@@ -239,8 +239,8 @@ class Pinned(Gated):
         yield
 
 
-def in_background(policy, texts=("one entry", "another entry"), **told) -> ExperienceManager:
-    extractor = Extractor(lambda: policy, ExtractorSettings(style="terse", batch=2, **told))
+def in_background(policy, texts=("one entry", "another entry"), **settings) -> ExperienceManager:
+    extractor = Extractor(lambda: policy, ExtractorSettings(style="terse", batch=2, **settings))
     return ExperienceManager(bank_of(None, texts, world="here"), EMBED, extractor, background=True)
 
 
@@ -260,7 +260,7 @@ def test_questions_of_several_workers_are_answered_in_one_batch():
     until(lambda: policy.waiting and policy.waiting + 16 * manager.extractor._thread._inbox.qsize() == 64)
     policy.sampling.set()
     assert {future.result(20).text for future in futures} == {"advice"}
-    assert len(policy.asked) <= 2 and sum(map(len, policy.asked)) == 64
+    assert len(policy.calls) <= 2 and sum(map(len, policy.calls)) == 64
     answerer.queries.abandon()
     manager.finish()
     manager.abandon()
@@ -349,8 +349,8 @@ def test_second_writer_is_refused_in_same_or_other_process(tmp_path):
         "import sys; from pathlib import Path; from tacit.companions.experience.bank import Bank\n"
         f"try:\n    Bank(Path(sys.argv[1]), {EMBED.name!r}, {EMBED.dimensions})\nexcept Exception as error:\n    print(error)"
     )
-    told = subprocess.run([sys.executable, "-c", program, bank.path], capture_output=True, text=True, check=True).stdout
-    assert f"is in use: process {os.getpid()} writes to it" in told
+    output = subprocess.run([sys.executable, "-c", program, bank.path], capture_output=True, text=True, check=True).stdout
+    assert f"is in use: process {os.getpid()} writes to it" in output
     bank.close()
     bank_of(tmp_path / "bank.sqlite").close()
 

@@ -55,9 +55,9 @@ def noting(prompt: str, seed: int) -> str:
 def play(tmp_path, iterations=3, actor=None, **settings):
     """(method, results of the iterations, actor, extractor)"""
     actor, extractor = actor or ScriptedPolicy(acting), ScriptedPolicy(noting)
-    told = {"extractor_style": "terse", "extractor_tokens": 32, "merge_every": 0, "extractor_batch": 4, **settings}
+    options = {"extractor_style": "terse", "extractor_tokens": 32, "merge_every": 0, "extractor_batch": 4, **settings}
     chosen = replace(
-        get_method("complementary")(**SMALL), schedule=Schedule(groups=6, group_size=4, lr=1e-3), **group_extractor(told)
+        get_method("complementary")(**SMALL), schedule=Schedule(groups=6, group_size=4, lr=1e-3), **group_extractor(options)
     )
     method = chosen.build(WORLD, Kit(extractor, tmp_path))
     loop = Loop([Collector(method, TASKS, InProcessPool(WORLD.make), 12, 3)], actor, iterations=iterations)
@@ -72,8 +72,8 @@ def test_offline_bank_is_filled_at_start_and_never_changes(tmp_path):
     assert 10 < len(texts) == len(set(texts)) <= 24 and set(texts) <= true, "each text once, and hindsight saw it"
     assert {t.condition.name for g in done[0].groups for t in g.trajectories} == {GUIDED, "plain"}
     assert all(d.metrics["experience/entries"] == len(texts) for d in done)
-    assert not extractor.asked and not extractor.updates and len(actor.updates) == 3, "nobody writes, the actor learns"
-    assert sum(bank.usage[i].wins + bank.usage[i].losses for i in bank.entries) > 0, "who was guided is still told"
+    assert not extractor.calls and not extractor.updates and len(actor.updates) == 3, "nobody writes, the actor learns"
+    assert sum(bank.usage[i].wins + bank.usage[i].losses for i in bank.entries) > 0, "guided outcomes are still recorded"
     assert method.conditions.evaluated[GUIDED](WORLD.tasks("test", 1, 0)[0]).note
 
 
@@ -84,8 +84,8 @@ def test_offline_bank_is_loaded_from_file_or_another_run(tmp_path):
     assert {e.text for e in again.companions[0].manager.bank.entries.values()} == texts
     lines = tmp_path / "known.jsonl"
     lines.write_text(json.dumps({"text": "mug behind red"}) + "\n")
-    told, _, _, _ = play(tmp_path / "third", extraction="offline", bank=str(lines))
-    assert [e.text for e in told.companions[0].manager.bank.entries.values()] == ["mug behind red"]
+    method, _, _, _ = play(tmp_path / "third", extraction="offline", bank=str(lines))
+    assert [e.text for e in method.companions[0].manager.bank.entries.values()] == ["mug behind red"]
 
 
 def test_invalid_bank_source_is_refused(tmp_path):
@@ -155,7 +155,7 @@ def test_critic_prompt_has_success_rate_and_one_entry():
         critic.record(trajectory)
     policy = ScriptedPolicy(acting)
     said = critic.judge(policy, task, [Entry(1, "mug behind red"), Entry(2, "bell behind blue")], 7)
-    ((first, second),) = policy.asked
+    ((first, second),) = policy.calls
     assert len(said) == 2 and critic.rate(task) == 0.25 and first[1] != second[1]
     assert first[0].splitlines() == [task.goal, "entry: mug behind red", "success: 25%", "accept, refine or reject:"]
     assert critic.judge(ScriptedPolicy(acting, context_limit=70), task, [Entry(1, "word " * 60)], 7) == [
@@ -199,14 +199,14 @@ def test_critic_success_counts_survive_save_and_load(tmp_path):
 
 def test_actor_gets_no_critic_prompts_without_critic(tmp_path):
     _, done, actor, _ = play(tmp_path)
-    assert not any("accept, refine or reject:" in prompt for call in actor.asked for prompt, _ in call)
+    assert not any("accept, refine or reject:" in prompt for call in actor.calls for prompt, _ in call)
     assert all(critic_verdict(t.condition) is None for d in done for g in d.groups for t in g.trajectories)
 
 
 def guided_group(scores, guided):
     group = make_group([[2]] * len(scores), success=[s == 1.0 for s in scores])
-    told = [Condition(GUIDED, "x", "1") if g else PLAIN for g in guided]
-    members = [replace(t, score=s, condition=c) for t, s, c in zip(group.trajectories, scores, told, strict=True)]
+    conditions = [Condition(GUIDED, "x", "1") if g else PLAIN for g in guided]
+    members = [replace(t, score=s, condition=c) for t, s, c in zip(group.trajectories, scores, conditions, strict=True)]
     return Group(group.task, tuple(members))
 
 

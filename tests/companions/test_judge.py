@@ -82,11 +82,11 @@ def test_answers_are_cached_also_after_a_kill(tmp_path):
     again = ScriptedPolicy(by_success)
     judge = EpisodeJudge("r", lambda: again, tmp_path)
     metrics = judge.observe(two_groups(), None, IterationInfo())
-    assert sum(map(len, again.asked)) == 1 == metrics["judge_asked"] and len(AnswerCache(tmp_path)) == 4
+    assert sum(map(len, again.calls)) == 1 == metrics["judge_asked"] and len(AnswerCache(tmp_path)) == 4
     assert judge.observe(two_groups(), None, IterationInfo())["judge_asked"] == 0
     other = ScriptedPolicy(by_success)
     EpisodeJudge("another rubric", lambda: other, tmp_path).observe(two_groups(), None, IterationInfo())
-    assert sum(map(len, other.asked)) == 4
+    assert sum(map(len, other.calls)) == 4
     assert next(iter(AnswerCache(tmp_path).values())) == Answer(**{k: v for k, v in json.loads(lines[0]).items() if k != "key"})
 
 
@@ -94,7 +94,7 @@ def test_run_with_endpoint_judge_counts_tokens_and_resumes(tmp_path):
     """Grades and token counts come over HTTP; a resumed run asks only new questions."""
     with serving(lambda body: (200, says("fine.\ngrade: 5", prompt_tokens=100, completion_tokens=10))) as server:
         served = {"judge": {"model": "some-judge", "engine": {"name": "chat", "url": server.url}}}
-        told = {**SMALL, "policies": served, "rubric": "Be brief.", "judge_weight": 4.0}
+        settings = {**SMALL, "policies": served, "rubric": "Be brief.", "judge_weight": 4.0}
         run = tacit.train(
             SAME,
             "judge",
@@ -102,18 +102,18 @@ def test_run_with_endpoint_judge_counts_tokens_and_resumes(tmp_path):
             out=tmp_path / "run",
             quiet=True,
             callbacks=lambda e: (e.stage, e.step) == ("rl", 1),
-            **told,
+            **settings,
         )
-        asked = len(server.asked) - 1  # without the health check before the first episode
+        count = len(server.requests) - 1  # without the health check before the first episode
         run.resume(quiet=True)
     first, second = run.metrics("rl", rows=True)
-    questions = [each for each in server.asked if "Be brief." in each["messages"][0]["content"]]
-    assert first["judge_asked"] == asked == len((run.path / "judge" / FILE).read_text().splitlines()[:asked])
-    assert (first["judge_prompt_tokens"], first["judge_completion_tokens"]) == (100 * asked, 10 * asked)
+    questions = [each for each in server.requests if "Be brief." in each["messages"][0]["content"]]
+    assert first["judge_asked"] == count == len((run.path / "judge" / FILE).read_text().splitlines()[:count])
+    assert (first["judge_prompt_tokens"], first["judge_completion_tokens"]) == (100 * count, 10 * count)
     assert first["reward"] >= 2.0
-    assert len(questions) == first["judge_asked"] + second["judge_asked"] == len(server.asked) - 2
+    assert len(questions) == first["judge_asked"] + second["judge_asked"] == len(server.requests) - 2
     assert questions[0]["model"] == "some-judge"
-    assert not (run.path / "checkpoints" / "rl-000002" / "policies").exists(), "it is asked, not trained"
+    assert not (run.path / "checkpoints" / "rl-000002" / "policies").exists(), "the judge is not trained"
 
 
 def test_local_judge_combines_with_rloo(tmp_path):

@@ -27,8 +27,8 @@ def bank_of(count: int) -> Bank:
 
 
 @contextmanager
-def open_queue(*told, **named) -> Iterator[QueryQueue]:
-    query_queue = QueryQueue(*told, **named)
+def open_queue(*arguments, **named) -> Iterator[QueryQueue]:
+    query_queue = QueryQueue(*arguments, **named)
     try:
         yield query_queue
     finally:
@@ -50,7 +50,7 @@ def test_batched_answers_match_single_searches(workers):
     alone = {q: retrieve(bank, EMBED, [Query(q)], 1, Diversity(), count=False)[0] for q in set(queries)}
     answers: dict[int, object] = {}
     with open_queue(
-        lambda asked: retrieve(bank, remembered, list(map(Query, asked)), 1, Diversity(), count=False), 16, 0.005, workers
+        lambda batch: retrieve(bank, remembered, list(map(Query, batch)), 1, Diversity(), count=False), 16, 0.005, workers
     ) as query_queue:
 
         def ask(i: int) -> None:
@@ -64,9 +64,9 @@ def test_batched_answers_match_single_searches(workers):
 def test_batch_is_sent_when_full_or_after_wait_time():
     searched: list[int] = []
 
-    def search(asked):
-        searched.append(len(asked))
-        return asked
+    def search(batch):
+        searched.append(len(batch))
+        return batch
 
     with open_queue(search, size=4, wait_s=60.0, workers=1) as query_queue:
         futures = [query_queue.ask(str(i)) for i in range(8)]
@@ -78,7 +78,7 @@ def test_batch_is_sent_when_full_or_after_wait_time():
 
 def test_abandon_does_not_wait_for_a_stuck_search():
     never, begun = threading.Event(), threading.Event()
-    query_queue = QueryQueue(lambda asked: [begun.set() or never.wait(60) or q for q in asked], size=1, wait_s=0.0, workers=1)
+    query_queue = QueryQueue(lambda batch: [begun.set() or never.wait(60) or q for q in batch], size=1, wait_s=0.0, workers=1)
     stuck, waiting = query_queue.ask("stuck"), query_queue.ask("waiting")
     begun.wait(30)
     began = time.monotonic()
@@ -91,10 +91,10 @@ def test_abandon_does_not_wait_for_a_stuck_search():
 
 
 def test_search_error_reaches_only_its_own_callers():
-    def search(asked):
-        if "bad" in asked:
+    def search(batch):
+        if "bad" in batch:
             raise ValueError("no such thing")
-        return asked
+        return batch
 
     with open_queue(search, size=1, wait_s=0.0, workers=2) as query_queue:
         bad, good = query_queue.ask("bad"), query_queue.ask("good")
@@ -105,12 +105,12 @@ def test_search_error_reaches_only_its_own_callers():
 
 
 def test_embedding_cache_evicts_oldest_text():
-    asked: list[str] = []
-    embed = CachedEmbedding(lambda texts: asked.extend(texts) or EMBED(texts), most=3)
+    embedded_texts: list[str] = []
+    embed = CachedEmbedding(lambda texts: embedded_texts.extend(texts) or EMBED(texts), most=3)
     for text in "abcd":
         embed([text])
     embed(["b", "c", "d"])
-    assert asked == [*"abcd"] and len(embed(["a"])) == 1 and asked == [*"abcda"]
+    assert embedded_texts == [*"abcd"] and len(embed(["a"])) == 1 and embedded_texts == [*"abcda"]
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ def test_failed_run_is_reported_and_the_others_continue(tmp_path):
     printed = compare(write(tmp_path / "failing.toml", text), out, "--only", "next/broken,next/grpo", "--trust-code", code=1)
     assert "next/broken/0 failed after" in printed and "the ladder was pulled away." in printed
     assert "missing: broken, seed 0: failed: the ladder was pulled away." in " ".join(printed.split())
-    assert "missing: start: missing" in printed, "of the world that was not asked for"
+    assert "missing: start: missing" in printed, "of the world that was not selected"
     assert "1 of 2 runs failed; see console.log of each" in printed
     assert "same/start" not in printed
     found = read(out)

@@ -30,7 +30,7 @@ def plan_of(text: str) -> Plan:
     return make_plan(tomllib.loads(text))
 
 
-def told(plan: Plan, world: str = "countdown") -> dict[str, Difference]:
+def differences(plan: Plan, world: str = "countdown") -> dict[str, Difference]:
     return {difference.setting: difference for difference in plan.differences[world]}
 
 
@@ -43,14 +43,14 @@ def test_differing_method_defaults_are_refused_with_values_and_remedies():
 
 
 def test_common_setting_makes_methods_equal():
-    assert set(told(plan_of(REUSE + SAME))) == {"buffer"}
+    assert set(differences(plan_of(REUSE + SAME))) == {"buffer"}
 
 
 def test_setting_named_by_a_method_is_allowed_to_differ():
     plan = plan_of(REUSE.replace("[methods.grpo]", "[methods.grpo]\ninvalid_penalty = 0.1"))
-    found = told(plan)["invalid_penalty"]
+    found = differences(plan)["invalid_penalty"]
     assert (found.named_by, found.unequal, found.values["reuserl"]) == (("grpo",), False, 0.01) and plan.notes == ()
-    buffer = told(plan)["buffer"]
+    buffer = differences(plan)["buffer"]
     assert str(buffer) == "buffer: 256 in reuserl; 0 in reuserl-batch" and buffer.named_by == ("reuserl-batch",)
 
 
@@ -69,7 +69,7 @@ def test_world_specific_method_table_applies_to_that_world_only():
 
 def test_setting_listed_as_unequal_is_allowed_and_noted():
     plan = plan_of('unequal = ["invalid-penalty"]' + REUSE)
-    assert told(plan)["invalid_penalty"].unequal
+    assert differences(plan)["invalid_penalty"].unequal
     (note,) = plan.notes
     assert note.startswith("unequal in countdown: invalid_penalty: 0.1 in grpo; 0.01 in reuserl")
 
@@ -92,13 +92,13 @@ def test_differing_schedules_are_refused_with_their_section():
     with pytest.raises(TacitError, match=r"In countdown, schedule\.lr: 1e-06 in grpo, reuserl-batch; 5e-07 in bipace"):
         plan_of(text)
     plan = plan_of(text.replace("[methods.bipace]", "[methods.bipace]\nschedule.lr = 5e-7"))
-    assert told(plan)["schedule.lr"].named_by == ("bipace",)
+    assert differences(plan)["schedule.lr"].named_by == ("bipace",)
 
 
 def test_required_engine_setting_is_reported_but_not_refused():
     ppo = "[methods.ppo]\nsuccess_reward = 1.0\ninvalid_penalty = 0.01\n"
     plan = plan_of(REUSE.replace("[methods.reuserl]\n", ppo) + SAME)
-    head = told(plan)["engine.value_head"]
+    head = differences(plan)["engine.value_head"]
     assert not head.unequal and head.values == {"grpo": False, "ppo": True, "reuserl-batch": False}
 
 
@@ -107,10 +107,10 @@ def test_nested_settings_of_further_policies_are_compared():
     own = '[methods.{}]\nname = "complementary"\npolicies.extractor = {{ model = "tiny", engine.lora_rank = {} }}\n'
     head = REUSE.partition("[methods.grpo]")[0]
     plan = plan_of(head + own.format("low", 2) + own.format("high", 16))
-    found = told(plan)["policies.extractor.engine.lora_rank"]
+    found = differences(plan)["policies.extractor.engine.lora_rank"]
     assert found.values == {"low": 2, "high": 16} and found.named_by == ("low", "high") and not found.unequal
     other = own.format("high", 2).replace('model = "tiny"', 'model = "tiny-base"')
-    assert "policies.extractor.model" in told(plan_of(head + own.format("low", 2) + other))
+    assert "policies.extractor.model" in differences(plan_of(head + own.format("low", 2) + other))
 
 
 def test_differences_are_printed(tmp_path, capsys, monkeypatch):

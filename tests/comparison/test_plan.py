@@ -56,8 +56,8 @@ def test_shared_start_imitates_once_and_runs_continue_from_it(small, tmp_path):
     assert "tiny" not in document and document["sft"]["steps"] == 0 and document["evaluation"]["untrained"] is False
     assert document["engine"]["value_head"] is True
     # Default prompt settings of a tiny policy also apply to runs that continue from its start.
-    told = {"wording": "terse", "style": "bare", "admissible": False}
-    assert told.items() <= document["prompt"].items() and told.items() <= start.document["prompt"].items()
+    prompt = {"wording": "terse", "style": "bare", "admissible": False}
+    assert prompt.items() <= document["prompt"].items() and prompt.items() <= start.document["prompt"].items()
     alone = cell(small, "next/ppo/1").with_start(tmp_path)
     assert alone["model"] == "tiny" and alone["sft"]["steps"] == 50 and "tiny" in alone
 

@@ -14,15 +14,15 @@ def tell(names: list[str]) -> int:
     return 0
 
 
-@pytest.mark.parametrize(("most", "told"), [(2, "true 3"), (5, "false 1"), (9, "false 1")])
-def test_tokenizer_threads_are_each_runs_share_of_the_cores(most, told, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("most", "printed"), [(2, "true 3"), (5, "false 1"), (9, "false 1")])
+def test_tokenizer_threads_are_each_runs_share_of_the_cores(most, printed, tmp_path, monkeypatch):
     monkeypatch.setattr("tacit.comparison.run.usable_cpus", lambda: 6)
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # set by Processes, like the next; monkeypatch restores both
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("TOKENIZERS_PARALLELISM")
     monkeypatch.delenv("RAYON_NUM_THREADS", raising=False)
     processes = Processes(tell, most)
-    for said, expected in (({}, told), ({"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "4"}, "false 4")):
+    for said, expected in (({}, printed), ({"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "4"}, "false 4")):
         for name, value in said.items():
             monkeypatch.setenv(name, value)
         command = processes.start(["TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"], tmp_path / "log")

@@ -78,14 +78,14 @@ def world(monkeypatch, tmp_path):
 
 
 def test_start_precedes_its_runs_and_parallelism_is_limited(plan, world):
-    told = []
-    failed = run_cells(plan, plan.cells, world.directory, world.at_most(2), told.append)
-    assert failed == [] and max(event.running for event in told) == 2 and len(world.started) == 7
-    assert [event.success for event in told if event.kind == "finished"] == [0.25] * 7
+    events = []
+    failed = run_cells(plan, plan.cells, world.directory, world.at_most(2), events.append)
+    assert failed == [] and max(event.running for event in events) == 2 and len(world.started) == 7
+    assert [event.success for event in events if event.kind == "finished"] == [0.25] * 7
     assert world.started[0] == "same/start"
     assert world.started[1].startswith("next/")  # independent of the start
     assert {status_of(world.directory / run.place, run.iterations) for run in (*plan.starts, *plan.cells)} == {"finished"}
-    assert run_cells(plan, plan.cells, world.directory, world.at_most(2), told.append) == [] and len(world.started) == 7
+    assert run_cells(plan, plan.cells, world.directory, world.at_most(2), events.append) == [] and len(world.started) == 7
 
 
 def test_missing_start_checkpoint_is_not_retrained_silently(plan, world):
@@ -103,14 +103,14 @@ def test_missing_start_checkpoint_is_not_retrained_silently(plan, world):
 
 def test_runs_of_a_failed_start_are_not_started(plan, world):
     world.ends["same/start"] = (2, "much\nerror: no expert came.\nmore\n")
-    told = []
-    failed = run_cells(plan, plan.cells, world.directory, world.at_most(1), told.append)
+    events = []
+    failed = run_cells(plan, plan.cells, world.directory, world.at_most(1), events.append)
     assert [run.label for run in failed] == ["same/start", "same/grpo/0", "same/plain/0", "same/ppo/0"]
     assert not any(label.startswith("same/") for label in world.started[1:]) and len(world.started) == 4
     assert failure_of(world.directory / "runs/same/start") == "no expert came."
     assert failure_of(world.directory / "runs/same/ppo/0") == "the run it starts from failed"
     world.ends.clear()
-    assert run_cells(plan, plan.cells, world.directory, world.at_most(1), told.append) == []
+    assert run_cells(plan, plan.cells, world.directory, world.at_most(1), events.append) == []
     assert not list(world.directory.glob(f"runs/**/{FAILURE}"))
 
 
@@ -124,10 +124,10 @@ def test_runs_of_a_failed_start_are_not_started(plan, world):
 )
 def test_reason_of_a_failed_run_is_reported(plan, world, code, said, reason):
     world.ends["next/grpo/0"] = (code, said)
-    told = []
-    (failed,) = run_cells(plan, [c for c in plan.cells if c.world == "next"], world.directory, world.at_most(3), told.append)
+    events = []
+    (failed,) = run_cells(plan, [c for c in plan.cells if c.world == "next"], world.directory, world.at_most(3), events.append)
     assert failed.label == "next/grpo/0" and failure_of(world.directory / failed.place) == reason
-    assert [event.reason for event in told if event.kind == "failed"] == [reason]
+    assert [event.reason for event in events if event.kind == "failed"] == [reason]
     assert status_of(world.directory / failed.place, failed.iterations) == "failed"
 
 

@@ -129,10 +129,10 @@ def test_outcome_may_be_the_mean_of_the_last_evaluations():
     assert against["difference"]["per_seed"] == [0.375, 0.375] and against["p_seeds"] == 2 / 4
     # Mean differences of the tasks are 0, 1/4, 1, 1/4. Of the 8 sign flips of three numbers, 2 are as extreme.
     assert against["p"] == 2 / 8 and (against["won"], against["lost"]) == (6, 0)
-    told = found() | {"table": list(rows.values()), "outcome": "mean:2"}
-    head, cells = table_text(told, "w")
+    result = found() | {"table": list(rows.values()), "outcome": "mean:2"}
+    head, cells = table_text(result, "w")
     assert head[4] == "mean of last 2" and cells[1][4].startswith("81.2 [") and cells[1][-3].startswith("+37.5 [")
-    assert "the mean of the last 2 evaluations" in markdown(told) and "outcome_low" in csv_text(told).splitlines()[0]
+    assert "the mean of the last 2 evaluations" in markdown(result) and "outcome_low" in csv_text(result).splitlines()[0]
     assert [read_outcome(text) for text in ("last", "mean:3")] == [1, 3]
     with pytest.raises(TacitError, match="must be last, or mean:N"):
         read_outcome("mean")
@@ -173,10 +173,10 @@ def test_markdown_page_has_table_failures_and_differences():
 
 
 def test_threshold_and_p_value_text():
-    told = found()
-    assert table_text(told, "w")[1][0][8:10] == ["0 (2/2)", "never (0/2)"]
-    told["table"][0]["steps_to"][1] |= {"reached": 1}
-    assert table_text(told, "w")[1][0][9] == "later (1/2)"
+    result = found()
+    assert table_text(result, "w")[1][0][8:10] == ["0 (2/2)", "never (0/2)"]
+    result["table"][0]["steps_to"][1] |= {"reached": 1}
+    assert table_text(result, "w")[1][0][9] == "later (1/2)"
     assert (p_text(None), p_text(0.0004), p_text(1.0)) == ("–", "<0.001", "1.000")
 
 
@@ -207,10 +207,10 @@ def test_world_without_curves_is_not_drawn(tmp_path):
 
 def test_training_metrics_are_drawn_as_span_averages(tmp_path):
     """Twenty iterations in ten spans of two. A span without values has no point."""
-    told = [[step, float(step)] for step in range(1, 21) if step not in (7, 8)]
-    spans = average_spans(told)
+    points = [[step, float(step)] for step in range(1, 21) if step not in (7, 8)]
+    spans = average_spans(points)
     assert spans == {2 * n: 2 * n - 0.5 for n in (1, 2, 3, 5, 6, 7, 8, 9, 10)} and average_spans([]) == {}
-    cells = [{**cell, "practice": {"a/b": told if cell["method"] != "lost" else []}} for cell in CELLS]
+    cells = [{**cell, "practice": {"a/b": points if cell["method"] != "lost" else []}} for cell in CELLS]
     found = {"worlds": ["w"], "methods": ["grpo", "better", "lost"], "cells": cells, "thresholds": [], "metrics": ["a/b"]}
     assert {path.name for path in draw(found, tmp_path)} == {
         f"{kind}-w{suffix}" for kind in ("learning", "a-b") for suffix in (".png", ".svg")

@@ -101,13 +101,13 @@ def test_unused_or_missing_policy_is_refused():
 
 def test_second_policy_defaults_to_settings_of_the_first():
     teaching = f"{Path(__file__).parents[1] / 'teaching.py'}:Teaching"
-    told = recipe(method=teaching, engine={"threads": 1}, policies={"pupil": {"model": "tiny", "tiny": {"layers": 1}}})
-    assert told.policies["pupil"].tiny.layers == 1 and told.policies["pupil"].engine.threads == 1
+    resolved = recipe(method=teaching, engine={"threads": 1}, policies={"pupil": {"model": "tiny", "tiny": {"layers": 1}}})
+    assert resolved.policies["pupil"].tiny.layers == 1 and resolved.policies["pupil"].engine.threads == 1
     own = {"model": "tiny-base", "engine": {"device": "cpu"}}
     other = recipe(model="tiny", method=teaching, engine={"lora_rank": 8}, policies={"pupil": own}).policies["pupil"]
     assert other.tiny is None and (other.engine.lora_rank, other.engine.device) == (8, "cpu"), "what is not said is the first's"
     larger = recipe(model="tiny", method=teaching, policies={"pupil": {"model": "tiny-4m"}}).policies["pupil"]
     assert larger.tiny == TINY_SIZES["tiny-4m"]
-    assert Recipe.from_json(told.to_json()) == told
+    assert Recipe.from_json(resolved.to_json()) == resolved
     with pytest.raises(TacitError, match=r"unknown key `size` in \[policies.pupil\]"):
         recipe(method=teaching, policies={"pupil": {"size": 3}})

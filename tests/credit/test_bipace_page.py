@@ -33,5 +33,5 @@ def test_docs_table_lists_every_equation():
 def test_docs_list_the_metrics_of_a_run():
     table = PAGE.split("## What a run reports")[1].split("##")[0]
     group = seen("xy", "xz")
-    told = {*ActionPeers()([group], [outcomes(group, [1, 0])]).metrics, "radius", "radius_median_size"}
-    assert set(re.findall(r"`(\w+)`", table.split("GiGPO, HGPO")[0])) - {"adaptive"} == told
+    metrics = {*ActionPeers()([group], [outcomes(group, [1, 0])]).metrics, "radius", "radius_median_size"}
+    assert set(re.findall(r"`(\w+)`", table.split("GiGPO, HGPO")[0])) - {"adaptive"} == metrics

@@ -26,7 +26,7 @@ GUIDED = Condition("guided", "note", "1")
 WORLD = get_environment("countdown")
 
 
-def told(group: Group, guided: tuple[int, ...]) -> Group:
+def guide(group: Group, guided: tuple[int, ...]) -> Group:
     """The group with these members guided and the others free."""
     members = [replace(t, condition=GUIDED if i in guided else Condition()) for i, t in enumerate(group.trajectories)]
     return Group(group.task, tuple(members))
@@ -38,7 +38,7 @@ def applied(term, group: Group, rewards: Rewards) -> Explained:
 
 def test_step_credit_compares_within_each_half():
     # all four saw x; guided returns 10 and 0, free 4 and 2. Means 5 and 3; the joint mean would be 4.
-    group = told(seen("x", "x", "x", "x"), (0, 2))
+    group = guide(seen("x", "x", "x", "x"), (0, 2))
     rewards = outcomes(group, [10, 4, 0, 2])
     steps = StepRelative(std=None, gamma=1.0)
     assert values_of(applied(WithinConditions(steps), group, rewards)[0]) == [5.0, 1.0, -5.0, -1.0]
@@ -48,7 +48,7 @@ def test_step_credit_compares_within_each_half():
 def test_action_peers_come_from_the_same_half():
     # guided: left 10, left 4, right 1 → V̂ 5, Q̂(left) 7, right by leave-one-out: 1 − 7. free: left 0, right 2, leave-one-out
     group = make_group([[make_step("x", did)] for did in ("left", "left", "left", "right", "right")])
-    group = told(group, (0, 1, 4))
+    group = guide(group, (0, 1, 4))
     rewards = outcomes(group, [10, 4, 0, 2, 1])
     given_ = applied(WithinConditions(ActionPeers(gamma=1.0)), group, rewards)
     assert values_of(given_[0]) == [2.0, 2.0, -2.0, 2.0, -6.0]
@@ -59,7 +59,7 @@ def test_action_peers_come_from_the_same_half():
 
 
 def test_history_hierarchy_compares_within_each_half():
-    group = told(seen("xy", "xy", "xy", "zy"), (0, 1))
+    group = guide(seen("xy", "xy", "xy", "zy"), (0, 1))
     rewards = outcomes(group, [10, 0, 10, 0])
     got = values_of(applied(WithinConditions(HistoryHierarchy(2, std=None, gamma=1.0)), group, rewards)[0])
     # guided: x and y at ±5, y also after x. Free: y at ±5 by observation alone; x and z occur once in that half
@@ -67,7 +67,7 @@ def test_history_hierarchy_compares_within_each_half():
 
 
 def test_steps_without_a_part_keep_label_minus_one():
-    group = told(seen("xy", "xy", "xy", "xy"), (0, 2))
+    group = guide(seen("xy", "xy", "xy", "xy"), (0, 2))
 
     def last_alone(groups, rewards, policy, moment):
         return explain_credit(groups, [np.zeros(4)] * 2, [np.array([-1, 0, -1, 1])] * 2, {}, {})
@@ -116,7 +116,7 @@ def test_credit_within_halves_matches_slow_reference(played, seed):
     group = make_group(
         [[make_step(x, a) for x, a in zip(saw, did, strict=True)] for (_, saw, _), did in zip(played, actions, strict=True)]
     )
-    group = told(group, tuple(i for i, (guided, _, _) in enumerate(played) if guided))
+    group = guide(group, tuple(i for i, (guided, _, _) in enumerate(played) if guided))
     rewards = outcomes(group, [worth for _, _, worth in played])
     places = [(guided, x) for guided, saw, _ in played for x in saw]
     part = [places.index(place) for place in places]

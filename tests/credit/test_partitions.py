@@ -128,10 +128,10 @@ class Recorder:
     """An encoder that records its calls."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, int, str]] = []
+        self.requests: list[tuple[int, int, str]] = []
 
     def hidden_states(self, prompts, layer, pooling="last"):
-        self.asked.append((len(prompts), layer, pooling))
+        self.requests.append((len(prompts), layer, pooling))
         return np.array([[len(p), 1.0] for p in prompts], np.float32)
 
 
@@ -139,10 +139,10 @@ def test_only_missing_hidden_states_are_computed():
     encoder = Recorder()
     groups = [make_group([[make_step("a", hidden=[1, 0]), make_step("bb")]]), make_group([[make_step("ccc")]])]
     features = ActorHidden(-2)(groups, encoder)
-    assert encoder.asked == [(2, -2, "last")]
+    assert encoder.requests == [(2, -2, "last")]
     assert [[row.tolist() for row in rows] for rows in features] == [[[1, 0], [3, 1]], [[4, 1]]]
     ActorHidden(-2, "mean")(groups, encoder)
-    assert encoder.asked[-1] == (2, -2, "mean"), "the prefill returned the state with the pooling of the method"
+    assert encoder.requests[-1] == (2, -2, "mean"), "the prefill returned the state with the pooling of the method"
     with pytest.raises(TacitError, match="2 steps have no hidden states"):
         ActorHidden(-2)(groups, None)
 
@@ -159,10 +159,10 @@ def test_hashed_ngrams_are_closer_for_similar_texts():
 
 
 def test_sentence_encoder_encodes_each_text_once():
-    asked = []
+    calls = []
 
     def encode(texts):
-        asked.append(list(texts))
+        calls.append(list(texts))
         return np.array([[len(text), 1.0] for text in texts])
 
     groups = [
@@ -171,7 +171,7 @@ def test_sentence_encoder_encodes_each_text_once():
         make_group([]),
     ]
     features = SentenceEncoder(encode)(groups)
-    assert asked == [["aa", "b"]]
+    assert calls == [["aa", "b"]]
     assert [rows.tolist() for rows in features] == [[[2, 1], [1, 1], [2, 1]], [[1, 1]], []]
     assert [part.tolist() for part in Clusters(SentenceEncoder(encode), 0.0)(groups, None)] == [[0, 1, 0], [0], []]
     with pytest.raises(TacitError, match="built without one"):

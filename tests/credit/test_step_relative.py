@@ -140,7 +140,7 @@ def test_action_values_match_hand_computed_values():
     assert [a.tolist() for a in action_values(np.zeros(0), np.zeros(0, int), np.zeros(0, int))] == [[], []]
 
 
-def told(saw: str, block: str, before: str = "", did: str = "act"):
+def make_turn(saw: str, block: str, before: str = "", did: str = "act"):
     """A step whose prompt has more than its observation: a state block and history."""
     step = make_step(saw, did)
     return replace(step, prompt=Prompt("task", f"{block} | {saw}", history=(before,) if before else ()))
@@ -148,7 +148,8 @@ def told(saw: str, block: str, before: str = "", did: str = "act"):
 
 def test_key_can_be_observation_state_or_prompt():
     """Three steps with one observation, two states (before and after the knife is found) and three prompts."""
-    group = make_group([[told("shelf", "no knife"), told("shelf", "knife"), told("shelf", "knife", "opened a drawer")]])
+    turns = [("shelf", "no knife"), ("shelf", "knife"), ("shelf", "knife", "opened a drawer")]
+    group = make_group([[make_turn(*turn) for turn in turns]])
     parts = {key: SameKey(key)([group])[0].tolist() for key in ("observation", "state", "prompt")}
     assert parts == {"observation": [0, 0, 0], "state": [0, 1, 1], "prompt": [0, 1, 2]}
     assert SameKey()([group])[0].tolist() == parts["observation"]
@@ -274,10 +275,11 @@ def test_pace_marks_contain_return_q_v_and_branch():
 def test_pace_metrics_match_hand_computed_values():
     parts, keys = [np.array([0, 0, 0, 1, 2, 2])], [np.array([0, 0, 1, 0, 2, 2])]
     branches = [action_peers(np.arange(6.0), parts[0], keys[0], "q")[1]]
-    told = pace_metrics(parts, keys, branches, [np.array([True, True, True, False, True, True])])
-    assert told["pace_used"] == pytest.approx(4 / 6) and told["pace_leave_one_out"] == told["pace_zero"] == pytest.approx(1 / 6)
-    assert told["pace_keys_per_part"] == 1.5 and told["pace_parts_contrasted"] == 0.5
-    assert told["pace_parsed"] == pytest.approx(5 / 6)
+    metrics = pace_metrics(parts, keys, branches, [np.array([True, True, True, False, True, True])])
+    assert metrics["pace_used"] == pytest.approx(4 / 6)
+    assert metrics["pace_leave_one_out"] == metrics["pace_zero"] == pytest.approx(1 / 6)
+    assert metrics["pace_keys_per_part"] == 1.5 and metrics["pace_parts_contrasted"] == 0.5
+    assert metrics["pace_parsed"] == pytest.approx(5 / 6)
     assert partition_metrics([]) == pace_metrics([], [], [], []) == {}
 
 

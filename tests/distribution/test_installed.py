@@ -64,7 +64,7 @@ def untouched() -> dict[str, str]:
 
 
 @pytest.fixture
-def told(environment, tmp_path):
+def run_program(environment, tmp_path):
     """Runs a command of the installed package in an empty directory and returns its output."""
 
     def run(program: str, *words: str) -> str:
@@ -90,16 +90,16 @@ def test_wheel_contains_every_package_file_and_the_licence(wheel):
 
 
 @pytest.mark.slow
-def test_installed_package_trains_the_quickstart_outside_a_checkout(told, environment, tmp_path):
-    assert Path(told("python", "-c", "import tacit; print(tacit.__file__)").strip()).is_relative_to(environment)
-    listed = told("tacit", "list", "recipes")
+def test_installed_package_trains_the_quickstart_outside_a_checkout(run_program, environment, tmp_path):
+    assert Path(run_program("python", "-c", "import tacit; print(tacit.__file__)").strip()).is_relative_to(environment)
+    listed = run_program("tacit", "list", "recipes")
     assert "quickstart" in listed and "comparisons/step-credit" in listed and "published/bipace-table4" in listed
-    where = told("tacit", "list", "recipes", "constant-context-table2").strip()
+    where = run_program("tacit", "list", "recipes", "constant-context-table2").strip()
     assert Path(where).is_relative_to(environment) and Path(where).suffix == ".sh"
-    told("tacit", "train", "--config", "quickstart", "--out", "runs/quickstart", *SHORT)
-    measured = json.loads(told("tacit", "eval", "runs/quickstart", "--json").strip().splitlines()[-1])
+    run_program("tacit", "train", "--config", "quickstart", "--out", "runs/quickstart", *SHORT)
+    measured = json.loads(run_program("tacit", "eval", "runs/quickstart", "--json").strip().splitlines()[-1])
     assert measured["equals_run"] is True and measured["episodes"] == 4
-    told("tacit", "report", "runs/quickstart")
+    run_program("tacit", "report", "runs/quickstart")
     page = (tmp_path / "runs/quickstart/report.html").read_text(encoding="utf-8")
     for part in ("page.css", "page.js"):
         assert (ROOT / "tacit/report" / part).read_text(encoding="utf-8").splitlines()[-1] in page

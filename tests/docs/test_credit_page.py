@@ -25,8 +25,8 @@ def test_commands_parse(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     program, *words = shlex.split(command)
     if program == "python":
-        told = (ROOT / words[0]).read_text(encoding="utf-8")
-        assert all(f'"{flag}"' in told for flag in re.findall(r"--[a-z]+", command))
+        source = (ROOT / words[0]).read_text(encoding="utf-8")
+        assert all(f'"{flag}"' in source for flag in re.findall(r"--[a-z]+", command))
     elif words[0] == "inspect":
         assert make_parser("grpo").parse(words[2:])[0].target == "RUN"
     elif words[0] == "compare":

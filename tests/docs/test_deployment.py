@@ -40,8 +40,8 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         pytest.skip("no systemd-analyze on this machine")
     unit = tmp_path / "tacit.service"
     unit.write_text(block("ini").replace("/opt/tacit/bin/tacit", "/bin/true"))
-    told = subprocess.run([program, "verify", "--man=no", str(unit)], capture_output=True, text=True)
-    assert "tacit.service" not in told.stderr, told.stderr
+    result = subprocess.run([program, "verify", "--man=no", str(unit)], capture_output=True, text=True)
+    assert "tacit.service" not in result.stderr, result.stderr
 
 
 class Upstream(BaseHTTPRequestHandler):

@@ -31,9 +31,9 @@ def test_page_has_commands():
 
 
 def test_every_metric_is_on_the_page():
-    told = set(re.findall(r"`(?:behaviour\.)?(\w+)`", PAGE))
+    documented = set(re.findall(r"`(?:behaviour\.)?(\w+)`", PAGE))
     names = {field.name for field in (*fields(PanelScore), *fields(Behavior))}
-    assert not names - told
+    assert not names - documented
 
 
 def test_example_panel_can_be_played(tmp_path):

@@ -59,7 +59,7 @@ def flags_of(command: str, method: str) -> frozenset[str]:
     return frozenset(taken)
 
 
-def asked(command: str, otherwise: str) -> frozenset[str]:
+def flags_of_command(command: str, otherwise: str) -> frozenset[str]:
     """The flags of a command as written, with the method it names."""
     begin = re.match(r"tacit( [a-z]+(?=\s|$))+|python \S+", command)
     method = re.search(r"--method (\w+)", command)
@@ -71,7 +71,7 @@ def asked(command: str, otherwise: str) -> frozenset[str]:
 def test_commands_use_existing_flags(name):
     assert commands(name)
     for command in commands(name):
-        assert set(re.findall(FLAG, command)) <= asked(command, name), command
+        assert set(re.findall(FLAG, command)) <= flags_of_command(command, name), command
 
 
 @each_page
@@ -79,5 +79,5 @@ def test_flags_in_the_text_exist(name):
     others = re.findall(r"\w+", " ".join(re.findall(r"--method (\w+(?: \| \w+)*)", PAGES[name])))
     known = [flags_of(f"tacit {command}", name) for command in COMMANDS]
     known += [flags_of("tacit train", method) for method in others]
-    known += [asked(command, name) for command in commands(name)]
+    known += [flags_of_command(command, name) for command in commands(name)]
     assert set(re.findall(FLAG, PAGES[name])) <= frozenset().union(*known)

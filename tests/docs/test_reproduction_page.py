@@ -16,7 +16,7 @@ from tacit.config.recipe import FOLDER, find_recipe, packaged, run_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "experiments" / "reproduction.md").read_text(encoding="utf-8")
-COMMANDS = {letter: told.split("   ")[0] for letter, told in re.findall(r"^    ([A-Z]\d?) {2,3}(\S.*)$", PAGE, re.MULTILINE)}
+COMMANDS = {letter: text.split("   ")[0] for letter, text in re.findall(r"^    ([A-Z]\d?) {2,3}(\S.*)$", PAGE, re.MULTILINE)}
 ROWS = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in PAGE.splitlines() if line.startswith("|")]
 
 
@@ -49,8 +49,8 @@ def test_command_parses(letter, monkeypatch):
 
 def test_letters_in_tables_are_commands():
     letters = re.compile(r"[A-Z]\d?(, [A-Z]\d?)*( \(.*\))?")
-    told = [cell.partition(" (")[0].split(", ") for row in ROWS for cell in row if letters.fullmatch(cell)]
-    used = {letter for each in told for letter in each}
+    cells = [cell.partition(" (")[0].split(", ") for row in ROWS for cell in row if letters.fullmatch(cell)]
+    used = {letter for each in cells for letter in each}
     assert len(used) >= 8 and used <= set(COMMANDS)
 
 

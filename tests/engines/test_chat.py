@@ -47,16 +47,16 @@ def test_request_carries_all_settings_and_the_answer_is_parsed(monkeypatch):
     with serving(lambda body: (200, says("hi", 12, 5, "length"))) as server:
         answer = client(server, key_variable="MY_KEY").complete(HELLO, seed=3 + (1 << 40), temperature=0.5)
     assert (answer.text, answer.finished, answer.prompt_tokens, answer.completion_tokens) == ("hi", False, 12, 5)
-    (asked,) = server.asked
-    assert asked["path"] == "/v1/chat/completions" and asked["messages"] == HELLO and asked["model"] == "some-model"
-    assert asked["seed"] == 3 and asked["temperature"] == 0.5 and server.keys == ["Bearer secret"]
+    (request,) = server.requests
+    assert request["path"] == "/v1/chat/completions" and request["messages"] == HELLO and request["model"] == "some-model"
+    assert request["seed"] == 3 and request["temperature"] == 0.5 and server.keys == ["Bearer secret"]
 
 
 def test_no_authorization_header_without_a_key(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with serving(lambda body: (200, says("hi"))) as server:
         ChatClient(f"{server.url}/chat/completions", "m").complete(HELLO)
-    assert server.keys == [None] and server.asked[0]["path"] == "/v1/chat/completions"
+    assert server.keys == [None] and server.requests[0]["path"] == "/v1/chat/completions"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_no_authorization_header_without_a_key(monkeypatch):
 def test_unusable_answers_are_errors_without_a_retry(reply):
     with serving(lambda body: reply) as server, pytest.raises(BrokenAnswer):
         client(server).complete(HELLO)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_refused_prompt_reports_the_servers_message():
@@ -84,16 +84,16 @@ def test_refused_prompt_reports_the_servers_message():
 
 @pytest.mark.parametrize("trouble", [(429, {}), (500, {}), (503, b"busy"), (0, b"")])
 def test_transient_errors_are_retried_with_growing_pauses(trouble):
-    asked: list[float] = []
+    times: list[float] = []
 
     def reply(body):
-        asked.append(time.monotonic())
-        return trouble if len(asked) < 4 else (200, says("at last"))
+        times.append(time.monotonic())
+        return trouble if len(times) < 4 else (200, says("at last"))
 
     with serving(reply) as server:
         assert client(server).complete(HELLO).text == "at last"
-    pauses = [after - before for before, after in pairwise(asked)]
-    assert len(asked) == 4 and all(pause >= 0.05 * 2**attempt for attempt, pause in enumerate(pauses))
+    pauses = [after - before for before, after in pairwise(times)]
+    assert len(times) == 4 and all(pause >= 0.05 * 2**attempt for attempt, pause in enumerate(pauses))
 
 
 def test_retry_after_header_is_respected():
@@ -127,16 +127,16 @@ def test_timeout_after_a_first_answer_is_retried_and_reported():
             one.complete(HELLO)
         assert one.trouble == "no answer within 0.2 s; retrying after 0.05 s, 1 of 1 times"
         release.set()
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
-def test_server_that_never_answered_is_asked_once():
+def test_server_that_never_answered_gets_one_request():
     release, began = threading.Event(), time.monotonic()
     with serving(hanging(release)) as server:
         with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.1 s; .* use a longer --timeout"):
             client(server, timeout_s=0.1).complete(HELLO)
         release.set()
-    assert len(server.asked) == 1 and time.monotonic() - began < 15
+    assert len(server.requests) == 1 and time.monotonic() - began < 15
 
 
 def dripping(pause_s: float):
@@ -151,14 +151,14 @@ def test_slow_answer_body_times_out(pause_s):
     with serving(lambda body: (200, dripping(pause_s))) as server:
         with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.3 s; .* use a longer --timeout"):
             client(server, timeout_s=0.3).complete(HELLO)
-        assert time.monotonic() - began < 15 and len(server.asked) == 1
+        assert time.monotonic() - began < 15 and len(server.requests) == 1
 
 
 def test_truncated_answer_is_retried():
     number = count()
     with serving(lambda body: (200, iter([b'{"choices": ['])) if next(number) == 0 else (200, says("whole"))) as server:
         assert client(server).complete(HELLO).text == "whole"
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_failing_first_request_is_given_up_after_three_retries():
@@ -180,8 +180,8 @@ def test_retry_after_is_capped_before_the_first_answer(monkeypatch, asks_for, pa
         one = client(server)
         with pytest.raises(TacitError, match=rf"never answered: 503 loading; .* and it asks to wait {asks_for} s"):
             one.complete(HELLO)
-    told = [f"503 loading; retrying after {s:g} s, {n} of {len(pauses)} times" for n, s in enumerate(pauses, 1)]
-    assert seen == ["", *told] and sum(pauses) <= time.monotonic() - began < 15
+    messages = [f"503 loading; retrying after {s:g} s, {n} of {len(pauses)} times" for n, s in enumerate(pauses, 1)]
+    assert seen == ["", *messages] and sum(pauses) <= time.monotonic() - began < 15
 
 
 def test_retry_after_is_not_capped_after_the_first_answer(monkeypatch):
@@ -228,7 +228,7 @@ def test_permanent_errors_stop_without_a_retry(status, message, monkeypatch):
     reply = (status, {"error": {"message": "who are you?"}})
     with serving(lambda body: reply) as server, pytest.raises(TacitError, match=message):
         client(server).complete(HELLO)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_refused_key_names_its_environment_variable(monkeypatch):
@@ -244,7 +244,7 @@ def test_unreachable_server_is_retried_and_reported():
     began = time.monotonic()
     with pytest.raises(TacitError, match=r"no server answers at http://127.0.0.1:\d+/v1: .*Is it running"):
         ChatClient(url, "m", retries=2).complete(HELLO)
-    assert time.monotonic() - began >= 0.05 + 0.1, "it may have been starting: asked three times"
+    assert time.monotonic() - began >= 0.05 + 0.1, "it may still be starting: three requests"
 
 
 def test_server_that_fails_many_requests_in_a_row_is_given_up():
@@ -270,7 +270,7 @@ def test_invalid_url_or_model_name_is_refused(url, model, message):
 def test_url_suffixes_are_normalized(ending):
     with serving(lambda body: (200, says("hi"))) as server:
         assert ChatClient(server.url.removesuffix("/v1") + ending, "m").complete(HELLO).text == "hi"
-    assert server.asked[0]["path"] == "/v1/chat/completions"
+    assert server.requests[0]["path"] == "/v1/chat/completions"
 
 
 def test_missing_openai_package_is_refused_with_the_remedy(monkeypatch):
@@ -292,9 +292,9 @@ def test_policy_samples_in_parallel_and_keeps_the_order():
         answers = policy.sample(requests(policy, *"abcdefgh"), sampling)
     assert [a.text for a in answers] == [f"re: {letter}" for letter in "abcdefgh"] and server.busiest == 4
     assert [len(a.tokens) for a in answers] == [3] * 8
-    assert {(a["temperature"], a["top_p"], a["max_tokens"]) for a in server.asked} == {(0.3, 0.9, 11)}
-    assert not any("top_k" in asked or "stop" in asked for asked in server.asked)
-    assert sorted(asked["seed"] for asked in server.asked) == list(range(8))
+    assert {(a["temperature"], a["top_p"], a["max_tokens"]) for a in server.requests} == {(0.3, 0.9, 11)}
+    assert not any("top_k" in request or "stop" in request for request in server.requests)
+    assert sorted(request["seed"] for request in server.requests) == list(range(8))
 
 
 def test_unusable_answer_becomes_an_empty_completion():
@@ -304,7 +304,7 @@ def test_unusable_answer_becomes_an_empty_completion():
         said = [(c.text, c.finish) for c in policy.sample(requests(policy, "a", "b", "c"), Sampling(top_k=5))]
     assert said == [("fine", "stop"), ("", "unusable"), ("fine", "stop")]
     assert policy.broken == ["the answer's message has no text, no thought and no call"]
-    assert server.asked[0]["top_k"] == 5
+    assert server.requests[0]["top_k"] == 5
 
 
 def test_refused_key_stops_the_whole_batch():
@@ -312,7 +312,7 @@ def test_refused_key_stops_the_whole_batch():
         policy = ChatPolicy(client(server), concurrency=2)
         with pytest.raises(TacitError, match="refuses the key"):
             policy.sample(requests(policy, *map(str, range(50))), Sampling())
-    assert len(server.asked) < 50
+    assert len(server.requests) < 50
 
 
 def test_episodes_run_at_their_own_pace_within_the_concurrency_limit():
@@ -333,7 +333,7 @@ def test_episodes_run_at_their_own_pace_within_the_concurrency_limit():
         policy = ChatPolicy(client(server), concurrency=2)
         plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
         played = rollout(plans, context, InProcessPool(world.make), policy, Sampling(max_tokens=8), 3)
-    assert [len(t) for t in played] == [3] * 4 and len(server.asked) == 12 and server.busiest == 2
+    assert [len(t) for t in played] == [3] * 4 and len(server.requests) == 12 and server.busiest == 2
 
 
 def test_closing_a_scheduler_does_not_wait_for_a_slow_server():

@@ -86,9 +86,9 @@ def test_control_tokens_spelled_out_in_text_are_escaped(past):
         assert count(fit_prompt(taught, speech, 10)[1]) == count(fit_prompt(harmless, speech, 10)[1])
         assert "obey" in speech.decode(fit_prompt(taught, speech, 10)[1]), "it can still be read"
     assert count(speech.encode_completion(HOSTILE)) == 1
-    asked = harmless.chat or Chat((Message("user", "go"),))
-    plain, told = (speech.encode_answer(asked, CALLS.message(text)) for text in ("look", HOSTILE))
-    assert count(plain) == count(told) and told[-1] == speech.end
+    chat = harmless.chat or Chat((Message("user", "go"),))
+    plain, escaped = (speech.encode_answer(chat, CALLS.message(text)) for text in ("look", HOSTILE))
+    assert count(plain) == count(escaped) and escaped[-1] == speech.end
     assert speech.escape_control_tokens("nothing < | of | that >") == "nothing < | of | that >"
 
 
@@ -129,10 +129,10 @@ def test_invalid_answers_stay_verbatim_in_the_conversation(style, block):
     policy = Talker(lambda prompt, seed: next(said))
     (played,) = rollout([EpisodePlan(task, 0)], context, InProcessPool(world.make), policy, Sampling(max_tokens=99), 4 - block)
     assert [step.valid for step in played.steps[:3]] == [False, False, True]
-    told_them = [m for m in played.steps[-1].prompt.chat.messages if m.role == "assistant"]
+    answers = [m for m in played.steps[-1].prompt.chat.messages if m.role == "assistant"]
     meant = CALLS.message("reset") if style == "tools" else Message("assistant", "<action>reset</action>")
     mumbled = Message("assistant", MUMBLED.removeprefix("<think>hm</think>"))
-    assert told_them == ([Message("assistant", "")] if block else [mumbled, Message("assistant", ""), meant])
+    assert answers == ([Message("assistant", "")] if block else [mumbled, Message("assistant", ""), meant])
     assert played.steps[1].prompt.chat.messages[2] == mumbled and played.steps[1].prompt.chat.messages[3].role == "user"
     corrected = ["Your last answer called no tool" in m.content for m in played.steps[2].prompt.chat.messages[3::2]]
     assert corrected == [style == "tools"] * (1 if block else 2), "the world cannot say what was wrong with such an answer"
@@ -191,8 +191,8 @@ def test_thinking_is_requested_and_parsed_separately():
     parsed = context.format.parse("<think>\nadd them\n</think>\n\nop(+, 1, 2)\n")
     assert (parsed.action, parsed.valid, parsed.thought) == ("op(+, 1, 2)", True, "add them")
     assert context.format.parse("opened by the template</think>reset").thought == "opened by the template"
-    asked = codec(THINKING).tokenizer.decode(encode_prompt(prompt_after(1, thinking=True), codec(THINKING)).tolist())
-    assert asked.endswith("<|im_start|>assistant\n"), "the thought is not closed before it begins"
+    text = codec(THINKING).tokenizer.decode(encode_prompt(prompt_after(1, thinking=True), codec(THINKING)).tolist())
+    assert text.endswith("<|im_start|>assistant\n"), "the thought is not closed before it begins"
 
 
 @pytest.mark.parametrize(
@@ -308,8 +308,8 @@ def test_endpoint_receives_messages_and_tools_and_its_calls_are_parsed():
         check_chat_support(context, policy)
         played = play_panel(panel, Rules(Sampling(max_tokens=64), 3), InProcessPool(world.make), SingleAgent(context, policy))
     assert [t.success for t in played] == [True, True] and {t.steps[0].thought for t in played} == {"easy"}
-    assert server.asked[0]["tools"][0]["function"]["name"] == "act"
-    assert [m["role"] for m in server.asked[0]["messages"]] == ["system", "user"]
+    assert server.requests[0]["tools"][0]["function"]["name"] == "act"
+    assert [m["role"] for m in server.requests[0]["messages"]] == ["system", "user"]
 
 
 def test_past_tool_calls_are_sent_as_tool_calls():
@@ -318,7 +318,7 @@ def test_past_tool_calls_are_sent_as_tool_calls():
     with serving(lambda body: (200, says("<action>go</action>"))) as server:
         policy = ChatPolicy(ChatClient(server.url, "m"))
         (completion,) = policy.sample([Request(policy.encode_chat(chat), 1)], Sampling())
-    _, first, called, now = server.asked[0]["messages"]
+    _, first, called, now = server.requests[0]["messages"]
     assert first == {"role": "user", "content": "a room"} and completion.text == "<action>go</action>"
     assert called["tool_calls"][0]["function"] == {"name": "act", "arguments": '{"action": "look"}'}
     assert now == {"role": "tool", "content": "a door", "tool_call_id": called["tool_calls"][0]["id"]}
@@ -328,7 +328,7 @@ def test_plain_text_prompt_is_one_user_message():
     with serving(lambda body: (200, {**says("hi"), "usage": None})) as server:
         policy = ChatPolicy(ChatClient(server.url, "m"))
         policy.sample([Request(policy.encode_prompt("hello"), 1)], Sampling())
-    assert server.asked[0]["messages"] == [{"role": "user", "content": "hello"}] and "tools" not in server.asked[0]
+    assert server.requests[0]["messages"] == [{"role": "user", "content": "hello"}] and "tools" not in server.requests[0]
 
 
 def test_thinking_requires_chat_and_tools_imply_it():

@@ -17,7 +17,7 @@ def test_decode_benchmark_reports_times_and_a_small_error(rank: int) -> None:
     few = ("--rank", str(rank), "--rows", "2,3", "--before", "9", "--repeats", "1")
     done = run_script(ROOT / "benchmarks" / "decode_step.py", "--device", "cpu", *few, "--json")
     assert done.code == 0, done.err
-    told = json.loads(done.out.splitlines()[-1])
-    assert list(told["rows"]) == ["2", "3"]
-    for row in told["rows"].values():
+    figures = json.loads(done.out.splitlines()[-1])
+    assert list(figures["rows"]) == ["2", "3"]
+    for row in figures["rows"].values():
         assert row["apart"] < 1e-5 and min(row["ms"].values()) > 0 and set(row["ms"]) == {"adapters", "none"}

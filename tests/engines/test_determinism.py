@@ -34,9 +34,9 @@ import torch
 from tacit.engines.local.model import enable_determinism
 from tacit.engines.local.fast.varlen_attention import _FlashVarlenAttention
 
-asked = []
+modes = []
 def backward(*arguments, scale):
-    asked.append(torch.is_deterministic_algorithms_warn_only_enabled())
+    modes.append(torch.is_deterministic_algorithms_warn_only_enabled())
     return arguments[1:4]
 torch.ops.aten._flash_attention_backward = backward
 x = torch.zeros(2, 1, 4)
@@ -46,7 +46,7 @@ _FlashVarlenAttention.backward(saved, x)
 assert not torch.are_deterministic_algorithms_enabled()
 enable_determinism(torch.device("cuda"))
 _FlashVarlenAttention.backward(saved, x)
-print(asked, torch.is_deterministic_algorithms_warn_only_enabled())
+print(modes, torch.is_deterministic_algorithms_warn_only_enabled())
 """
 
 

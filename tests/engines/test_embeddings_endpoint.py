@@ -38,9 +38,9 @@ def test_texts_are_sent_in_batches_and_vectors_keep_their_order(monkeypatch):
     with serving(embedding) as server:
         vectors_ND = EmbeddingClient(server.url, "some-model", "SOME_KEY")(texts)
     np.testing.assert_array_equal(vectors_ND, np.array([vector_of(text) for text in texts], np.float32))
-    assert [len(asked["input"]) for asked in server.asked] == [1, BATCH, BATCH, 3]
-    assert {asked["path"] for asked in server.asked} == {"/v1/embeddings"} and set(server.keys) == {"Bearer sesame"}
-    assert {asked["model"] for asked in server.asked} == {"some-model"}
+    assert [len(request["input"]) for request in server.requests] == [1, BATCH, BATCH, 3]
+    assert {request["path"] for request in server.requests} == {"/v1/embeddings"} and set(server.keys) == {"Bearer sesame"}
+    assert {request["model"] for request in server.requests} == {"some-model"}
 
 
 def test_no_key_header_and_no_request_for_empty_input():
@@ -53,7 +53,7 @@ def test_transient_errors_are_retried():
     trouble = iter([(429, {"error": "slow down"}), (503, {"error": "loading"}), (0, None)])
     with serving(after(1, lambda body: next(trouble, None) or embedding(body))) as server:
         assert EmbeddingClient(server.url, "m")(["a", "b"]).shape == (2, 3)
-    assert len(server.asked) == 5
+    assert len(server.requests) == 5
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_unusable_endpoint_is_refused_when_the_client_is_created(reply, message,
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with serving(lambda body: reply) as server, pytest.raises(TacitError, match=message):
         EmbeddingClient(server.url, "m")
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_later_failure_is_an_error_after_the_retries():
@@ -81,7 +81,7 @@ def test_later_failure_is_an_error_after_the_retries():
         encode = EmbeddingClient(server.url, "m", retries=2)
         with pytest.raises(TacitError, match=r"returned no vectors for 1 texts .*500 out of memory"):
             encode(["a"])
-    assert len(server.asked) == 4
+    assert len(server.requests) == 4
 
 
 def test_changed_vector_dimension_is_refused():

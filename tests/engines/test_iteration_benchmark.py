@@ -86,9 +86,9 @@ def test_vllm_gets_each_turn_as_soon_as_the_previous_one_finishes(monkeypatch, t
     found = beside_vllm("model", works, str(tmp_path), repeats=2)
     assert [len(found[name]["seconds"]) for name in works] == [2, 2]
     assert [found[name]["tokens"] for name in works] == [5, 7]
-    asked = (tmp_path / "log").read_text().split()
-    assert asked[0] == "made:13:2"  # context for the longest prompt with its completion, and slots for all episodes
-    assert asked[1:] == 3 * ["1@0", "2@0"] + 3 * ["3@0", "6@0", "4@1", "5@2"]  # prompt@step
+    log = (tmp_path / "log").read_text().split()
+    assert log[0] == "made:13:2"  # context for the longest prompt with its completion, and slots for all episodes
+    assert log[1:] == 3 * ["1@0", "2@0"] + 3 * ["3@0", "6@0", "4@1", "5@2"]  # prompt@step
 
 
 WRITES_A_TOKEN_A_STEP = """

@@ -255,17 +255,17 @@ def test_unreachable_hub_is_reported_after_one_request(monkeypatch) -> None:
     import huggingface_hub
     import transformers
 
-    asked = []
+    calls = []
 
     def fail(*_, **options):
-        asked.append(options)
+        calls.append(options)
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(huggingface_hub.utils, "get_session", lambda: SimpleNamespace(head=fail))
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fail)
     with pytest.raises(TacitError, match=r"'someone/model'.*does not answer \(OSError: Name .*path of a downloaded checkpoint"):
         load_policy("someone/model")
-    assert asked == [{"timeout": 10.0}], "one request, and no retries"
+    assert calls == [{"timeout": 10.0}], "one request, and no retries"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -68,10 +68,10 @@ def test_padding_does_not_change_results(family):
         pooled = [HiddenState(layer, how) for layer in (1, len(forward)) for how in ("last", "mean", "attention")]
         for hidden in (None, HiddenState(0), HiddenState(0, "mean"), *pooled):
             found, kept = [], []
-            for told in (PackedPrompts.pack(prompts, device), fixed.as_prompts()):
+            for packed in (PackedPrompts.pack(prompts, device), fixed.as_prompts()):
                 keys: list[torch.Tensor] = []
                 with torch.inference_mode():
-                    found.append(forward.prefill_varlen(told, hidden, lambda _, k, v, keys=keys: keys.extend((k, v))))
+                    found.append(forward.prefill_varlen(packed, hidden, lambda _, k, v, keys=keys: keys.extend((k, v))))
                 kept.append(keys)
             for ours, theirs in zip(*found, strict=True):
                 if theirs is not None:
@@ -168,10 +168,10 @@ def test_prefill_without_graphs_if_capture_fails(tokenizer, monkeypatch):
 
     monkeypatch.setattr(CudaGraphs, "capture", record)
     lines, scheduler = make_lines(6), sampler.open_scheduler(Sampling(temperature=0.9), hidden=HiddenState(1))
-    with pytest.warns(UserWarning, match="without CUDA graphs") as told:
+    with pytest.warns(UserWarning, match="without CUDA graphs") as warned:
         found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert len(told) == len(filled) == 1 and not scheduler.batch.prefill_graphs.buffers
+    assert len(warned) == len(filled) == 1 and not scheduler.batch.prefill_graphs.buffers
     assert scheduler.batch.graphs.enabled, "steps are recorded all the same"
 
 
@@ -191,8 +191,8 @@ def test_oom_during_capture_costs_no_slots(tokenizer, monkeypatch, recwarn):
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
     assert sampler.slot_budget.current == sampler.slot_budget.limit and scheduler.batch.graphs.enabled
-    assert len(tried) == 1 and not scheduler.batch.prefill_graphs.buffers, "what is short is not asked for again and again"
-    assert ["out of GPU memory" in str(told.message) for told in recwarn] == [True]
+    assert len(tried) == 1 and not scheduler.batch.prefill_graphs.buffers, "the capture is not repeated"
+    assert ["out of GPU memory" in str(warning.message) for warning in recwarn] == [True]
 
 
 def test_deterministic_mode_uses_no_graphs(tokenizer, monkeypatch):

@@ -65,26 +65,26 @@ def extend_prompts(rng: np.random.Generator) -> Next:
 
 
 def play(scheduler, further: Next, lockstep: bool, follows: bool = True) -> dict[tuple[int, int], tuple[Request, Completion]]:
-    rng, found, asked = np.random.default_rng(1), {}, {}
+    rng, found, waiting = np.random.default_rng(1), {}, {}
 
     def ask(episode: int, turn: int, prompt: np.ndarray) -> None:
         request = Request(prompt, 100 * episode + turn, max_tokens=2 + (3 * episode + turn) % 9)
         request = replace(request, episode=episode if follows else None)
-        asked[scheduler.submit(request)] = (episode, turn, request)
+        waiting[scheduler.submit(request)] = (episode, turn, request)
 
     for episode in range(EPISODES):
         ask(episode, 0, rng.integers(0, 256, 20 + episode))
     over = []
     while finished := scheduler.wait():
-        over += [(*asked.pop(request_id), completion) for request_id, completion in finished]
-        if lockstep and asked:
+        over += [(*waiting.pop(request_id), completion) for request_id, completion in finished]
+        if lockstep and waiting:
             continue
         for episode, turn, request, completion in over:
             found[episode, turn] = request, completion
             if turn + 1 < TURNS:
                 ask(episode, turn + 1, further(episode, turn, request, completion))
         over = []
-    assert not asked and len(found) == EPISODES * TURNS
+    assert not waiting and len(found) == EPISODES * TURNS
     return found
 
 
@@ -236,14 +236,14 @@ def test_batch_shrinks_as_episodes_end(tokenizer, monkeypatch, by_token, prefill
     scheduler = make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM)
     prompts = {episode: rng.integers(0, 256, 20) for episode in range(8)}
     for turn in range(5):
-        asked = {
+        waiting = {
             scheduler.submit(request): (episode, request)
             for episode, prompt in prompts.items()
             if (request := Request(prompt, 10 * episode + turn, max_tokens=5, episode=episode))
         }
         while finished := scheduler.wait():
             for request_id, completion in finished:
-                episode, request = asked.pop(request_id)
+                episode, request = waiting.pop(request_id)
                 found[episode, turn] = request, completion
                 prompts[episode] = np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 4)])
         widths.append(len(scheduler.slots))
@@ -280,21 +280,21 @@ def test_find_cached_prefix_matches_finished_slots_of_the_same_episode():
     jobs = [EngineRequest(request_id, np.arange(10) + 100 * request_id, 0, 4, request_id) for request_id in range(3)]
     rows.assign(jobs)
     rows.tokens_SM[1, :4], rows.lengths_S[1] = [7, 8, 9, 6], 4
-    asked = EngineRequest(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, 1)
-    assert rows.find_cached_prefix(asked) is None, "it is under way"
+    request = EngineRequest(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, 1)
+    assert rows.find_cached_prefix(request) is None, "it is under way"
     rows.active_S[1] = False
-    assert rows.find_cached_prefix(asked) == CachedPrefix(1, 13), "nobody has read the last token"
-    assert rows.find_cached_prefix(EngineRequest(5, asked.prompt[:13], 0, 4, 1)) == CachedPrefix(1, 12), (
+    assert rows.find_cached_prefix(request) == CachedPrefix(1, 13), "nobody has read the last token"
+    assert rows.find_cached_prefix(EngineRequest(5, request.prompt[:13], 0, 4, 1)) == CachedPrefix(1, 12), (
         "the last token of a prompt is read anew"
     )
     assert (
-        rows.find_cached_prefix(EngineRequest(5, asked.prompt, 0, 4, 2)) is None
-        and rows.find_cached_prefix(EngineRequest(5, asked.prompt, 0, 4)) is None
+        rows.find_cached_prefix(EngineRequest(5, request.prompt, 0, 4, 2)) is None
+        and rows.find_cached_prefix(EngineRequest(5, request.prompt, 0, 4)) is None
     )
     rows.active_S[:] = False
     others = [
         EngineRequest(6, np.arange(4), 0, 4),
-        asked,
+        request,
         EngineRequest(7, np.arange(4), 0, 4),
         EngineRequest(8, np.arange(4), 0, 4),
     ]
@@ -302,7 +302,7 @@ def test_find_cached_prefix_matches_finished_slots_of_the_same_episode():
     assert places.tolist() == [0, 1, 2, 3]
     rows.episodes_S[:] = -1
     rows.active_S[1] = False
-    assert rows.find_cached_prefix(EngineRequest(9, np.append(asked.prompt, 1), 0, 4, 1)) is None, (
+    assert rows.find_cached_prefix(EngineRequest(9, np.append(request.prompt, 1), 0, 4, 1)) is None, (
         "who was under way then had other weights too"
     )
 
@@ -324,12 +324,12 @@ def test_failed_prefill_loses_no_request(first, tokenizer, monkeypatch, by_token
     scheduler, found = make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
     prompts = {episode: rng.integers(0, 256, 20) for episode in range(4)}
     for turn in range(2):
-        asked = {}
+        requests = {}
         for episode, prompt in prompts.items():
             request = Request(prompt, 10 * episode + turn, max_tokens=4, episode=episode)
-            asked[scheduler.submit(request)] = request
+            requests[scheduler.submit(request)] = request
         while finished := scheduler.wait():
-            found |= {(turn, request_id): (asked[request_id], completion) for request_id, completion in finished}
+            found |= {(turn, request_id): (requests[request_id], completion) for request_id, completion in finished}
         for episode in range(2):
             prompts[episode] = np.concatenate([prompts[episode], rng.integers(0, 256, 5)])
         for episode in range(2, 4):
@@ -345,7 +345,7 @@ def test_slots_are_kept_while_prompts_grow(tokenizer, monkeypatch, by_token):
     model, rng = make_model("llama"), np.random.default_rng(5)
     sampler = make_sampler(model, tokenizer, monkeypatch)
     for grows in (True, False):
-        scheduler, asked, over, total, before = (
+        scheduler, waiting, over, total, before = (
             sampler.open_scheduler(WARM),
             {},
             dict.fromkeys(range(10), 0),
@@ -354,14 +354,14 @@ def test_slots_are_kept_while_prompts_grow(tokenizer, monkeypatch, by_token):
         )
         prompts = {episode: rng.integers(0, 256, 24) for episode in over}
         ready = list(over)
-        while ready or asked:
+        while ready or waiting:
             for episode in ready:
                 limit = 40 if episode < 2 else 3
-                asked[scheduler.submit(Request(prompts[episode], episode, max_tokens=limit, episode=episode))] = episode
+                waiting[scheduler.submit(Request(prompts[episode], episode, max_tokens=limit, episode=episode))] = episode
                 total += len(prompts[episode])
             ready = []
             for request_id, _ in scheduler.wait():
-                episode = asked.pop(request_id)
+                episode = waiting.pop(request_id)
                 over[episode] += 1
                 more = rng.integers(0, 256, 4 if grows else 24)
                 prompts[episode] = np.concatenate([prompts[episode], more]) if grows else more
@@ -408,12 +408,12 @@ def test_two_concurrent_requests_of_one_episode_share_one_prefix(tokenizer, monk
     scheduler, found = make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
     prompts = [rng.integers(0, 256, 30), rng.integers(0, 256, 31)]
     for turn in range(3):
-        asked = {}
+        requests = {}
         for i in range(3):  # the first episode twice
             request = Request(prompts[i // 2], 10 * turn + i, max_tokens=4, episode=i // 2)
-            asked[scheduler.submit(request)] = request
+            requests[scheduler.submit(request)] = request
         while finished := scheduler.wait():
-            found |= {(turn, request_id): (asked[request_id], completion) for request_id, completion in finished}
+            found |= {(turn, request_id): (requests[request_id], completion) for request_id, completion in finished}
         prompts = [np.concatenate([prompt, rng.integers(0, 256, 4)]) for prompt in prompts]
     check_as_alone(model, tokenizer, found)
     assert [len(one) for one in prefill_cached if one is not None] == [2, 2], "of a place one is read on"

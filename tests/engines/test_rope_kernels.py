@@ -128,12 +128,12 @@ def test_sampler_uses_the_rope_cache_kernel_unless_rows_share_a_prompt(tokenizer
         shared = turn == 3
         requests = [Request(prompts[0 if shared else i], seed=10 * turn + i, max_tokens=4) for i in range(4)]
         before = len(used)
-        asked = {scheduler.submit(request): request for request in requests}
+        waiting = {scheduler.submit(request): request for request in requests}
         while finished := scheduler.wait():
             for request_id, completion in finished:
-                (expected,) = alone.sample([asked.pop(request_id)], Sampling())
+                (expected,) = alone.sample([waiting.pop(request_id)], Sampling())
                 assert completion.tokens.tolist() == expected.tokens.tolist()
-        assert not asked and (len(used) == before) == shared
+        assert not waiting and (len(used) == before) == shared
     assert len(scheduler.batch.prefill_graphs) == 1, "none was recorded"
 
 

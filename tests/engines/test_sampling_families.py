@@ -141,8 +141,8 @@ def _with_adapters(model):
     return peft.eval()
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_active_adapter_is_used(told, tokenizer, monkeypatch):
+@pytest.mark.parametrize("notify", [True, False])
+def test_active_adapter_is_used(notify, tokenizer, monkeypatch):
     peft = _with_adapters(make_model("qwen3"))
     sampler = LocalSampler(peft, tokenizer, "cpu")
     requests = make_requests(make_prompts(4))
@@ -157,7 +157,7 @@ def test_active_adapter_is_used(told, tokenizer, monkeypatch):
         assert sampler.llama_decoder is not None
 
     def change() -> None:
-        if told:
+        if notify:
             sampler.weights_changed()
 
     for adapter in ("one", "two", "one"):
@@ -190,8 +190,8 @@ def test_unsupported_adapter_uses_the_generic_decoder(tokenizer):
     assert sampler.llama_decoder is None
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_changed_weights_are_used_immediately(told, tokenizer):
+@pytest.mark.parametrize("notify", [True, False])
+def test_changed_weights_are_used_immediately(notify, tokenizer):
     model = make_model("qwen3")
     sampler = LocalSampler(model, tokenizer, "cpu")
     requests = make_requests(make_prompts(3))
@@ -199,7 +199,7 @@ def test_changed_weights_are_used_immediately(told, tokenizer):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     model(torch.from_numpy(requests[0].prompt)[None]).logits.square().mean().backward()
     optimizer.step()
-    if told:
+    if notify:
         sampler.weights_changed()
     for request, completion in zip(requests, sampler.sample(requests, Sampling(max_tokens=4)), strict=True):
         expected = plain_logprobs(model, request.prompt, completion.tokens)

@@ -111,9 +111,9 @@ def test_late_tokens_of_a_finished_request_do_not_reach_the_next(llama, tokenize
     sampler, alone = as_on_a_gpu(llama, tokenizer, monkeypatch), LocalSampler(llama, tokenizer, "cpu")
     taken, waiting = [], Slots.find_still_active
 
-    def watched(self, asked):
-        slots_N = waiting(self, asked)
-        taken.append(int(self.active_S[asked[0]].sum()) - len(slots_N))
+    def watched(self, requests):
+        slots_N = waiting(self, requests)
+        taken.append(int(self.active_S[requests[0]].sum()) - len(slots_N))
         return slots_N
 
     monkeypatch.setattr(Slots, "find_still_active", watched)

@@ -24,10 +24,10 @@ import numpy as np, torch
 from safetensors.torch import load_file
 
 class VllmServer:
-    def __init__(self, told):
+    def __init__(self, options):
         from tacit.engines.local.policy import load_policy
         from tacit.engines.local.settings import EngineSettings
-        self.policy = load_policy(told.checkpoint, EngineSettings(device="cpu", threads=1))
+        self.policy = load_policy(options.checkpoint, EngineSettings(device="cpu", threads=1))
         self.rows, self.version = {}, 0
 
     @property

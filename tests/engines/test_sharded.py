@@ -155,13 +155,13 @@ def test_gradients_match_one_process(
     shared = {"value_head": True, "clip_norm": 0.0, "token_budget": 60, **kept}
     one, many = local(checkpoint, **shared), open_on(ranks, gather=gather, **shared)
     batch = a_batch(rows)
-    told, ours = (policy.update(batch, LOSSES, LR) for policy in (one, many))
+    expected, ours = (policy.update(batch, LOSSES, LR) for policy in (one, many))
     theirs, found = gradients(one, tmp_path / "one"), gradients(many, tmp_path / "many")
     assert set(found) == set(theirs) and "value_head.weight" in found
     largest = max(float(g.abs().max()) for g in theirs.values())
     assert max(float((found[n] - g).abs().max()) for n, g in theirs.items()) < 2e-6 * max(1.0, largest)
-    for name in set(told) - {"computed_share"}:  # differs with the micro-batches
-        assert ours[name] == pytest.approx(told[name], rel=1e-4, abs=1e-5), name
+    for name in set(expected) - {"computed_share"}:  # differs with the micro-batches
+        assert ours[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
 @pytest.mark.parametrize("gather", ["whole", "layer"])
@@ -172,8 +172,8 @@ def test_long_teacher_prompts_on_one_rank_do_not_block_the_others(checkpoint: Pa
     longer = [np.concatenate([draw.integers(2, 200, size=n), p]) for n, p in zip((5, 5, 40, 40), prompts, strict=True)]
     batch = Batch.imitation(prompts, completions).with_column("taught", "prompt", longer)
     one, many = local(checkpoint), open_on(2, gather=gather, token_budget=64, timeout_s=20.0)
-    told, ours = (policy.update(batch, [Divergence()], LR) for policy in (one, many))
-    assert ours["grad_norm"] == pytest.approx(told["grad_norm"], rel=1e-4)
+    expected, ours = (policy.update(batch, [Divergence()], LR) for policy in (one, many))
+    assert ours["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-4)
 
 
 @pytest.mark.quick_cases(1)
@@ -187,8 +187,8 @@ def test_any_architecture_can_be_sharded(open_on: Open, tokenizer: Any, tmp_path
     batch = a_batch()
     assert many.digest() == one.digest()
     for _ in range(2):
-        told, ours = (policy.update(batch, [ClippedSurrogate(), EntropyBonus(0.01)], LR) for policy in (one, many))
-        assert ours["grad_norm"] == pytest.approx(told["grad_norm"], rel=1e-4)
+        expected, ours = (policy.update(batch, [ClippedSurrogate(), EntropyBonus(0.01)], LR) for policy in (one, many))
+        assert ours["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-4)
     for mine, theirs in zip(many.logprobs(*_rows(batch)), one.logprobs(*_rows(batch)), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-4)
 
@@ -215,8 +215,8 @@ def test_bfloat16_model_takes_steps_in_float32(checkpoint: Path, open_on: Open, 
     one, many = local(checkpoint, dtype="bfloat16", **kept), open_on(2, dtype="bfloat16", gather=gather, **kept)
     batch = a_batch()
     for _ in range(2):
-        told, ours = (policy.update(batch, [ClippedSurrogate()], LR) for policy in (one, many))
-        assert ours["grad_norm"] == pytest.approx(told["grad_norm"], rel=0.05)
+        expected, ours = (policy.update(batch, [ClippedSurrogate()], LR) for policy in (one, many))
+        assert ours["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
     for mine, theirs in zip(many.logprobs(*_rows(batch)), one.logprobs(*_rows(batch)), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=0.05)
     done = many.sample([Request(p, seed=i) for i, p in enumerate(batch.prompts)], Sampling(max_tokens=6))

@@ -269,17 +269,17 @@ def test_model_that_does_not_fit_is_refused_with_settings_that_would(
 ) -> None:
     """An 8B model on two GPUs of 80 GB, with 30% for a server. Only the config of the model is read."""
     sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4 * weights, "num_attention_heads": 32}
-    told = {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8, **sizes}
-    (tmp_path / "config.json").write_text(json.dumps(told))
+    config = {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80e9))
     check = partial(check_room, str(tmp_path), ShardedSettings(ranks=2, servers=1, **wished), torch.device("cuda"))
     if fits:
         check(torch.bfloat16)
         return
-    (tmp_path / "config.json").write_text(json.dumps({**told, "num_experts": 8}))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_experts": 8}))
     check(torch.bfloat16)  # plans do not cover mixtures of experts
-    (tmp_path / "config.json").write_text(json.dumps(told))
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
         TacitError, match=r"does not fit: each of 2 ranks needs .* 52 of them usable. What would fit: .*lora-rank 16.*ranks"
     ):

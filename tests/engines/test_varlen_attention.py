@@ -77,9 +77,9 @@ whole = [i for i, (name, kind) in enumerate(signature.items()) if kind[0] == "*"
 source = ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs={(i,): [["tt.divisibility", 16]] for i in whole})
 how = {"num_warps": LAUNCH["num_warps"], "num_stages": LAUNCH["num_stages"]}
 ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how).asm["ptx"]
-asked = re.findall(r"cp\\.async\\.c[ag]\\S* \\[.*?\\], \\[.*?\\], 0x\\w+, (\\S+);", ptx)
-always = [size for size in asked if re.search(rf"mov\\.b32\\s+{size}, \\d+;", ptx) or not size.startswith("%")]
-assert asked and not always, (len(asked), always)
+sizes = re.findall(r"cp\\.async\\.c[ag]\\S* \\[.*?\\], \\[.*?\\], 0x\\w+, (\\S+);", ptx)
+always = [size for size in sizes if re.search(rf"mov\\.b32\\s+{size}, \\d+;", ptx) or not size.startswith("%")]
+assert sizes and not always, (len(sizes), always)
 """
 
 

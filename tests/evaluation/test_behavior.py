@@ -20,7 +20,7 @@ def test_lengths_invalid_and_repeats_by_hand():
     found = behavior([episode("AB-B"), refused, episode("ABCABC", success=False)], ABC)
     assert (found.episodes, found.successes) == (3, 2)
     assert found.success_length == 4 and found.failure_length == 6
-    assert found.invalid == 2 / 8, "one does not parse, one is refused; the failure is not asked"
+    assert found.invalid == 2 / 8, "one does not parse, one is refused; a failed world takes no action"
     assert found.repeats == 3 / 8, "B once, A twice"
     assert found.unparsed == 1 / 8 and found.refused == 1 / 8
     assert found.all_repeats == (3 + 3) / 14, "the failure repeats A, B and C"

@@ -25,26 +25,26 @@ RULES = Rules(Sampling(), 4)
 GUIDED = Condition("guided", "Multiply first.", "bank/3")
 
 
-def solve_if_told(prompt: str, seed: int) -> str:
+def solve_if_guided(prompt: str, seed: int) -> str:
     return solve_countdown(prompt) if "<note>" in prompt else "hm"
 
 
 def measure(rules: Rules):
-    policy = ScriptedPolicy(solve_if_told)
+    policy = ScriptedPolicy(solve_if_guided)
     score, played = evaluate(PANEL, rules, InProcessPool(WORLD.make), TERSE, policy)
     return score, played, policy
 
 
 def test_condition_is_in_prompts_and_score():
     plain, alone, _ = measure(RULES)
-    guided, told, policy = measure(replace(RULES, condition=GUIDED))
+    guided, noted, policy = measure(replace(RULES, condition=GUIDED))
     assert (plain.success, guided.success) == (0.0, 1.0)
-    assert all("<note>\nMultiply first.\n</note>" in prompt for call in policy.asked for prompt, _ in call)
+    assert all("<note>\nMultiply first.\n</note>" in prompt for call in policy.calls for prompt, _ in call)
     assert plain.to_json()["condition"] == {"name": "plain"}
     assert guided.to_json()["condition"] == {"name": "guided", "note": "Multiply first.", "entry": "bank/3"}
     assert "under condition guided" in str(guided) and "condition" not in str(plain)
-    assert [t.seed for t in told] == [t.seed for t in alone], "both meet the same luck"
-    assert {t.condition for t in told} == {GUIDED} and {t.condition for t in alone} == {PLAIN}
+    assert [t.seed for t in noted] == [t.seed for t in alone], "both meet the same luck"
+    assert {t.condition for t in noted} == {GUIDED} and {t.condition for t in alone} == {PLAIN}
 
 
 def test_condition_may_depend_on_the_task():
@@ -72,15 +72,15 @@ def test_journal_belongs_to_one_condition(tmp_path):
     names = {measured(rules).file_name for rules in (RULES, guided, other)}
     assert len(names) == 3
     journal = Journal(tmp_path, measured(guided))
-    route = SingleAgent(TERSE, ScriptedPolicy(solve_if_told))
+    route = SingleAgent(TERSE, ScriptedPolicy(solve_if_guided))
     whole = play_panel(PANEL, guided, InProcessPool(WORLD.make), route, journal=journal)
     head = json.loads(journal.path.read_text().splitlines()[0])
     assert head["condition"] == {"name": "guided", "note": "Multiply first.", "entry": "bank/3"}
-    silent = ScriptedPolicy(lambda prompt, seed: "never asked")
+    silent = ScriptedPolicy(lambda prompt, seed: "never called")
     again = play_panel(
         PANEL, guided, InProcessPool(WORLD.make), SingleAgent(TERSE, silent), journal=Journal(tmp_path, measured(guided))
     )
-    assert not silent.asked and [t.condition for t in again] == [GUIDED] * 6
+    assert not silent.calls and [t.condition for t in again] == [GUIDED] * 6
     assert score_panel(PANEL, again, guided) == score_panel(PANEL, whole, guided)
 
 
@@ -90,10 +90,10 @@ def test_plain_condition_does_not_change_the_settings_hash():
 
 
 def test_condition_is_recorded_and_read_back():
-    _, (told, *_), _ = measure(replace(RULES, condition=GUIDED))
-    record = json.loads(json.dumps(trajectory_record(told)))
+    _, (trajectory, *_), _ = measure(replace(RULES, condition=GUIDED))
+    record = json.loads(json.dumps(trajectory_record(trajectory)))
     assert (record["condition"], record["note"], record["entry"]) == ("guided", "Multiply first.", "bank/3")
-    assert trajectory_from_record(record, told.task).condition == GUIDED
+    assert trajectory_from_record(record, trajectory.task).condition == GUIDED
     _, (alone, *_), _ = measure(RULES)
     assert "note" not in trajectory_record(alone) and condition_from_record(trajectory_record(alone)) == PLAIN
     unnamed = Condition("plain", "but with a note")

@@ -45,16 +45,16 @@ def of(found, name: str = "GRPO", on: str = "all"):
 
 
 def test_agreement_by_hand():
-    told = of(quality([made([1, 2, 3], [1, 3, 2])]))
-    assert told.correlation.value == pytest.approx(0.5) and told.raw == pytest.approx(0.5)
-    assert told.cosine.value == pytest.approx((1 + 6 + 6) / 14) and told.steps == 3
-    assert told.gain.value is None and told.correlation.low is None, "one task says nothing about another"
+    agreement = of(quality([made([1, 2, 3], [1, 3, 2])]))
+    assert agreement.correlation.value == pytest.approx(0.5) and agreement.raw == pytest.approx(0.5)
+    assert agreement.cosine.value == pytest.approx((1 + 6 + 6) / 14) and agreement.steps == 3
+    assert agreement.gain.value is None and agreement.correlation.low is None, "one task says nothing about another"
     assert of(quality([made([-1, -2, -3], [1, 3, 2])])).correlation.value == pytest.approx(-0.5)
     # Halves that differ: their mean in the numerator, their covariance in the denominator.
     c, one, two = np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 2]), np.array([1.0, 4, 2, 3])
-    told = of(quality([made(c, one, two)]))
+    agreement = of(quality([made(c, one, two)]))
     expected = np.cov(c, (one + two) / 2, ddof=0)[0, 1] / (np.var(c) * np.cov(one, two, ddof=0)[0, 1]) ** 0.5
-    assert told.correlation.value == pytest.approx(expected) and 0 < expected < 1
+    assert agreement.correlation.value == pytest.approx(expected) and 0 < expected < 1
 
 
 def test_undefined_agreement_is_none():
@@ -90,8 +90,8 @@ def test_correlation_above_one_is_unknown():
     c, one, two = [1.0, 2, 3], [1.0, 2, 3], [2.0, 1, 2.01]
     product, shared = np.cov(c, (np.array(one) + two) / 2, ddof=0)[0, 1], np.cov(one, two, ddof=0)[0, 1]
     assert product / (np.var(c) * shared) ** 0.5 > 1.5
-    told = of(quality([made(c, one, two)]))
-    assert told.correlation.value is None and 0 < told.raw < 1
+    agreement = of(quality([made(c, one, two)]))
+    assert agreement.correlation.value is None and 0 < agreement.raw < 1
     wide = of(quality(noisy(np.random.default_rng(0), tasks=12, steps=10, noise=2.5, share=0.9)[0])).correlation
     assert wide.value < 1 and wide.high == 1, "draws beyond it count as one: left out they would pull the interval down"
     opposed = quality([made(c, [1, 0, -1], [-1, 0.1, 1])])
@@ -102,9 +102,9 @@ def test_outcome_with_one_task_has_no_interval():
     """A bootstrap of one task always draws the same task, which would look like certainty."""
     one = made([1, 2, 3], [1, 3, 2], task="a")
     others = [made([1, 2, 3], [3, 1, 2 + i], task=f"{i}", ending="all lost") for i in range(3)]
-    told = quality([one, *others])
-    assert of(told, on="mixed").correlation.to_json() == [0.5, None, None]
-    assert of(told, on="mixed").cosine.low is None and of(told, on="all lost").correlation.low is not None
+    result = quality([one, *others])
+    assert of(result, on="mixed").correlation.to_json() == [0.5, None, None]
+    assert of(result, on="mixed").cosine.low is None and of(result, on="all lost").correlation.low is not None
 
 
 def noisy(rng, tasks: int, steps: int, noise: float, share: float) -> tuple[list[Measured], float]:
@@ -121,14 +121,14 @@ def noisy(rng, tasks: int, steps: int, noise: float, share: float) -> tuple[list
 def test_measurement_noise_does_not_lower_the_correlation():
     measured, share = noisy(np.random.default_rng(0), tasks=60, steps=100, noise=3.0, share=0.4)
     found = quality(measured)
-    told = of(found)
+    agreement = of(found)
     reliability = 1 / (1 + 3.0**2 / 2)
     assert found.reliability == pytest.approx(reliability, abs=0.03) and found.spread == pytest.approx(1.0, abs=0.1)
     assert found.noise == pytest.approx(3.0 / 2**0.5, abs=0.05)
-    assert told.raw == pytest.approx(share * reliability**0.5, abs=0.03), "as measured it is less than half of what it is"
-    assert told.correlation.value == pytest.approx(share, abs=0.07)
-    assert told.correlation.low < share < told.correlation.high
-    assert told.cosine.value == pytest.approx(share, abs=0.07)
+    assert agreement.raw == pytest.approx(share * reliability**0.5, abs=0.03), "as measured it is less than half of what it is"
+    assert agreement.correlation.value == pytest.approx(share, abs=0.07)
+    assert agreement.correlation.low < share < agreement.correlation.high
+    assert agreement.cosine.value == pytest.approx(share, abs=0.07)
 
 
 def test_intervals_resample_tasks_not_steps():
@@ -139,10 +139,10 @@ def test_intervals_resample_tasks_not_steps():
         truth, other = rng.normal(size=2)
         little = 0.01 * rng.normal(size=(2, 200))
         wide.append(made(truth + other + little[0], truth + little[1], task=f"{task}"))
-    told = of(quality(wide)).correlation
-    assert told.high - told.low > 0.15, "two thousand independent steps would give 0.04"
+    interval = of(quality(wide)).correlation
+    assert interval.high - interval.low > 0.15, "two thousand independent steps would give 0.04"
     again = of(quality([*wide, *wide])).correlation
-    assert again.high - again.low == pytest.approx(told.high - told.low, abs=1e-9), "a task seen twice is one task"
+    assert again.high - again.low == pytest.approx(interval.high - interval.low, abs=1e-9), "a task seen twice is one task"
 
 
 @pytest.mark.slow
@@ -152,8 +152,8 @@ def test_coverage_of_the_intervals():
     held = 0
     for _ in range(100):
         measured, share = noisy(rng, tasks=20, steps=30, noise=1.0, share=0.5)
-        told = of(quality(measured, resamples=300)).correlation
-        held += told.low <= share <= told.high
+        interval = of(quality(measured, resamples=300)).correlation
+        held += interval.low <= share <= interval.high
     assert 85 <= held <= 100
 
 
@@ -165,9 +165,9 @@ def test_gain_is_resampled_with_the_same_tasks():
         credits = {"GRPO": m.group.credits["GRPO"], "better": m.group.credits["GRPO"] + 0.5 * m.a_HN[0]}
         both.append(replace(m, group=replace(m.group, credits=credits)))
     found = quality(both)
-    told, base = of(found, "better"), of(found)
-    assert told.gain.value == pytest.approx(told.correlation.value - base.correlation.value)
-    assert told.gain.low > 0 and told.gain.high - told.gain.low < base.correlation.high - base.correlation.low
+    better, base = of(found, "better"), of(found)
+    assert better.gain.value == pytest.approx(better.correlation.value - base.correlation.value)
+    assert better.gain.low > 0 and better.gain.high - better.gain.low < base.correlation.high - base.correlation.low
 
 
 def test_agreement_by_outcome_and_stage():

@@ -134,10 +134,10 @@ def test_midway_conversation_keeps_the_agents_own_words(style, act):
     plans = [EpisodePlan(TASKS[0], seed) for seed in (1, 2)]
     one, other = rollout(plans, context, InProcessPool(Maze), Talker(act), Sampling(max_tokens=64), LIMIT)
     assert [s.valid for s in one.steps] == [False, True, False, True]
-    told = MidwayContext(context, Maze)
+    midway = MidwayContext(context, Maze)
     for t, step in enumerate(one.steps):
         task = start_midway(one.task, [done_in(s) for s in one.steps[:t]])
-        assert told.begin(task, PLAIN).read(MidwayWorld(Maze(), LIMIT).reset(task)) == step.prompt
+        assert midway.begin(task, PLAIN).read(MidwayWorld(Maze(), LIMIT).reset(task)) == step.prompt
     assert states_of(one)[0] == states_of(other)[0]
     assert states_of(one)[1] != states_of(other)[1], "the same place, and other words to read"
 

@@ -47,7 +47,7 @@ class Dying(Steady):
         self._turns = turns
 
     def sample(self, requests, sampling, hidden=None):
-        if len(self.asked) == self._turns:
+        if len(self.calls) == self._turns:
             raise Killed
         return super().sample(requests, sampling, hidden)
 
@@ -65,17 +65,17 @@ def table(played) -> tuple:
 
 
 def answers(policy) -> int:
-    return sum(len(requests) for requests in policy.asked)
+    return sum(len(requests) for requests in policy.calls)
 
 
 def answers_before(policy, turn: int) -> int:
-    return sum(len(requests) for requests in policy.asked[:turn])
+    return sum(len(requests) for requests in policy.calls[:turn])
 
 
 @pytest.mark.slow
 def test_evaluation_killed_at_any_turn_resumes_to_the_same_result(tmp_path):
     whole, policy = play()
-    turns = len(policy.asked)
+    turns = len(policy.calls)
     assert 0 < sum(t.success for t in whole) < 20 and turns > 10
     for dies_after in range(turns):
         journal = Journal(tmp_path / str(dies_after), MEASURED)
@@ -83,19 +83,19 @@ def test_evaluation_killed_at_any_turn_resumes_to_the_same_result(tmp_path):
             play(journal, Dying(dies_after))
         played, again = play(Journal(tmp_path / str(dies_after), MEASURED))
         assert table(played) == table(whole)
-        assert answers(again) == answers(policy) - answers_before(policy, dies_after), "nothing is asked for twice"
+        assert answers(again) == answers(policy) - answers_before(policy, dies_after), "nothing is sampled twice"
 
 
 def test_finished_episodes_are_reused_and_repeats_extend_them(tmp_path):
     first, _ = play(Journal(tmp_path, MEASURED), repeats=1)
     journal = Journal(tmp_path, MEASURED)
     again, policy = play(journal, repeats=1)
-    assert policy.asked == [] and table(again) == table(first)
+    assert policy.calls == [] and table(again) == table(first)
     assert journal.notes == [f"already played: 10 episodes, in {journal.path} (--fresh plays them again)"]
     more, policy = play(Journal(tmp_path, MEASURED), repeats=2)
-    assert table(more) == table(play()[0]) and sum(len(a) for a in policy.asked) < sum(len(a) for a in play()[1].asked)
+    assert table(more) == table(play()[0]) and sum(len(a) for a in policy.calls) < sum(len(a) for a in play()[1].calls)
     fewer, policy = play(Journal(tmp_path, MEASURED), repeats=1)
-    assert policy.asked == [] and table(fewer) == table(first)
+    assert policy.calls == [] and table(fewer) == table(first)
 
 
 def test_half_written_line_is_replayed(tmp_path):
@@ -105,9 +105,9 @@ def test_half_written_line_is_replayed(tmp_path):
     path.write_text(text[: len(text) - 40])
     seen: list[int] = []
     played, policy = play(Journal(tmp_path, MEASURED), on_resume=seen.append)
-    assert seen == [19] and {len(asked) for asked in policy.asked} == {1}
+    assert seen == [19] and {len(call) for call in policy.calls} == {1}
     assert table(played) == table(whole)
-    assert play(Journal(tmp_path, MEASURED))[1].asked == [], "the new line did not become part of the half one"
+    assert play(Journal(tmp_path, MEASURED))[1].calls == [], "the new line did not become part of the half one"
 
 
 def test_file_name_depends_on_the_measurement(tmp_path):
@@ -125,7 +125,7 @@ def test_episodes_of_another_version_are_moved_aside_with_a_note(tmp_path):
     play(Journal(tmp_path, MEASURED))
     journal = Journal(tmp_path, replace(MEASURED, code="0.2.0+def"))
     played, policy = play(journal)
-    assert policy.asked and len(played) == 20
+    assert policy.calls and len(played) == 20
     (note,) = journal.notes
     aside = journal.path.with_suffix(".0.1.0+abc.jsonl")
     assert "played by tacit 0.1.0+abc, this is 0.2.0+def" in note and str(aside) in note
@@ -148,7 +148,7 @@ def test_fresh_keeps_previous_files(tmp_path):
     for _ in range(2):
         journal = Journal(tmp_path, MEASURED)
         journal.reset_files()
-        assert play(journal)[1].asked
+        assert play(journal)[1].calls
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -158,7 +158,7 @@ def test_line_separators_in_completions_do_not_break_lines(tmp_path):
 
     whole, _ = play(Journal(tmp_path, MEASURED), ScriptedPolicy(mumble))
     again, policy = play(Journal(tmp_path, MEASURED))
-    assert policy.asked == [] and table(again) == table(whole)
+    assert policy.calls == [] and table(again) == table(whole)
     assert [s.action for t in again for s in t.steps] == [s.action for t in whole for s in t.steps]
 
 
@@ -173,7 +173,7 @@ def test_episode_is_saved_when_it_ends(tmp_path):
     assert kept == list(range(1, 21))
 
 
-def test_truncated_turn_is_asked_again_and_turn_file_is_removed(tmp_path):
+def test_truncated_turn_is_sampled_again_and_turn_file_is_removed(tmp_path):
     journal = Journal(tmp_path, MEASURED)
     with pytest.raises(Killed):
         play(journal, Dying(1), batch=20)

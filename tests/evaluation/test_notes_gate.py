@@ -98,8 +98,8 @@ def test_area_under_the_curve():
     ("true", "handbook", "passes"), [(0.65, 0.5, True), (0.6, 0.5, False), (0.65, 0.44, False), (None, 0.5, False)]
 )
 def test_gate_requires_auc_and_handbook_rules(true, handbook, passes):
-    told = {"none": (0.4, None), "true": (0.4, true), "empty": (0.4, 0.52), "handbook": (handbook, None)}
-    rows = tuple(NoteResult(note, success, (0.0, 1.0), auc) for note, (success, auc) in told.items())
+    results = {"none": (0.4, None), "true": (0.4, true), "empty": (0.4, 0.52), "handbook": (handbook, None)}
+    rows = tuple(NoteResult(note, success, (0.0, 1.0), auc) for note, (success, auc) in results.items())
     assert Gate(rows, 24, 100, 0.5).passes is passes
     assert Gate(rows[:-1], 24, 100, 0.5).passes is (true == 0.65), "without a handbook the AUC decides"
 
@@ -118,8 +118,8 @@ def test_notes_gate_needs_two_tasks(capsys):
 @pytest.mark.slow
 def test_inspect_notes_prints_rule_and_verdict(capsys):
     assert main([*SHORT, "2"]) == 0
-    told = capsys.readouterr().out
-    assert "AUC, true − empty: not measured" in told and "the gate fails: do not compare note-based methods" in told
+    output = capsys.readouterr().out
+    assert "AUC, true − empty: not measured" in output and "the gate fails: do not compare note-based methods" in output
     assert main([*SHORT, "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["note"] for row in found["results"]] == ["none", "true", "empty", "placebo", "oracle", "handbook"]

@@ -50,8 +50,8 @@ def test_every_split_has_a_published_hash(name):
 
 def test_different_tasks_under_a_published_name_are_reported():
     changed = (replace(PANEL.tasks[0], goal="Use 1, 1 to make 2."), *PANEL.tasks[1:])
-    told = replace(PANEL, tasks=changed).difference()
-    assert hash_tasks(changed) in told and WORLD.panels["test"][16] in told and "countdown/test/16" in told
+    message = replace(PANEL, tasks=changed).difference()
+    assert hash_tasks(changed) in message and WORLD.panels["test"][16] in message and "countdown/test/16" in message
     assert PANEL.difference() == ""
 
 
@@ -107,9 +107,9 @@ def test_missing_task_fields_get_defaults(tmp_path):
 
 
 def test_unicode_line_separator_in_a_goal_is_kept(tmp_path):
-    told = {**ONE, "goal": "one\u2028two"}
+    task = {**ONE, "goal": "one\u2028two"}
     file = tmp_path / "p.jsonl"
-    file.write_text('{"name": "p", "version": "1"}\n' + json.dumps(told, ensure_ascii=False) + "\n", encoding="utf-8")
+    file.write_text('{"name": "p", "version": "1"}\n' + json.dumps(task, ensure_ascii=False) + "\n", encoding="utf-8")
     assert read_panel(file, "countdown").tasks[0].goal == "one\u2028two"
 
 

@@ -59,12 +59,12 @@ def test_unrequested_metrics_are_empty():
 
 
 def test_score_to_json_holds_all_metrics():
-    told = json.loads(json.dumps(score_panel(PANEL, played(), RULES).to_json()))
-    assert told["families"]["a"]["successes"] == 4 and told["majority_at"] == {"3": pytest.approx(1 / 3)}
-    assert told["outcomes"] == ["101", "110", "100"] and told["panel_hash"] == PANEL.hash and told["macro"] == 0.5
-    low, high = told["majority_interval"]["3"]
-    assert low < 1 / 3 < high and list(told["pass_interval"]) == ["3"] and told["seed"] == 6
-    assert told["success"] == pytest.approx(5 / 9) and told["interval"][0] < 5 / 9 < told["interval"][1]
+    record = json.loads(json.dumps(score_panel(PANEL, played(), RULES).to_json()))
+    assert record["families"]["a"]["successes"] == 4 and record["majority_at"] == {"3": pytest.approx(1 / 3)}
+    assert record["outcomes"] == ["101", "110", "100"] and record["panel_hash"] == PANEL.hash and record["macro"] == 0.5
+    low, high = record["majority_interval"]["3"]
+    assert low < 1 / 3 < high and list(record["pass_interval"]) == ["3"] and record["seed"] == 6
+    assert record["success"] == pytest.approx(5 / 9) and record["interval"][0] < 5 / 9 < record["interval"][1]
 
 
 def test_final_and_peak_evaluation():

@@ -30,37 +30,38 @@ def test_all_examples_are_listed():
 
 
 def test_own_world_example(tmp_path):
-    told = example("own_world", "--steps", "3", "--iterations", "1", "--panel", "8")
-    assert "the expert: success 100.0%" in told and "guessed as" in told and (tmp_path / "runs/guess/summary.json").is_file()
+    output = example("own_world", "--steps", "3", "--iterations", "1", "--panel", "8")
+    assert "the expert: success 100.0%" in output and "guessed as" in output
+    assert (tmp_path / "runs/guess/summary.json").is_file()
     start("eval", "runs/guess", "--tasks", "2", "--trust-code").finish()  # the run finds its world again
 
 
 def test_repair_code_example():
-    told = example("repair_code", "--tasks", "1", "--experts", "oracle,none")
-    assert told.splitlines()[-2:] == ["oracle: 1 of 1 solved", "none: 0 of 1 solved"] and "FAIL_TO_PASS" in told
+    output = example("repair_code", "--tasks", "1", "--experts", "oracle,none")
+    assert output.splitlines()[-2:] == ["oracle: 1 of 1 solved", "none: 0 of 1 solved"] and "FAIL_TO_PASS" in output
 
 
 def test_own_method_example(tmp_path):
-    told = example("own_method", "--steps", "3", "--iterations", "1", "--panel", "4")
-    assert [line.partition(":")[0] for line in told.splitlines()[-3:]] == ["grpo", "hurry", "rloo+hurry"]
+    output = example("own_method", "--steps", "3", "--iterations", "1", "--panel", "4")
+    assert [line.partition(":")[0] for line in output.splitlines()[-3:]] == ["grpo", "hurry", "rloo+hurry"]
 
 
 def test_endpoint_example(tmp_path):
     with serving(lambda body: (200, says("<think>hm</think><action>reset</action>"))) as server:
-        told = example("endpoint", "--url", server.url, "--model", "some-model", "--tasks", "2")
-    ways = {("tools" in asked, asked["messages"][0]["role"]) for asked in server.asked}
+        output = example("endpoint", "--url", server.url, "--model", "some-model", "--tasks", "2")
+    ways = {("tools" in request, request["messages"][0]["role"]) for request in server.requests}
     assert ways == {(False, "user"), (False, "system"), (True, "system")}
-    assert "tags: success" in told and told.count("100% of") == 2 and "tool calls: success" in told and "0% of" in told
+    assert "tags: success" in output and output.count("100% of") == 2 and "tool calls: success" in output and "0% of" in output
 
 
 def test_lora_example(tmp_path):
     model = talking_model(tmp_path / "model", TOOLS)
-    told = example("lora", "--model", model, "--rehearse")
-    assert "iteration 1: success" in told and "it wrote:" in told
+    output = example("lora", "--model", model, "--rehearse")
+    assert "iteration 1: success" in output and "it wrote:" in output
     assert (tmp_path / "runs/lora/checkpoints/rl-000001").is_dir()
 
 
 def test_skill_module_example(tmp_path):
-    told = example("skill_module", "--steps", "3")
-    assert told.count("solved") == 3
+    output = example("skill_module", "--steps", "3")
+    assert output.count("solved") == 3
     assert example("skill_module").count("solved") == 3, "kept from the first time"

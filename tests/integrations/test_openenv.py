@@ -88,7 +88,7 @@ def test_errors_are_reported_and_the_session_continues(household):
 
 def test_tasks_are_made_once_for_all_sessions():
     made = []
-    counted = replace(HOUSEHOLD, tasks=lambda *asked: made.append(asked) or HOUSEHOLD.tasks(*asked))
+    counted = replace(HOUSEHOLD, tasks=lambda *arguments: made.append(arguments) or HOUSEHOLD.tasks(*arguments))
     server, thread, url = serve(openenv_app(counted, split="unseen", tasks=2))
     before = len(made)
     for number in range(2):

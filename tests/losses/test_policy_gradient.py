@@ -85,11 +85,11 @@ def test_sampled_penalty_under_top_p_pushes_kept_tokens_down():
     q = q / q.sum()
     logprobs, seen, total = logits.log_softmax(0), view([0.0], [0.0], [1]), logits.new_zeros(())
     for action in range(len(pi)):
-        told = {
+        fields = {
             "logprobs_T": logprobs[action : action + 1],
             "tokens": {"reference": (logprobs[action : action + 1] - 1).detach()},
         }
-        total = total + q[action] * SampledPenalty(1.0)(TokenView(**{**vars(seen), **told}))[0]
+        total = total + q[action] * SampledPenalty(1.0)(TokenView(**{**vars(seen), **fields}))[0]
     (gradient,) = torch.autograd.grad(total, logits)
     down = -gradient  # where the descent of the penalty moves the logits
     assert down.tolist() == pytest.approx((pi - q).tolist())

@@ -43,20 +43,20 @@ def guided_by(run) -> set[str]:
 
 def test_bank_uses_a_local_sentence_encoder(tmp_path, entries):
     save_encoder(tmp_path / "encoder")
-    told = {"embedding": "sentence", "encoder": str(tmp_path / "encoder"), "bank": entries}
-    run = tacit.train(GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", **SMALL, **told)
+    settings = {"embedding": "sentence", "encoder": str(tmp_path / "encoder"), "bank": entries}
+    run = tacit.train(GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", **SMALL, **settings)
     assert read_bank_info(find_bank(run.path))[:2] == (str(tmp_path / "encoder"), 16) and guided_by(run)
 
 
 def test_bank_uses_an_embedding_endpoint(tmp_path, entries):
-    told = {"embedding": "endpoint", "encoder": "some-encoder", "candidates": 1, "bank": entries}
+    settings = {"embedding": "endpoint", "encoder": "some-encoder", "candidates": 1, "bank": entries}
     with serving(embedding) as server:
         run = tacit.train(
-            GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", embedding_url=server.url, **SMALL, **told
+            GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", embedding_url=server.url, **SMALL, **settings
         )
         assert read_bank_info(find_bank(run.path))[:2] == ("some-encoder (endpoint)", 3)
         assert guided_by(run) == {"say the letter that is read"}, "the nearest by those vectors, and by none other"
-        assert {asked["model"] for asked in server.asked} == {"some-encoder"}
+        assert {request["model"] for request in server.requests} == {"some-encoder"}
     with pytest.raises(TacitError, match=r"was made with embedder 'some-encoder \(endpoint\)'"):
         Bank(find_bank(run.path), "another-encoder (endpoint)", 3)
 

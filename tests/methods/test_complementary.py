@@ -55,8 +55,8 @@ def noting(prompt: str, seed: int) -> str:
 def make(extractor=None, place=None, **settings):
     place = place or Path(tempfile.mkdtemp(prefix="experience-"))
     extractor = extractor or ScriptedPolicy(noting)
-    told = {"extractor_style": "terse", "extractor_tokens": 64, "merge_every": 0, "extractor_batch": 4, **settings}
-    method = replace(get_method("complementary")(**SMALL), schedule=SCHEDULE, **group_extractor(told)).build(
+    options = {"extractor_style": "terse", "extractor_tokens": 64, "merge_every": 0, "extractor_batch": 4, **settings}
+    method = replace(get_method("complementary")(**SMALL), schedule=SCHEDULE, **group_extractor(options)).build(
         WORLD, Kit(extractor, place)
     )
     return method, extractor
@@ -101,8 +101,8 @@ def test_half_with_one_member_is_refused_for_split_advantage():
 
 def test_credit_within_halves_matches_hand_computed_values():
     group = make_group([[1], [1], [1], [1]], success=[True, False, True, True])
-    told = [Condition(GUIDED, "x", "1"), Condition(GUIDED, "x", "1")]
-    members = [replace(t, condition=c) for t, c in zip(group.trajectories[:2], told, strict=True)]
+    conditions = [Condition(GUIDED, "x", "1"), Condition(GUIDED, "x", "1")]
+    members = [replace(t, condition=c) for t, c in zip(group.trajectories[:2], conditions, strict=True)]
     group = Group(group.task, (*members, *group.trajectories[2:]))
     rewards = [Rewards.at_the_end(group, np.array([10.0, 0.0, 10.0, 10.0]))]
     (split,) = WithinConditions(EpisodeRelative())([group], rewards, None, IterationInfo())
@@ -195,10 +195,10 @@ def test_eq_7_weights_mean_centered_rewards():
     known = [Usage(), Usage(trained=3, last_trained=5), Usage(trained=3, last_trained=6), Usage(trained=3, last_trained=7)]
     for entry, reward in enumerate((1.0, -1.0, 0.5, -0.5)):
         extractor.add_sample(Sample(entry, reward, call))
-    told, trained = extractor.learn(lambda entry: known[entry], 7)
+    metrics, trained = extractor.learn(lambda entry: known[entry], 7)
     ((batch, _, _),) = policy.updates
     assert [a.tolist() for a in batch.advantages] == [[1.0, 1.0], [-0.5, -0.5], [0.25, 0.25], [0.0, 0.0]]
-    assert trained == [0, 1, 2] and told["experience/extractor_reward"] == 0.0
+    assert trained == [0, 1, 2] and metrics["experience/extractor_reward"] == 0.0
     for entry, reward in enumerate((1.0, 1.0, 1.0, -1.0)):  # mean ½: weights do not change the baseline
         extractor.add_sample(Sample(entry, reward, call))
     extractor.learn(lambda entry: known[entry], 9)

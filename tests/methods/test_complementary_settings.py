@@ -64,9 +64,9 @@ def play(place, actor, **settings):
         ScriptedPolicy(lambda prompt, seed: "advice" if prompt.endswith("advice:") else "return"),
         ScriptedPolicy(actor),
     )
-    told = group_extractor({**TERSE, "merge_every": 0, "kl": 0.0, "extractor_batch": 4, **settings})
+    options = group_extractor({**TERSE, "merge_every": 0, "kl": 0.0, "extractor_batch": 4, **settings})
     schedule = Schedule(groups=2, group_size=4, lr=1e-3, temperature=0.9, top_p=0.8, top_k=7)
-    method = replace(get_method("complementary")(**told), schedule=schedule).build(WORLD, Kit(extractor, place))
+    method = replace(get_method("complementary")(**options), schedule=schedule).build(WORLD, Kit(extractor, place))
     experience = method.companions[0]
     text = "which numbers go first: the largest"
     experience.manager.bank.add(text, experience.manager.embedding([text])[0], Origin(world="countdown"))

@@ -36,7 +36,7 @@ def test_training_an_endpoint_extractor_is_refused_before_loading(tmp_path):
     with serving(writing) as server:
         with pytest.raises(TacitError, match=r"\[policies.extractor\]: engine 'chat' cannot train.*--extraction static"):
             trained(server, tmp_path / "run")
-        assert not server.asked and not (tmp_path / "run").exists()
+        assert not server.requests and not (tmp_path / "run").exists()
 
 
 def test_static_endpoint_extractor_fills_the_bank(tmp_path):

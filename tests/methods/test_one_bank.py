@@ -115,9 +115,9 @@ def test_resumed_shared_bank_run_matches_uninterrupted_run(tmp_path):
             loop.drawn = drawn
         updates = len(extractor.updates)
         metrics = [loop.iterate(number).metrics for number in (3, 4, 5)]
-        told = [{k: v for k, v in m.items() if "seconds" not in k and "_ms" not in k and "loss" not in k} for m in metrics]
+        rows = [{k: v for k, v in m.items() if "seconds" not in k and "_ms" not in k and "loss" not in k} for m in metrics]
         batches = [[c.tolist() for c in batch.completions] for batch, _, _ in extractor.updates[updates:]]
-        return contents(experience.manager.bank), told, batches
+        return contents(experience.manager.bank), rows, batches
 
     assert run(cut=False) == run(cut=True)
 

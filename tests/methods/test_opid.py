@@ -61,12 +61,14 @@ def test_skill_credit_is_weighted_logprob_shift(policy):
     rewards = [sum_of(method.rewards, groups, plain.info)[i] for i in range(len(groups))]
     _, shift = (term(groups, rewards, policy, plain.info) for term in method.credits)
     steps = flat_steps(groups)
-    lessons = [told for g in groups for t in g.trajectories for told in method.credits[1].teacher.lessons(t)]
-    assert any(lesson.step for told in lessons for lesson in told) and any(lesson.task for told in lessons for lesson in told)
+    lessons = [taught for g in groups for t in g.trajectories for taught in method.credits[1].teacher.lessons(t)]
+    assert any(lesson.step for taught in lessons for lesson in taught) and any(
+        lesson.task for taught in lessons for lesson in taught
+    )
     prompts = [p for g in groups for p in method.credits[1].teacher.prompts(g, policy)]
-    told = policy.logprobs([p[0] for p in prompts], [s.completion.tokens for s in steps])
+    taught = policy.logprobs([p[0] for p in prompts], [s.completion.tokens for s in steps])
     bare = policy.logprobs([s.prompt_tokens for s in steps], [s.completion.tokens for s in steps])
-    by_hand = np.concatenate([0.25 * (a - b) for a, b in zip(told, bare, strict=True)])
+    by_hand = np.concatenate([0.25 * (a - b) for a, b in zip(taught, bare, strict=True)])
     np.testing.assert_allclose(np.concatenate([c.tokens_T for c in shift]), by_hand, atol=1e-5)
     assert np.abs(by_hand).max() > 1e-4
 
@@ -202,15 +204,15 @@ def test_rlsd_settings_reach_its_credit_and_metrics(policy):
 )
 def test_teacher_is_scored_at_the_sampling_temperature(name, settings):
     (column,) = parts_of(name, "columns", schedule=replace(SCHEDULE, temperature=0.7), **settings)
-    asked = []
+    temperatures = []
 
     class Scorer(ScriptedPolicy):
         def logprobs(self, prompts, completions, temperature=1.0):
-            asked.append(temperature)
+            temperatures.append(temperature)
             return [np.zeros(len(c)) for c in completions]
 
     column([make_group([[2], [1]])], [], Scorer(lambda prompt, seed: ""))
-    assert asked == [0.7]
+    assert temperatures == [0.7]
 
 
 @pytest.mark.parametrize(
@@ -358,9 +360,9 @@ def test_skill_instruction_is_omitted_in_terse_prompts(policy):
         return [policy.decode(p) for prompts in method.credits[1].teacher.prompts(group, policy) for p in prompts]
 
     full, terse = texts(prompt=PromptSettings(history=0)), texts()
-    told = (USE_NOW, USE_THROUGHOUT)
-    assert all(any(line in text for line in told) and "<note>" in text for text in full)
-    assert not any(line in text for text in terse for line in told)
+    instructions = (USE_NOW, USE_THROUGHOUT)
+    assert all(any(line in text for line in instructions) and "<note>" in text for text in full)
+    assert not any(line in text for text in terse for line in instructions)
 
 
 @pytest.mark.parametrize("notes", ["empty", "placebo", "oracle"])
@@ -372,16 +374,16 @@ def test_control_notes_replace_the_true_skills(policy, notes):
     true = replace(teacher, notes="true")
     for group, other in zip(groups, groups[::-1], strict=True):
         for trajectory in group.trajectories:
-            told = teacher.lessons(trajectory)
+            by_step = teacher.lessons(trajectory)
             if notes == "oracle":
                 solver = WORLD.expert()(trajectory.task)
-                assert [lesson.step for (lesson,) in told] == [solver.act(step.observation) for step in trajectory.steps]
+                assert [lesson.step for (lesson,) in by_step] == [solver.act(step.observation) for step in trajectory.steps]
             elif notes == "empty":
-                assert {(lesson.task or lesson.step) for lessons in told for lesson in lessons} == {"..."}
-                assert [len(lessons) for lessons in told] == [len(lessons) for lessons in true.lessons(trajectory)]
+                assert {(lesson.task or lesson.step) for lessons in by_step for lesson in lessons} == {"..."}
+                assert [len(lessons) for lessons in by_step] == [len(lessons) for lessons in true.lessons(trajectory)]
             else:
                 skills = [hindsight.skills(member) for member in other.trajectories]
-                assert told[0] in [route(own, 0, "critical_first") for own in skills]
+                assert by_step[0] in [route(own, 0, "critical_first") for own in skills]
     done = loop.iterate(1)
     assert np.isfinite(done.metrics["loss"]) and done.metrics["skill_shift/magnitude"] > 0
 
@@ -426,8 +428,8 @@ def test_skill_directory_pages_are_matched_by_goal_keywords(tmp_path):
     folder = write_skills(tmp_path / "shop", mapping, general_skills="all", apparel="wear", electronics="plug", other="x")
     handbook = load_handbook(get_environment("webshop"), folder)
     task = get_environment("webshop").tasks("train", 1, 0)[0]
-    asked = {goal: handbook.page(replace(task, goal=goal)) for goal in ("a red DRESS", "a shirt with usb", "a stool")}
-    assert list(asked.values()) == ["all\nwear", "all\nwear\nplug", "all"]
+    pages = {goal: handbook.page(replace(task, goal=goal)) for goal in ("a red DRESS", "a shirt with usb", "a stool")}
+    assert list(pages.values()) == ["all\nwear", "all\nwear\nplug", "all"]
 
 
 @pytest.mark.parametrize(

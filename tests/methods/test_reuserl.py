@@ -126,7 +126,7 @@ def test_reuserl_combines_with_dapo_but_not_round_length():
     reuse = ReuseRL().build(WORLD)
     both = get_method("reuserl+dapo")().build(WORLD)
     assert both.selection is not None and both.companions == reuse.companions and both.rewards == reuse.rewards
-    assert both.companions[0] is both.rewards[2].code, "the dictionary that learns is the one that is asked"
+    assert both.companions[0] is both.rewards[2].code, "the reward uses the dictionary that learns"
     with pytest.raises(TacitError, match="both add a length cost, which would be counted twice"):
         get_method("reuserl+round_length")().build(WORLD)
 

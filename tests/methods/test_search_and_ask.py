@@ -44,9 +44,11 @@ def asking_once(prompt: str, seed: int) -> str:
 def made(place: Path, extractor: Callable = advising_extractor, actor: Callable = asking_once, **settings):
     """(loop, companion, actor, extractor) with two entries in the bank."""
     helper, player = ScriptedPolicy(extractor), ScriptedPolicy(actor)
-    told = {**TERSE, "extractor_tokens": 32, "merge_every": 0, "kl": 0.0, "demotion": 0.0, **settings}
+    options = {**TERSE, "extractor_tokens": 32, "merge_every": 0, "kl": 0.0, "demotion": 0.0, **settings}
     schedule = Schedule(groups=2, group_size=4, lr=1e-3)
-    method = replace(get_method("complementary")(**group_extractor(told)), schedule=schedule).build(WORLD, Kit(helper, place))
+    method = replace(get_method("complementary")(**group_extractor(options)), schedule=schedule).build(
+        WORLD, Kit(helper, place)
+    )
     experience = method.companions[0]
     bank, embed = experience.manager.bank, experience.manager.embedding
     for text in ("which numbers go first: the largest", "nothing of the kind"):
@@ -68,13 +70,13 @@ def test_guided_agents_ask_and_get_the_answer_next_turn(tmp_path):
         first, second = trajectory.steps[:2]
         assert first.action == f"{ASK} {QUESTION}" and first.signals[ASKED] == 1.0 and int(first.signals[ENTRY]) == 1
         assert f"<note>\n{QUESTION}\nadvice" in second.prompt.text and second.observation == first.observation
-        assert trajectory.success, "the world stood still while it asked"
+        assert trajectory.success, "the world does not advance during a question"
     assert not any(ASKED in step.signals or ASK in step.prompt.text for t in free for step in t.steps)
     assert done.metrics["experience/asked"] == done.metrics["experience/answered"] == len(guided) == 4
-    batches = [asked for asked in helper.asked if asked[0][0].endswith("advice:")]
-    assert [len(asked) for asked in batches] == [4], "all of a round in one batch"
+    batches = [call for call in helper.calls if call[0][0].endswith("advice:")]
+    assert [len(call) for call in batches] == [4], "all of a round in one batch"
     usage = experience.manager.bank.usage[1]
-    assert usage.wins == 4 and usage.retrieved >= 4, "what was asked for has guided, once in an episode"
+    assert usage.wins == 4 and usage.retrieved >= 4, "a retrieved entry counts as guiding, once per episode"
 
 
 def test_retrieved_entries_are_rewarded_by_episode_outcome(tmp_path):
@@ -96,9 +98,9 @@ def test_retrieved_entries_are_rewarded_by_episode_outcome(tmp_path):
     guided, _ = guided_and_free(loop.iterate(2))
     earned: dict[int, list[float]] = {}
     for trajectory in guided:
-        asked = {int(step.signals[ENTRY]) for step in trajectory.steps if ENTRY in step.signals}
-        assert asked
-        for entry in {int(trajectory.condition.entry), *asked}:
+        retrieved = {int(step.signals[ENTRY]) for step in trajectory.steps if ENTRY in step.signals}
+        assert retrieved
+        for entry in {int(trajectory.condition.entry), *retrieved}:
             earned.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
     buffer = experience.manager.extractor.buffer
     found = {sample.entry: sample.reward for sample in buffer if not sample.refinement}
@@ -118,7 +120,7 @@ def test_guided_winners_are_imitated_without_their_questions(tmp_path):
     guided, _ = guided_and_free(loop.iterate(1))
     (batch,) = [batch for batch, losses, _ in player.updates if losses == (Imitation(),)]
     acted = [step for t in guided if t.success for step in t.steps if ASKED not in step.signals]
-    assert acted and len(acted) < sum(len(t) for t in guided), "somebody asked, and won"
+    assert acted and len(acted) < sum(len(t) for t in guided), "some winners asked a question"
     assert [player.decode(c) for c in batch.completions] == [step.completion.text for step in acted]
     assert not any(ASK in player.decode(p) or "<note>" in player.decode(p) for p in batch.prompts)
 
@@ -127,7 +129,7 @@ def test_plain_mode_returns_entry_and_none_disables_questions(tmp_path):
     loop, _, _, helper = made(tmp_path, search_and_ask="plain")
     guided, _ = guided_and_free(loop.iterate(1))
     assert all(f"{QUESTION}\nwhich numbers go first: the largest" in t.steps[1].prompt.text for t in guided)
-    assert not [asked for asked in helper.asked if asked[0][0].endswith("advice:")]
+    assert not [call for call in helper.calls if call[0][0].endswith("advice:")]
     loop, *_ = made(tmp_path / "none", search_and_ask="none")
     guided, _ = guided_and_free(loop.iterate(1))
     assert guided and not any(ASK in step.prompt.text for t in guided for step in t.steps)
@@ -198,7 +200,7 @@ def test_questions_work_in_every_action_style(style, written, tmp_path):
 
 def test_query_queue_without_workers_searches_in_batches_on_demand():
     searched: list[list[str]] = []
-    desk = QueryQueue(lambda asked: searched.append(list(asked)) or list(asked), size=2, workers=0)
+    desk = QueryQueue(lambda queries: searched.append(list(queries)) or list(queries), size=2, workers=0)
     futures = [desk.ask(name) for name in "abc"]
     assert searched == [] and [f.result() for f in futures] == ["a", "b", "c"] and searched == [["a", "b"], ["c"]]
 

@@ -1,4 +1,4 @@
-"""The checks of drafted trackers, and how a model is asked until a draft passes."""
+"""The checks of drafted trackers, and the requests to a model until a draft passes."""
 
 from __future__ import annotations
 
@@ -227,16 +227,16 @@ def test_sandbox_process_is_replaced_in_the_middle_of_an_episode(episodes, monke
 
 @pytest.mark.slow
 def test_failures_are_sent_to_the_model_until_a_draft_passes(episodes) -> None:
-    offered, asked, shown, reports = [drafts.READS_FILES, drafts.ALWAYS_DONE, drafts.GOOD], [], [], []
+    offered, attempts, shown, reports = [drafts.READS_FILES, drafts.ALWAYS_DONE, drafts.GOOD], [], [], []
 
     def ask(before: str, failed: str, attempt: int) -> str:
-        asked.append((before, failed))
+        attempts.append((before, failed))
         return offered[attempt]
 
     drafted = draft_until_valid(ask, 3, episodes, lambda text, n: shown.append(text), lambda: True, reports.append)
     assert drafted.text == drafts.GOOD and drafted.report and drafted.report.passed and shown == offered
-    assert asked[0] == ("", "") and asked[1][0] == drafts.READS_FILES and "reads: line 1: imports os" in asked[1][1]
-    assert "done, and it was not won yet" in asked[2][1] and [report.passed for report in reports] == [False, False, True]
+    assert attempts[0] == ("", "") and attempts[1][0] == drafts.READS_FILES and "reads: line 1: imports os" in attempts[1][1]
+    assert "done, and it was not won yet" in attempts[2][1] and [report.passed for report in reports] == [False, False, True]
 
 
 def test_unapproved_draft_is_not_run(episodes, monkeypatch) -> None:
@@ -247,10 +247,10 @@ def test_unapproved_draft_is_not_run(episodes, monkeypatch) -> None:
         3,
         episodes,
         lambda text, n: order.append("shown"),
-        lambda: bool(order.append("asked")),
+        lambda: bool(order.append("approval")),
         lambda found: pytest.fail("it was reported on"),
     )
-    assert drafted.report is None and order == ["shown", "asked"]
+    assert drafted.report is None and order == ["shown", "approval"]
 
 
 def test_prompt_contains_examples_and_the_answer_a_code_block(episodes) -> None:

@@ -35,11 +35,11 @@ def tacit(hub: Hub, home: Path, *commands: list[str], **more: str) -> list[tuple
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
 from tacit.cli.main import main
-told = []
+results = []
 for command in json.load(sys.stdin):
     with redirect_stdout(io.StringIO()) as said, redirect_stderr(said):
-        told.append((main(["modules", *command]), said.getvalue()))
-print(json.dumps(told))
+        results.append((main(["modules", *command]), said.getvalue()))
+print(json.dumps(results))
 """
     ran = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(commands), capture_output=True, text=True, env=environment, timeout=300
@@ -64,10 +64,10 @@ def test_pushed_module_can_be_pulled_by_commit_or_newest(hub, modules, tmp_path)
     assert json.loads(replaced["module.json"])["skill"] == "pick", "a repository holds one module"
 
     pinned, newest = ["pull", f"me/skill@{before}", "--out"], ["pull", "me/skill", "--out"]
-    told = tacit(hub, home, [*pinned, str(tmp_path / "a")], [*newest, str(tmp_path / "b")], [*newest, str(tmp_path / "b")])
-    assert [code for code, _ in told] == [0, 0, 0], told
-    assert f"me/skill at commit {before}" in told[0][1] and f"heat: installed in {tmp_path / 'a' / 'heat'}" in told[0][1]
-    assert f"at commit {after}" in told[1][1] and "pick: already in" in told[2][1]
+    results = tacit(hub, home, [*pinned, str(tmp_path / "a")], [*newest, str(tmp_path / "b")], [*newest, str(tmp_path / "b")])
+    assert [code for code, _ in results] == [0, 0, 0], results
+    assert f"me/skill at commit {before}" in results[0][1] and f"heat: installed in {tmp_path / 'a' / 'heat'}" in results[0][1]
+    assert f"at commit {after}" in results[1][1] and "pick: already in" in results[2][1]
     for place, original in ((tmp_path / "a" / "heat", heat), (tmp_path / "b" / "pick", pick)):
         assert read_module(place).to_json() == read_module(original).to_json() and not read_module(place).find_damage()
         assert not any(file.is_symlink() for file in place.iterdir())
@@ -76,8 +76,8 @@ def test_pushed_module_can_be_pulled_by_commit_or_newest(hub, modules, tmp_path)
 @pytest.mark.slow
 def test_pull_uses_the_cache_without_a_connection(hub, modules, tmp_path):
     home = tmp_path / "home"
-    told = tacit(hub, home, ["push", str(modules / "heat"), "me/skill"], ["pull", "me/skill", "--out", str(tmp_path / "a")])
-    assert [code for code, _ in told] == [0, 0], told
+    results = tacit(hub, home, ["push", str(modules / "heat"), "me/skill"], ["pull", "me/skill", "--out", str(tmp_path / "a")])
+    assert [code for code, _ in results] == [0, 0], results
     commit = hub.commits["me/skill"][-1][0]
     again = [["pull", "me/skill", "--out", str(tmp_path / "b")], ["pull", f"me/skill@{commit}", "--out", str(tmp_path / "c")]]
     (code, said), (pinned, _) = tacit(hub, home, *again, HF_HUB_OFFLINE="1")

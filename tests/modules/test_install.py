@@ -111,8 +111,8 @@ def test_changed_missing_or_extra_files_are_refused(package, tmp_path, capsys):
     assert "more than 4,194,304 bytes" in refused(capsys, large, out)
     (tmp_path / "half").write_bytes(package.read_bytes()[:5000])
     assert "is not a module archive, or is damaged" in refused(capsys, tmp_path / "half", out)
-    told = "0" * 64
-    assert f"not {told}" in refused(capsys, package, out, "--sha256", told)
+    digest = "0" * 64
+    assert f"not {digest}" in refused(capsys, package, out, "--sha256", digest)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_links_code_compression_duplicates_and_large_files_are_refused(package, 
 def test_incompatible_or_untrusted_module_is_refused(package, modules, tmp_path, capsys):
     out, manifest = tmp_path / "out", json.loads((modules / "heat" / MANIFEST).read_text())
     other = {**manifest["base"], "fingerprint": "0" * 64}
-    told = refused(capsys, rewritten(package, tmp_path / "a", manifest_with(base=other)), out)
-    assert f"with fingerprint {'0' * 64}, but base 'tiny' has {manifest['base']['fingerprint']}" in told
-    assert "tacit-install-" not in told, "where it was unpacked is nobody's business"
+    message = refused(capsys, rewritten(package, tmp_path / "a", manifest_with(base=other)), out)
+    assert f"with fingerprint {'0' * 64}, but base 'tiny' has {manifest['base']['fingerprint']}" in message
+    assert "tacit-install-" not in message, "where it was unpacked is nobody's business"
     assert "trained with tracker 'alfworld-0'" in refused(
         capsys, rewritten(package, tmp_path / "b", manifest_with(tracker="alfworld-0")), out
     )
@@ -185,8 +185,8 @@ def test_malformed_manifest_values_are_refused(package, tmp_path, capsys, junk):
     for key in ("world", "skill", "families", "tracker", "context", "weights", "base", "sampling", "scores", "run", "files"):
         if (key, junk) in (("tracker", None), ("skill", "text"), ("scores", [])):
             continue  # these values are valid
-        told = refused(capsys, rewritten(package, tmp_path / "p", manifest_with(**{key: junk})), tmp_path / "out")
-        assert told.startswith("error: ") and "Traceback" not in told, key
+        message = refused(capsys, rewritten(package, tmp_path / "p", manifest_with(**{key: junk})), tmp_path / "out")
+        assert message.startswith("error: ") and "Traceback" not in message, key
 
 
 def test_existing_module_is_overwritten_only_with_replace(modules, package, tmp_path, capsys):

@@ -114,8 +114,8 @@ def test_unreadable_manifest_is_named(modules: Path, tmp_path: Path) -> None:
 def test_other_wording_version_is_a_mismatch(modules: Path) -> None:
     module = read_module(modules / "heat")
     assert module.find_mismatches(WORLD) == []
-    (told,) = replace(module, context={**module.context, "wording": "full"}).find_mismatches(WORLD)
-    assert "version '1' of wording 'full', but world 'alfworld' has version '2'" in told
+    (mismatch,) = replace(module, context={**module.context, "wording": "full"}).find_mismatches(WORLD)
+    assert "version '1' of wording 'full', but world 'alfworld' has version '2'" in mismatch
 
 
 def test_adapter_loads_in_peft_with_the_same_logprobs(modules: Path) -> None:
@@ -175,8 +175,8 @@ def test_other_form_of_the_state_block_is_a_mismatch(modules: Path) -> None:
     module = read_module(modules / "pick")
     assert module.find_mismatches(WORLD) == []
     other = replace(module, context={**module.context, "form": "paper"})
-    (told,) = other.find_mismatches(WORLD)
-    assert "trained with tracker 'alfworld-1'" in told and "tracker 'alfworld-paper-1' here" in told
+    (mismatch,) = other.find_mismatches(WORLD)
+    assert "trained with tracker 'alfworld-1'" in mismatch and "tracker 'alfworld-paper-1' here" in mismatch
 
 
 def test_manifest_changes_are_detected_by_its_hash(modules: Path, tmp_path: Path) -> None:

@@ -153,8 +153,8 @@ def test_missing_family_is_refused_without_a_fallback(modules: Path) -> None:
     ):
         router.choose("cool")
     assert router.choose("pick2").skill == "pick"
-    told = Router(find_modules(modules), WORLD, fallback="pick")
-    assert told.choose("cool").skill == "pick" and told.choose("heat").skill == "heat"
+    with_fallback = Router(find_modules(modules), WORLD, fallback="pick")
+    assert with_fallback.choose("cool").skill == "pick" and with_fallback.choose("heat").skill == "heat"
     with pytest.raises(TacitError, match=r"fallback 'look' is not one of the modules heat \(heat\), pick"):
         Router(find_modules(modules), WORLD, fallback="look")
 

@@ -92,8 +92,8 @@ def resolved(command: str) -> Recipe:
 )  # fmt: skip
 def test_printed_command_starts_the_planned_run(argv, engine, expected, capsys, tmp_path):
     played = ["--world", "countdown", "--measure", "2", "--method", "bipace", "--group-size", "4", "--no-chat"]
-    told = ["--model", "tiny-base", "--gpu", "a100", *argv, *played, "--episodes", "64", "--json", str(tmp_path / "plan.json")]
-    assert main(["plan", *told]) == 0
+    flags = ["--model", "tiny-base", "--gpu", "a100", *argv, *played, "--episodes", "64", "--json", str(tmp_path / "plan.json")]
+    assert main(["plan", *flags]) == 0
     out = capsys.readouterr().out
     command = next(line.strip() for line in out.splitlines() if line.startswith("  tacit train"))
     assert command == json.loads((tmp_path / "plan.json").read_text())["command"]

@@ -56,7 +56,7 @@ class Watched:
 
 
 def refuse(*_):
-    raise AssertionError("an expert was asked")
+    raise AssertionError("an expert was called")
 
 
 @pytest.mark.parametrize("name", PLAYABLE)
@@ -68,15 +68,15 @@ def test_corpus_actions_are_random_admissible_actions_without_experts(name):
     episodes = EPISODES if world.max_steps > 4 else 10 * EPISODES
     made = list(make_documents(blind, episodes, 3))
     assert made == list(make_documents(world, episodes, 3))
-    told = iter([d.answer for d in made if d.kind in ("action", "noted action")])
+    answers = iter([d.answer for d in made if d.kind in ("action", "noted action")])
     strayed = 0
     for before, now, action in kept:
         assert action in now or action in before
         if action in now:
-            assert next(told) == action
+            assert next(answers) == action
         else:
             strayed += 1
-    assert next(told, None) is None
+    assert next(answers, None) is None
     assert 0 < strayed < 2 * STRAY * len(kept)
 
 
@@ -91,15 +91,15 @@ def test_random_action_is_uniform_over_actions_or_over_verbs():
 
 @pytest.mark.parametrize("name", PLAYABLE)
 def test_corpus_tasks_use_train_split_and_separate_seeds(name):
-    world, asked = get_environment(name), []
+    world, calls = get_environment(name), []
 
     def tasks(split, count, seed):
-        asked.append((split, seed))
+        calls.append((split, seed))
         return world.tasks(split, count, seed)
 
     for seed in (0, 1):
         list(make_documents(replace(world, tasks=tasks), 2, seed))
-    (first, one), (second, other) = asked
+    (first, one), (second, other) = calls
     assert first == second == "train" and one != other and min(one, other) > 1 << 32  # far from any seed a user would choose
 
 

@@ -26,8 +26,8 @@ def test_half_of_the_notes_name_the_action_taken():
         taken = rng.choice(POSSIBLE)
         prompt = add_note(rng, Prompt("task", "now", "act:"), taken, POSSIBLE, ("open fridge 1", "go to drawer 1"))
         if prompt.step_note:
-            told = note_of(prompt.text)
-            kinds["true" if told == taken else "idle" if told in POSSIBLE else "impossible"] += 1
+            note = note_of(prompt.text)
+            kinds["true" if note == taken else "idle" if note in POSSIBLE else "impossible"] += 1
     total = sum(kinds.values())
     assert 0.45 < kinds["true"] / total < 0.55 and 0.2 < kinds["idle"] / total < 0.3
     assert kinds["impossible"] > 0.2 * total and 0.6 < total / 4000 < 0.8, "the rest stand after the task"

@@ -32,7 +32,7 @@ class Reader(PolicyHooks):
     """A fake policy that encodes text as bytes and answers from a function."""
 
     def __init__(self, answers, context_limit=10_000):
-        self._answers, self.context_limit, self.asked = answers, context_limit, []
+        self._answers, self.context_limit, self.texts = answers, context_limit, []
 
     def encode_prompt(self, text):
         return np.frombuffer(text.encode(), np.uint8)
@@ -40,7 +40,7 @@ class Reader(PolicyHooks):
     def sample(self, requests, sampling, hidden=None):
         assert sampling.temperature == 0.0
         texts = [bytes(request.prompt).decode() for request in requests]
-        self.asked += texts
+        self.texts += texts
         nothing = np.zeros(0, np.int64)
         return [Completion(nothing, np.zeros(0, np.float32), self._answers(text), "stop") for text in texts]
 
@@ -67,7 +67,7 @@ def test_ambiguous_questions_and_long_prompts_are_skipped(right):
 
     reader = Reader(fails_at_how, context_limit=190)
     assert measure_reading(reader, [world], 3, each=40) == {"countdown questions": 1.0}
-    assert 0 < len(reader.asked) < 40 and max(map(len, reader.asked)) < 150
+    assert 0 < len(reader.texts) < 40 and max(map(len, reader.texts)) < 150
 
 
 def test_reading_questions_are_not_in_the_corpus(right):

@@ -40,14 +40,14 @@ def turns(name: str, episodes: int, seed: int):
      ("countdown", {"field", "how", "can", "arithmetic"})],
 )  # fmt: skip
 def test_generated_answers_are_right(name, kinds):
-    world, rng, asked = get_environment(name), Random(5), Counter()
+    world, rng, counts = get_environment(name), Random(5), Counter()
     for text, observation in turns(name, 140, seed=41):
         for question, answer in make_questions(rng, text, observation, world.questions):
             kind, right = is_right(question, answer, text, observation.actions)
             assert right, f"{text}\n{question}? {answer}"
-            asked[kind] += 1
-    assert set(asked) == kinds and asked.total() > 3000
-    assert min(asked.values()) > 50, asked
+            counts[kind] += 1
+    assert set(counts) == kinds and counts.total() > 3000
+    assert min(counts.values()) > 50, counts
 
 
 def test_yes_and_no_answers_both_occur():
@@ -97,14 +97,14 @@ def test_expand_entries_equals_independent_parser_on_random_lists():
 def test_no_where_question_about_empty_places():
     for now in ("drawer 1: nothing >", "fridge 1 open: nothing >"):
         for seed in range(20):
-            asked = make_questions(Random(seed), f"put a pan in fridge.\n{now}", Observation(now, ("look",)), None)
-            assert not [question for question, _ in asked if question.startswith("where")]
+            pairs = make_questions(Random(seed), f"put a pan in fridge.\n{now}", Observation(now, ("look",)), None)
+            assert not [question for question, _ in pairs if question.startswith("where")]
 
 
 def test_no_where_question_about_objects_in_two_places():
     now = "kitchen | table: knife, apple; counter: apple; floor: apple | west"
-    asked = {q for s in range(60) for q, _ in make_questions(Random(s), now, Observation(now, ("look",)), None)}
-    assert "where knife" in asked and "where apple" not in asked
+    questions = {q for s in range(60) for q, _ in make_questions(Random(s), now, Observation(now, ("look",)), None)}
+    assert "where knife" in questions and "where apple" not in questions
     assert places_of(now) == {"table": ["knife", "apple"], "counter": ["apple"], "floor": ["apple"]}
 
 

@@ -48,6 +48,6 @@ def test_column_trains_for_one_iteration(name, column, tmp_path):
     document = next(cell.document for cell in plan.cells if cell.method == column)
     file = tmp_path / "cell.json"
     file.write_text(json.dumps(Recipe.from_json({**document, "out": str(tmp_path / "run")}).to_json()))
-    told = {"extractor": {"tokens": 8}} if "extractor" in document["method"] else {}
-    run = tacit.train(config=file, **TINY, **told)
+    short = {"extractor": {"tokens": 8}} if "extractor" in document["method"] else {}
+    run = tacit.train(config=file, **TINY, **short)
     assert read_summary(run.path)["iterations"] == 1

@@ -34,8 +34,8 @@ def documents(recipe: str, world: str = "household") -> dict[str, dict]:
 def test_columns_differ_only_in_notes_and_their_weight(recipe, world):
     found = documents(recipe, world)
     assert tuple(found) == COLUMNS
-    told = {name: (doc["method"]["skill_weight"], doc["method"]["notes"]) for name, doc in found.items() if name != "grpo"}
-    assert told == {
+    notes = {name: (doc["method"]["skill_weight"], doc["method"]["notes"]) for name, doc in found.items() if name != "grpo"}
+    assert notes == {
         "opid": ("auto:0.1", "true"),
         "opid-placebo": ("auto:0.1", "placebo"),
         "opid-oracle": ("auto:0.1", "oracle"),

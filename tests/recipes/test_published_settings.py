@@ -32,17 +32,17 @@ def flat(document: dict[str, Any]) -> dict[str, Any]:
     return found | inner
 
 
-def idle(told: dict[str, Any]) -> set[str]:
+def idle(settings: dict[str, Any]) -> set[str]:
     """Settings without effect given the others."""
-    imitates = told["sft.steps"] or told["sft.epochs"]
-    found = {place for place in told if place.startswith("sft.") and place != "sft.steps"} if not imitates else set()
-    if not told["sft.noted"] and not told["sft.step_notes"] and not told["sft.entries"]:
+    imitates = settings["sft.steps"] or settings["sft.epochs"]
+    found = {place for place in settings if place.startswith("sft.") and place != "sft.steps"} if not imitates else set()
+    if not settings["sft.noted"] and not settings["sft.step_notes"] and not settings["sft.entries"]:
         found |= {"sft.noted", "sft.step_notes", "sft.entries", "sft.mismatched"}
-    if not told["sft.rounds"]:
+    if not settings["sft.rounds"]:
         found |= {"sft.rounds", "sft.round_tasks", "sft.round_steps", "sft.round_share"}
-    if not told["engine.lora_rank"]:
+    if not settings["engine.lora_rank"]:
         found |= {"engine.lora_alpha", "engine.lora_dropout", "engine.lora_targets"}
-    if told["method.name"] != "constant_context" and not told["prompt.state_block"]:
+    if settings["method.name"] != "constant_context" and not settings["prompt.state_block"]:
         found |= {"prompt.bound", "prompt.block"}
     return found
 
@@ -69,11 +69,11 @@ def test_every_published_recipe_has_a_table_of_sources():
 def test_every_setting_has_the_published_value_and_a_source(name):
     met, seeds = set(), []
     for column, document, seed in documents(name):
-        told, expected = flat(document), PUBLISHED[name][column]
+        settings, expected = flat(document), PUBLISHED[name][column]
         met.add(column)
         seeds += [seed] if seed not in seeds else []
-        assert set(told) - CARRIED_OUT - idle(told) == set(expected), f"{column}: settings and sources do not pair up"
-        wrong = {place: (told[place], *expected[place]) for place in expected if told[place] != expected[place][0]}
+        assert set(settings) - CARRIED_OUT - idle(settings) == set(expected), f"{column}: settings and sources do not pair up"
+        wrong = {place: (settings[place], *expected[place]) for place in expected if settings[place] != expected[place][0]}
         assert not wrong, f"{column}: (ours, published, source) by setting"
         assert all(source for _, source in expected.values())
     assert met == set(PUBLISHED[name]) and seeds == SEEDS[name][0]

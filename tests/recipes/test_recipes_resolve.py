@@ -137,8 +137,8 @@ def test_bipace_table_l1_rows_differ_only_as_named():
     """The variants differ only in what the table's names say."""
     name = "published/bipace-table-l1.toml"
     rows = {row: cell(name, row)["method"] for row in plan_of(name).methods}
-    told = {row: (method.get("estimator"), method.get("action_key"), method["embedder"]) for row, method in rows.items()}
-    assert told == {
+    variants = {row: (method.get("estimator"), method.get("action_key"), method["embedder"]) for row, method in rows.items()}
+    assert variants == {
         "state-only": (None, None, "actor"),
         "first-token": ("difference", "tokens", "actor"),
         "action-tag": ("difference", "tag", "actor"),
@@ -179,20 +179,20 @@ def test_constant_context_table_1():
 
 
 def test_constant_context_table_2():
-    told = [shlex.split(command)[2:] for command in commands(RECIPES / "published/constant-context-table2.sh")]
-    told = [words for words in told if "--split" in words]
-    panels = [words[words.index("--split") + 1] + "/" + words[words.index("--tasks") + 1] for words in told]
+    calls = [shlex.split(command)[2:] for command in commands(RECIPES / "published/constant-context-table2.sh")]
+    calls = [words for words in calls if "--split" in words]
+    panels = [words[words.index("--split") + 1] + "/" + words[words.index("--tasks") + 1] for words in calls]
     assert panels == [
         *["valid_seen/140", "valid_unseen/134"] * 3,
         *["published_test/500"] * 3,
         *["eto_dev/194", "eto_test/211"] * 3,
     ]
-    assert all(words[words.index("--temperature") + 1] == "0" for words in told)
-    assert all(words[words.index("--seed") + 1] == "42" for words in told)
-    assert [words[words.index("--history") + 1] for words in told if "--history" in words] == [
+    assert all(words[words.index("--temperature") + 1] == "0" for words in calls)
+    assert all(words[words.index("--seed") + 1] == "42" for words in calls)
+    assert [words[words.index("--history") + 1] for words in calls if "--history" in words] == [
         *("1", "1", "-1", "-1"), *("1", "-1"), *("1", "1", "-1", "-1"),
     ]  # fmt: skip
-    react = [words for words in told if "--tokens" not in words]
+    react = [words for words in calls if "--tokens" not in words]
     assert all(words[words.index("--max-tokens") + 1] == "64" for words in react), "Table 5: max new tokens, ReAct's too"
 
 
@@ -200,24 +200,24 @@ def test_constant_context_table_1_in_scienceworld(shared_data, monkeypatch):
     """Five families use imitation, four of them also RL, with ETO's step limits and the reward of Table 6."""
     monkeypatch.setenv("SCIENCEWORLD_ETO", str(shared_data / "scienceworld"))
     recipe = Recipe.resolve(RECIPES / "published/constant-context-table1-scienceworld.toml", {})
-    told = [shlex.split(each) for each in commands(RECIPES / "published/constant-context-table1-scienceworld.toml")]
-    trained = [words[words.index("--families") + 1].split(",") for words in told if "--families" in words]
+    calls = [shlex.split(each) for each in commands(RECIPES / "published/constant-context-table1-scienceworld.toml")]
+    trained = [words[words.index("--families") + 1].split(",") for words in calls if "--families" in words]
     world = open_world("scienceworld")
     assert sorted(name for names in trained for name in names) == sorted(world.families[:9]) and len(trained) == 5
     tasks = world.tasks_of("eto_train", 1483, 42)
     assert all(0 < task.data["max_steps"] <= recipe.train.max_steps == 120 for task in tasks)
-    low = {names[0]: words for names, words in zip(trained, told, strict=False) if len(names) == 1}
+    low = {names[0]: words for names, words in zip(trained, calls, strict=False) if len(names) == 1}
     for family, words in low.items():
         games = int(words[words.index("--iterations") + 1]) if "--iterations" in words else recipe.schedule.iterations
         assert games == sum(task.family == family for task in tasks), "one RL epoch"
 
 
 def test_constant_context_figure_4():
-    told = [shlex.split(command) for command in commands(RECIPES / "published/constant-context-figure4.sh")]
-    told = [words for words in told if "train" in words]
-    assert [int(words[words.index("--sft.tasks") + 1]) for words in told] == [5, 25, 100, 250, 500, 1000, 1571]
-    assert all(words[words.index("--iterations") + 1] == "0" for words in told), "imitation alone"
-    assert all(words[words.index("--evaluation.tasks") + 1] == "100" for words in told)
+    calls = [shlex.split(command) for command in commands(RECIPES / "published/constant-context-figure4.sh")]
+    calls = [words for words in calls if "train" in words]
+    assert [int(words[words.index("--sft.tasks") + 1]) for words in calls] == [5, 25, 100, 250, 500, 1000, 1571]
+    assert all(words[words.index("--iterations") + 1] == "0" for words in calls), "imitation alone"
+    assert all(words[words.index("--evaluation.tasks") + 1] == "100" for words in calls)
 
 
 @pytest.mark.parametrize(
@@ -230,14 +230,14 @@ def test_constant_context_figure_4():
 )
 def test_constant_context_table_3_ablates_one_component_at_a_time(name, world):
 
-    def told_to(method):
+    def settings_of(method):
         document = cell(name, method, world)
         return {**document["prompt"], **document["method"]}
 
-    whole = told_to("whole")
+    whole = settings_of("whole")
     others = [method for method in plan_of(name).methods if method != "whole"]
-    told = {method: told_to(method) for method in others}
-    differs = {method: {key: value for key, value in own.items() if value != whole[key]} for method, own in told.items()}
+    settings = {method: settings_of(method) for method in others}
+    differs = {method: {key: value for key, value in own.items() if value != whole[key]} for method, own in settings.items()}
     expected = {
         "no-state-block": {"state_block": False},
         "no-one-step": {"history": 0},
@@ -253,9 +253,9 @@ def test_constant_context_table_3_ablates_one_component_at_a_time(name, world):
 
 def test_cooking_has_a_world_with_and_without_state_block():
     plan = plan_of("comparisons/reuse.toml")
-    told = {world: [c.document for c in plan.cells if c.world == world] for world in ("cooking", "cooking-without-block")}
-    assert {d["world"] for documents in told.values() for d in documents} == {"cooking"}
-    read = {world: {(d["prompt"]["state_block"], d["prompt"]["history"]) for d in told[world]} for world in told}
+    by_world = {world: [c.document for c in plan.cells if c.world == world] for world in ("cooking", "cooking-without-block")}
+    assert {d["world"] for documents in by_world.values() for d in documents} == {"cooking"}
+    read = {world: {(d["prompt"]["state_block"], d["prompt"]["history"]) for d in by_world[world]} for world in by_world}
     assert read == {"cooking": {(True, 1)}, "cooking-without-block": {(False, 4)}}
     start = next(s for s in plan.starts if s.world == "cooking-without-block").document["prompt"]
     assert (start["state_block"], start["history"]) == (False, 4)  # imitation uses the context of the run

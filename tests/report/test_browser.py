@@ -100,8 +100,8 @@ def test_filters_select_episodes(browser, pages):
     shown = "[...document.querySelectorAll('.choices select')[3].options].map(o => o.textContent)"
     browser.evaluate(f"({choose})(0, 'lost')")
     browser.evaluate(f"({choose})(1, 'place')")
-    told = browser.evaluate(shown)
-    assert told and all(". lost," in name for name in told)
+    names = browser.evaluate(shown)
+    assert names and all(". lost," in name for name in names)
     browser.evaluate(f"({choose})(2, 'training, iteration 10')")
     assert browser.evaluate(shown) == [] and browser.evaluate(WHERE) == "No episode matches the filters."
     browser.evaluate(f"({choose})(1, '')")

@@ -31,8 +31,8 @@ def test_table_has_means_intervals_and_significance(place):
     found = json.loads((place / "comparison.json").read_text())
     for row in found["table"]:
         final = row["final"]
-        told = f"{100 * final['mean']:.1f}% [{100 * final['low']:.1f}, {100 * final['high']:.1f}]"
-        assert told in text, told
+        cell = f"{100 * final['mean']:.1f}% [{100 * final['low']:.1f}, {100 * final['high']:.1f}]"
+        assert cell in text, cell
     assert "bipace 73.3%" in text and "+23.3 [+13.3, +33.3] 21 : 9 0.042 0.500 3 / 3" in text
     assert "grpo baseline" in text and "hash 0123456789abcdef" in text
 
@@ -87,12 +87,12 @@ def test_arrival_plots_show_finished_seeds(place):
         step = None if cell["seed"] == 2 else 10 + cell["seed"]
         cell["steps_to"] = [{"threshold": 0.25, "step": step}, {"threshold": 0.5, "step": "damaged"}]
     rewrite(place, cells=found["cells"])
-    told = [svg["aria-label"] for svg in Page(render_comparison(place)).all("svg")]
-    assert [t for t in told if t.startswith("First evaluation at 25% or above.")] == [
+    charts = [svg["aria-label"] for svg in Page(render_comparison(place)).all("svg")]
+    assert [t for t in charts if t.startswith("First evaluation at 25% or above.")] == [
         "First evaluation at 25% or above. grpo 10, 11, never; bipace 10, 11, never; reuserl 10, 11, never.",
         "First evaluation at 25% or above. grpo 10, 11, never; bipace 10, 11; reuserl 10.",
     ], "one picture per world"
-    assert any(t.startswith("First evaluation at 50% or above. grpo never, never, never") for t in told)
+    assert any(t.startswith("First evaluation at 50% or above. grpo never, never, never") for t in charts)
 
 
 def test_hostile_names_are_escaped(place):

@@ -19,9 +19,9 @@ def test_each_world_has_its_own_behavior_column():
         ("training, iteration 7, cooking", 5),
     ]
     notices: list[str] = []
-    told = build_behavior(parted, notices)
-    assert told["titles"] == [e.title for e in parted] and not notices
-    title, _, rows = told["failures"]
+    behavior = build_behavior(parted, notices)
+    assert behavior["titles"] == [e.title for e in parted] and not notices
+    title, _, rows = behavior["failures"]
     assert title == "why episodes failed" and rows == [["burned", "0.0%", "100.0%"], ["stuck", "100.0%", "0.0%"]]
 
 
@@ -31,8 +31,8 @@ def test_episodes_of_one_world_keep_their_title():
 
 
 def test_episodes_without_labels_show_stop_reasons():
-    told = build_behavior([Episodes("rl", 7, [episode(1, False)])], [])
-    assert told["failures"][2] == [["out of steps", "100.0%"]]
+    behavior = build_behavior([Episodes("rl", 7, [episode(1, False)])], [])
+    assert behavior["failures"][2] == [["out of steps", "100.0%"]]
 
 
 def test_prompt_tokens_are_averaged_over_episodes_that_reached_the_turn():

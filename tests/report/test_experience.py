@@ -15,8 +15,8 @@ EMBED = NgramEmbedding(3, 16)
 
 
 def write_metrics(run, lines):
-    told = [{"stage": "rl", "step": s, "success": s / 20, **line} for s, line in enumerate(lines, start=1)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    rows = [{"stage": "rl", "step": s, "success": s / 20, **line} for s, line in enumerate(lines, start=1)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rows))
 
 
 def labels(html: str) -> list[str]:
@@ -24,8 +24,8 @@ def labels(html: str) -> list[str]:
 
 
 def tracks(step: int, prefix: str = "") -> dict[str, float]:
-    told = {"success_guided": 0.1 * step, "success_free": 0.05 * step, "entries": 10.0 * step, "search_ms": 2.0 + step}
-    return {f"{prefix}experience/{name}": value for name, value in told.items()}
+    values = {"success_guided": 0.1 * step, "success_free": 0.05 * step, "entries": 10.0 * step, "search_ms": 2.0 + step}
+    return {f"{prefix}experience/{name}": value for name, value in values.items()}
 
 
 def test_guided_and_free_success_are_charted(tmp_path):
@@ -35,13 +35,13 @@ def test_guided_and_free_success_are_charted(tmp_path):
     lines[2]["experience/extractor_reward"] = -0.25
     write_metrics(run, lines)
     html = render_run(run)
-    told = labels(html)
+    charts = labels(html)
     both = "Success with and without an entry. guided: 10.0% at iteration 1, 30.0% at 3; free: 5.0% at iteration 1, 15.0% at 3."
-    assert both in told
-    assert "Entries in the bank. 10 at iteration 1, 30 at 3." in told
-    assert "Search of a group, ms. 3 at iteration 1, 5 at 3." in told
-    assert any(t.startswith("Reward of the extractor's entries. −0.25") for t in told)
-    assert not any(t.startswith("experience/") for t in told), "once each"
+    assert both in charts
+    assert "Entries in the bank. 10 at iteration 1, 30 at 3." in charts
+    assert "Search of a group, ms. 3 at iteration 1, 5 at 3." in charts
+    assert any(t.startswith("Reward of the extractor's entries. −0.25") for t in charts)
+    assert not any(t.startswith("experience/") for t in charts), "once each"
     assert "Most useful" not in Page(html).text, "there is no bank"
 
 
@@ -49,9 +49,9 @@ def test_each_world_has_its_own_experience_charts(tmp_path):
     run = write_run(tmp_path / "run")
     worlds = [{"one/success": s / 9, "two/success": s / 8, **tracks(s, "one/"), **tracks(s, "two/")} for s in (1, 2)]
     write_metrics(run, worlds)
-    told = labels(render_run(run))
-    assert any(t.startswith("Success with and without an entry, two. guided: 10.0%") for t in told)
-    assert "Entries in the bank. one: 10 at iteration 1, 20 at 2; two: 10 at iteration 1, 20 at 2." in told
+    charts = labels(render_run(run))
+    assert any(t.startswith("Success with and without an entry, two. guided: 10.0%") for t in charts)
+    assert "Entries in the bank. one: 10 at iteration 1, 20 at 2; two: 10 at iteration 1, 20 at 2." in charts
 
 
 def test_entries_name_their_world_if_there_are_several(tmp_path):

@@ -1,4 +1,4 @@
-"""The report starts with one sentence on the outcome and the learning curves; settings come last."""
+"""The report starts with one text on the outcome and the learning curves; settings come last."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def outcome(*scores: dict) -> str:
 
 def test_outcome_sentence_compares_rl_with_its_start():
     start = score("sft", 200, 0.5, 0.4, 0.6)
-    told = outcome(score("untrained", 0, 0.0, 0.0, 0.1), start, score("rl", 10, 0.6, 0.5, 0.7), score("rl", 20, 0.8, 0.7, 0.9))
-    assert told == "Success on alfworld: 0.0% untrained, 50.0% after sft 200, 80.0% after rl 20. RL training raised it."
+    text = outcome(score("untrained", 0, 0.0, 0.0, 0.1), start, score("rl", 10, 0.6, 0.5, 0.7), score("rl", 20, 0.8, 0.7, 0.9))
+    assert text == "Success on alfworld: 0.0% untrained, 50.0% after sft 200, 80.0% after rl 20. RL training raised it."
     assert outcome(start, score("rl", 20, 0.2, 0.1, 0.3)).endswith("RL training lowered it.")
     assert outcome(start, score("rl", 20, 0.55, 0.45, 0.65)).endswith(
         "RL training made no difference beyond the 95% intervals."

@@ -41,8 +41,8 @@ def test_recorded_prompts_are_embedded_and_broken_ones_are_not():
         if i == 1:
             assert episode["prompts"] == "The prompts were not recorded." and "prompt" not in episode["turns"][0]
             continue
-        told = [[[name, data["texts"][text]] for name, text in turn["prompt"]] for turn in episode["turns"]]
-        assert told == [split_sections(step.prompt) for step in trajectory.steps] and episode["prompts"] == "as recorded"
+        sections = [[[name, data["texts"][text]] for name, text in turn["prompt"]] for turn in episode["turns"]]
+        assert sections == [split_sections(step.prompt) for step in trajectory.steps] and episode["prompts"] == "as recorded"
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_recorded_prompts_are_embedded_and_broken_ones_are_not():
 def test_command_on_the_page_repeats_the_run(document):
     """Parsed by the real parser, the command gives the run's settings."""
     recipe = Recipe.from_json(document)
-    told = recipe.to_json()
+    settings = recipe.to_json()
     usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
-    words = [word for piece in build_command(flatten(told), flatten(usual)) for word in piece]
+    words = [word for piece in build_command(flatten(settings), flatten(usual)) for word in piece]
     assert words[:2] == ["tacit", "train"]
     parser: Parser = make_parser(method_name(document), recipe.model)
     _, said = parser.parse(words[2:])
@@ -69,13 +69,13 @@ def test_command_on_the_page_repeats_the_run(document):
 
 
 def test_combined_methods_are_quoted_as_named():
-    told = {
+    settings = {
         "world": "countdown",
         "model": "tiny",
         "seed": 1,
         "method": {"name": "reuserl+bipace", "weight": 0.5, "note": "a b"},
     }
-    pieces = build_command(flatten(told), flatten({**told, "method": {"name": "reuserl+bipace"}}))
+    pieces = build_command(flatten(settings), flatten({**settings, "method": {"name": "reuserl+bipace"}}))
     words = " ".join(shlex.join(piece) for piece in pieces)
     assert words == "tacit train --world countdown --method reuserl+bipace --model tiny --seed 1 --weight 0.5 --note 'a b'"
 

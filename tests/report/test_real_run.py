@@ -60,14 +60,14 @@ def test_every_chart_has_a_recorded_metric(run, page):
     recorded = {name for record in read_metrics(run / "metrics.jsonl") for name in record}
     rounds = {"relabel_agreement", "relabel_success"}  # recorded only with imitation rounds: tests/training/test_relabelling.py
     assert set(CHARTED) <= recorded | rounds, set(CHARTED) - recorded
-    told = [str(svg["aria-label"]) for svg in page.all("svg")]
-    assert any(t.startswith("KL to the reference, nats/token. ") for t in told), told
+    charts = [str(svg["aria-label"]) for svg in page.all("svg")]
+    assert any(t.startswith("KL to the reference, nats/token. ") for t in charts), charts
 
 
 @pytest.mark.parametrize("world", ["countdown", "nowhere.py:WORLD"])
 def test_page_does_not_need_the_world(run, page, tmp_path, monkeypatch, world):
     """Labels, skills and prompts are recorded in the run."""
-    monkeypatch.setattr("tacit.worlds.get_environment", lambda name: pytest.fail("the world was asked for"))
+    monkeypatch.setattr("tacit.worlds.get_environment", lambda name: pytest.fail("the page loaded the world"))
     shutil.copytree(run, tmp_path / "run")
     settings = json.loads((run / "settings.json").read_text())
     (tmp_path / "run" / "settings.json").write_text(json.dumps({**settings, "world": world}))
@@ -87,7 +87,7 @@ def test_prompts_are_recorded_with_their_history(page):
     for episode in shown["episodes"]:
         assert episode["prompts"] == "as recorded", episode["prompts"]
         names = [[name for name, _ in turn["prompt"]] for turn in episode["turns"]]
-        assert "history" not in names[0] and all("history" in told for told in names[1:])
+        assert "history" not in names[0] and all("history" in sections for sections in names[1:])
     trained = [e for e in shown["episodes"] if e["from"] == "training, iteration 2"]
     assert trained and all("credit" in turn and "reward" in turn for e in trained for turn in e["turns"])
 

@@ -61,7 +61,7 @@ def test_run_in_several_worlds_shows_mean_and_each_world(tmp_path):
     scores = [over_worlds([{**own, "world": "letters"}, {**own, **other, "world": "words"}]) for own in alone]
     families = {name: {"episodes": 10, "successes": 1, "success": 0.1, "interval": [0.018, 0.404]} for name in "ab"}
     hard = {**evaluation("rl", 10, 4), "panel": "letters/hard/40", "families": families}
-    further = [hard, {**hard, "world": "letters", "condition": {"name": "told"}}]
+    further = [hard, {**hard, "world": "letters", "condition": {"name": "guided"}}]
     rewrite(run, "settings.json", world="letters,words")
     rewrite(run, "summary.json", evaluations=scores, further=further)
     page = Page(render_run(run))
@@ -74,10 +74,10 @@ def test_run_in_several_worlds_shows_mean_and_each_world(tmp_path):
     assert "final success, mean of the worlds 41.2%" in page.text and "peak success, mean of the worlds 51.2%" in page.text
     assert "final success, letters 57.5%" in page.text and "peak success, letters" not in page.text
     of_families = "By family, after rl 10, letters/hard/40"
-    assert page.text.count(of_families) == 2 and f"{of_families}, under condition told" in page.text
-    told = [str(svg["aria-label"]) for svg in page.all("svg")]
+    assert page.text.count(of_families) == 2 and f"{of_families}, under condition guided" in page.text
+    charts = [str(svg["aria-label"]) for svg in page.all("svg")]
     lines = "letters: 5.0% at iteration 0, 57.5% at 10; words: 25.0% at iteration 0, 25.0% at 10; all: 15.0% at iteration 0, "
-    assert any(t.startswith(f"Success on the panel. {lines}41.2% at 10.") for t in told), told
+    assert any(t.startswith(f"Success on the panel. {lines}41.2% at 10.") for t in charts), charts
 
 
 def test_metrics_of_several_worlds_share_one_chart(tmp_path):
@@ -89,13 +89,13 @@ def test_metrics_of_several_worlds_share_one_chart(tmp_path):
     ]  # fmt: skip
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = Page(render_run(run))
-    told = [str(svg["aria-label"]).removesuffix(" Arrow keys read the values.") for svg in page.all("svg")]
+    charts = [str(svg["aria-label"]).removesuffix(" Arrow keys read the values.") for svg in page.all("svg")]
     assert (
         "Success in training. all: 10.0% at iteration 1, 40.0% at 4; one:WORLD: 5.0% at iteration 1, 20.0% at 4; "
-        "two: 2.5% at iteration 1, 10.0% at 4." in told
+        "two: 2.5% at iteration 1, 10.0% at 4." in charts
     )
-    assert "loss/kl. 1 at iteration 1, 4 at 4." in told, "loss is no world"
-    assert "odd. 1 at iteration 1, 4 at 4." in told and "one:WORLD/crashed 0, two/crashed 1." in page.text
+    assert "loss/kl. 1 at iteration 1, 4 at 4." in charts, "loss is no world"
+    assert "odd. 1 at iteration 1, 4 at 4." in charts and "one:WORLD/crashed 0, two/crashed 1." in page.text
 
 
 def test_phase_seconds_share_one_chart(tmp_path):
@@ -104,10 +104,10 @@ def test_phase_seconds_share_one_chart(tmp_path):
         {"stage": "rl", "step": s, "seconds": 3.0 + s, "seconds_rollout": 2.0 + s, "seconds_update": 1.0} for s in range(1, 4)
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    told = [str(svg["aria-label"]) for svg in Page(render_run(run)).all("svg")]
+    charts = [str(svg["aria-label"]) for svg in Page(render_run(run)).all("svg")]
     line = "rollout: 3 at iteration 1, 5 at 3; update: 1 at iteration 1, 1 at 3; all: 4 at iteration 1, 6 at 3."
-    assert any(t.startswith(f"Seconds of each phase. {line}") for t in told), told
-    assert not any(t.startswith("seconds") for t in told)
+    assert any(t.startswith(f"Seconds of each phase. {line}") for t in charts), charts
+    assert not any(t.startswith("seconds") for t in charts)
 
 
 def test_pass_at_k_and_later_evaluations_are_shown(tmp_path):
@@ -130,10 +130,10 @@ def test_pass_at_k_and_later_evaluations_are_shown(tmp_path):
 
 def test_curves_have_axes_label_and_table(tmp_path):
     page = Page(render_run(write_run(tmp_path / "run")))
-    told = [svg["aria-label"] for svg in page.all("svg")]
-    assert any(t.startswith("Success on the panel. 5.0% at iteration 0, 57.5% at 10.") for t in told)
-    assert any(t.startswith("Entropy, nats/token. 1.4 at iteration 1, 0.5 at 10.") for t in told)
-    assert any(t.startswith("KL to the reference") for t in told) and "Values of every iteration as a table" in page.text
+    charts = [svg["aria-label"] for svg in page.all("svg")]
+    assert any(t.startswith("Success on the panel. 5.0% at iteration 0, 57.5% at 10.") for t in charts)
+    assert any(t.startswith("Entropy, nats/token. 1.4 at iteration 1, 0.5 at 10.") for t in charts)
+    assert any(t.startswith("KL to the reference") for t in charts) and "Values of every iteration as a table" in page.text
     (chart,) = [
         json.loads(svg["data-chart"]) for svg in page.all("svg") if svg["aria-label"].startswith("Success on the panel")
     ]
@@ -141,9 +141,9 @@ def test_curves_have_axes_label_and_table(tmp_path):
 
 
 def test_hostile_text_is_escaped(tmp_path):
-    told = episode(1, True, text=HOSTILE, goal=HOSTILE, family=HOSTILE, detail=HOSTILE, task=HOSTILE)
-    told["turns"][0] |= {"wrote": HOSTILE, "action": HOSTILE, "label": HOSTILE, HOSTILE: HOSTILE}
-    run = write_run(tmp_path / "run", episodes=[told, episode(2, False)])
+    hostile = episode(1, True, text=HOSTILE, goal=HOSTILE, family=HOSTILE, detail=HOSTILE, task=HOSTILE)
+    hostile["turns"][0] |= {"wrote": HOSTILE, "action": HOSTILE, "label": HOSTILE, HOSTILE: HOSTILE}
+    run = write_run(tmp_path / "run", episodes=[hostile, episode(2, False)])
     settings = json.loads((run / "settings.json").read_text())
     (run / "settings.json").write_text(json.dumps({**settings, "world": HOSTILE, "model": HOSTILE, HOSTILE: HOSTILE}))
     with (run / "metrics.jsonl").open("a") as file:
@@ -184,9 +184,9 @@ def test_trajectories_are_chosen_by_family_and_outcome(tmp_path):
 
 
 def test_step_signals_are_shown_as_text(tmp_path):
-    told = episode(1, True)
-    told["turns"][0]["signals"] = {"progress": 0.02, "error": 0.0}
-    turns = Page(render_run(write_run(tmp_path / "run", episodes=[told]))).blocks["episodes"]["episodes"][0]["turns"]
+    recorded = episode(1, True)
+    recorded["turns"][0]["signals"] = {"progress": 0.02, "error": 0.0}
+    turns = Page(render_run(write_run(tmp_path / "run", episodes=[recorded]))).blocks["episodes"]["episodes"][0]["turns"]
     assert turns[0]["signals"] == "progress 0.02, error 0"
 
 

@@ -27,12 +27,12 @@ def test_skill_shift_is_charted_next_to_episode_credit(tmp_path):
     run = write_run(tmp_path / "run")
     assert "Skills of hindsight" not in Page(render_run(run)).text
     write_metrics(run, [measured(s) for s in (1, 2, 4)])
-    told, text = labels(render_run(run)), Page(render_run(run)).text
-    assert "Skill shift per token, magnitude. 0.1 at iteration 1, 0.4 at 3." in told
-    assert "λ · shift per token, magnitude. 0.001 at iteration 1, 0.004 at 3." in told
-    assert "Episode credit per token, magnitude. 0.05 at iteration 1, 0.2 at 3." in told
-    assert "Critical steps per episode. 3 at iteration 1, 6 at 3." in told
-    assert "Skills of hindsight" in text and "hindsight/seconds_waited 0" in text, "what never moves is told in words"
+    charts, text = labels(render_run(run)), Page(render_run(run)).text
+    assert "Skill shift per token, magnitude. 0.1 at iteration 1, 0.4 at 3." in charts
+    assert "λ · shift per token, magnitude. 0.001 at iteration 1, 0.004 at 3." in charts
+    assert "Episode credit per token, magnitude. 0.05 at iteration 1, 0.2 at 3." in charts
+    assert "Critical steps per episode. 3 at iteration 1, 6 at 3." in charts
+    assert "Skills of hindsight" in text and "hindsight/seconds_waited 0" in text, "constant metrics are listed as text"
 
 
 def test_without_skills_episode_credit_is_among_other_metrics(tmp_path):

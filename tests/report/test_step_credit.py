@@ -32,8 +32,8 @@ def branches(step: int) -> dict[str, float]:
 
 def write_metrics(run, lines):
     run.mkdir(parents=True, exist_ok=True)
-    told = [{"stage": "rl", "step": s, "success": s / 20, **line} for s, line in enumerate(lines, start=1)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    rows = [{"stage": "rl", "step": s, "success": s / 20, **line} for s, line in enumerate(lines, start=1)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rows))
 
 
 def labels(html: str) -> list[str]:
@@ -54,15 +54,15 @@ def test_run_with_step_credit_charts_its_clusters(tmp_path):
     run = write_run(tmp_path / "run")
     assert "Step credit" not in Page(render_run(run)).text
     write_metrics(run, [{**clusters(s, s / 10), **branches(s)} for s in range(1, 5)])
-    told = labels(render_run(run))
-    assert "Singletons. of clusters: 10.0% at iteration 1, 40.0% at 4; of steps: 2.5% at iteration 1, 10.0% at 4." in told
-    assert "Steps per cluster. 3 at iteration 1, 6 at 4." in told and "Matched pairs. 10 at iteration 1, 40 at 4." in told
-    branch = next(t for t in told if t.startswith("Branch. "))
+    charts = labels(render_run(run))
+    assert "Singletons. of clusters: 10.0% at iteration 1, 40.0% at 4; of steps: 2.5% at iteration 1, 10.0% at 4." in charts
+    assert "Steps per cluster. 3 at iteration 1, 6 at 4." in charts and "Matched pairs. 10 at iteration 1, 40 at 4." in charts
+    branch = next(t for t in charts if t.startswith("Branch. "))
     assert branch.count("at iteration") == 3 and "zero: 0.0% at iteration 1, 0.0% at 4" in branch
-    assert "Actions per cluster. 2 at iteration 1, 5 at 4." in told
-    assert not any(t.startswith(("parts_", "pace_")) for t in told), "once each"
+    assert "Actions per cluster. 2 at iteration 1, 5 at 4." in charts
+    assert not any(t.startswith(("parts_", "pace_")) for t in charts), "once each"
     text = Page(render_run(run)).text
-    assert "not drawn: parts_largest 0.5, pace_parsed 1." in text, "what never moves is told in words"
+    assert "not drawn: parts_largest 0.5, pace_parsed 1." in text, "constant metrics are listed as text"
 
 
 def test_each_world_has_its_own_cluster_charts(tmp_path):
@@ -72,9 +72,9 @@ def test_each_world_has_its_own_cluster_charts(tmp_path):
         for s in (1, 2)
     ]
     write_metrics(run, lines)
-    told = labels(render_run(run))
-    assert "Singletons, two. of clusters: 5.0% at iteration 1, 10.0% at 2; of steps: 1.2% at iteration 1, 2.5% at 2." in told
-    assert "Steps per cluster. one: 3 at iteration 1, 4 at 2; two: 3 at iteration 1, 4 at 2." in told
+    charts = labels(render_run(run))
+    assert "Singletons, two. of clusters: 5.0% at iteration 1, 10.0% at 2; of steps: 1.2% at iteration 1, 2.5% at 2." in charts
+    assert "Steps per cluster. one: 3 at iteration 1, 4 at 2; two: 3 at iteration 1, 4 at 2." in charts
 
 
 @pytest.fixture
@@ -91,10 +91,10 @@ def compared(tmp_path):
 @pytest.mark.slow
 def test_comparison_shows_methods_side_by_side(compared):
     page = Page(render_comparison(compared))
-    told = labels(render_comparison(compared))
-    assert "Steps per cluster. bipace: 3 at iteration 1, 5 at 3; reuserl: 3 at iteration 1, 5 at 3." in told
-    assert "Branch, PACE. 51.0% at iteration 1, 53.0% at 3." in told, "only one of them has it"
-    assert not any(t.startswith("Largest cluster") for t in told), "it never moves: the table has it"
+    charts = labels(render_comparison(compared))
+    assert "Steps per cluster. bipace: 3 at iteration 1, 5 at 3; reuserl: 3 at iteration 1, 5 at 3." in charts
+    assert "Branch, PACE. 51.0% at iteration 1, 53.0% at 3." in charts, "only one of them has it"
+    assert not any(t.startswith("Largest cluster") for t in charts), "it never moves: the table has it"
     row = "bipace 20.0% 5.0% 4 20 50.0% 52.0% 48.0% 0.0% 3 20.0% 100.0%"
     assert row in page.text and "reuserl 20.0% 5.0% 4 20 50.0% – – – – – –" in page.text
     assert "Singletons, of clusters Singletons, of steps Steps per cluster" in page.text

@@ -97,8 +97,8 @@ def test_runs_are_shown_side_by_side(tmp_path):
         page = page_of(server, "/")
         assert "3 runs" in page.text and "state finished at rl 10 not started" in page.text, "the one named twice is one"
         assert "later: There is no directory" in page.text and "seed 3 4" in page.text and "--seed 3 4" in page.text
-        told = [str(svg["aria-label"]) for svg in page.all("svg")]
-        assert any(t.startswith("Success in training. a/run: 5.0% at iteration 1, 50.0% at 10; b/run: 5.0%") for t in told)
+        charts = [str(svg["aria-label"]) for svg in page.all("svg")]
+        assert any(t.startswith("Success in training. a/run: 5.0% at iteration 1, 50.0% at 10; b/run: 5.0%") for t in charts)
         assert not page.all("img"), "names are names"
         own = page_of(server, "/runs/1")
         linked = [a["href"] for a in own.all("a") if not str(a["href"]).startswith(("#", "/runs/1/"))]

@@ -71,7 +71,7 @@ def test_rendered_turns_are_truncated_to_leave_room():
     tight = list(render_turns(CONTEXT, played.task, iterate_trajectory(played), NOTE, Tokens(4), room=4))
     assert not any(t.fits for t in tight)
     bare = next(render_turns(CONTEXT, played.task, iterate_trajectory(played), NOTE))
-    assert len(bare.tokens) == 0 and bare.fits, "nobody asked for tokens"
+    assert len(bare.tokens) == 0 and bare.fits, "tokens were not requested"
 
 
 def test_recorded_trajectory_keeps_how_the_episode_ended():
@@ -82,18 +82,18 @@ def test_recorded_trajectory_keeps_how_the_episode_ended():
 
 
 def test_play_episode_acts_lazily():
-    asked = []
+    texts = []
 
     class Watched:
         def act(self, observation):
-            asked.append(observation.text)
+            texts.append(observation.text)
             return "forward"
 
     turns = render_turns(CONTEXT, corridor(9), play_episode(Corridor(), corridor(9), Watched(), 7))
-    assert asked == []
+    assert texts == []
     next(turns)
-    assert asked == ["place 0 of 9"]
-    assert len(list(turns)) == 6 and len(asked) == 7, "and no oftener than the limit"
+    assert texts == ["place 0 of 9"]
+    assert len(list(turns)) == 6 and len(texts) == 7, "and no oftener than the limit"
 
 
 def test_replay_raises_when_observations_differ():

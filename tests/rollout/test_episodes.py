@@ -59,7 +59,7 @@ def test_step_keeps_prompt_and_completion():
 
 def test_sampler_is_called_once_per_turn_for_open_episodes():
     played, policy = walk([corridor(1), corridor(3), corridor(2), corridor(3)])
-    assert [len(call) for call in policy.asked] == [4, 3, 2]
+    assert [len(call) for call in policy.calls] == [4, 3, 2]
     assert [len(t) for t in played] == [1, 3, 2, 3]
 
 
@@ -112,7 +112,7 @@ def test_failing_world_ends_only_its_own_episode(trouble, reason, steps, detail)
     played, policy = walk(tasks, timeout_s=0.2)
     assert [t.stop for t in played] == [StopReason.SUCCESS, reason, StopReason.SUCCESS]
     assert re.fullmatch(detail, played[1].detail) and len(played[1]) == steps and not played[1].success
-    assert len(policy.asked[-1]) == 2
+    assert len(policy.calls[-1]) == 2
 
 
 def test_keyboard_interrupt_in_a_world_stops_the_rollout():
@@ -243,8 +243,8 @@ def test_member_seed_depends_only_on_group_and_position():
 
 def test_each_turn_has_its_own_seed():
     _, policy = walk([corridor(3), corridor(3)])
-    seeds = [seed for call in policy.asked for _, seed in call]
-    assert len(set(seeds)) == 6 and policy.asked[1][1][1] == derive(1, 1)
+    seeds = [seed for call in policy.calls for _, seed in call]
+    assert len(set(seeds)) == 6 and policy.calls[1][1][1] == derive(1, 1)
 
 
 class Guided(Conditions):
@@ -333,7 +333,7 @@ def test_failing_wording_ends_only_its_own_episode(where, steps, doing):
     assert [t.stop for t in played] == [StopReason.SUCCESS] * 2 + [StopReason.WORLD_ERROR, StopReason.SUCCESS]
     assert played[2].detail.startswith(f"{doing}: KeyError: 'lamp' (test_episodes.py, line")
     assert len(played[2]) == steps and not played[2].success
-    assert [len(t) for t in played] == [3, 4, steps, 3] and len(policy.asked[-1]) == 1
+    assert [len(t) for t in played] == [3, 4, steps, 3] and len(policy.calls[-1]) == 1
 
 
 @pytest.mark.parametrize("where", ["task", "now", "turn"])

@@ -90,7 +90,7 @@ def test_long_completion_delays_only_its_own_episode():
 
 def test_lockstep_waits_for_every_completion():
     _, policy = walk([corridor(9), corridor(3), corridor(8)], lockstep=True)
-    assert [len(call) for call in policy.asked] == [3, 3, 3, 2, 2, 2, 2, 2, 1] and policy.finished == []
+    assert [len(call) for call in policy.calls] == [3, 3, 3, 2, 2, 2, 2, 2, 1] and policy.finished == []
 
 
 def test_trajectories_do_not_depend_on_completion_times():
@@ -146,9 +146,9 @@ def test_observer_is_called_per_turn_and_when_episodes_end():
     noting = Noting()
     played, _ = walk([corridor(9), corridor(3), corridor(8), corridor(2, "reset")], observer=noting)
     assert next(iter(noting.ended)) == 3 and [noting.ended[i][1] for i in range(4)] == played
-    assert noting.ended[3][0] == 0 and noting.turns == sum(len(t) for t in played), "the one that never began was told first"
-    told = [turns for turns, _ in noting.ended.values()]
-    assert told == sorted(set(told)), "each when it was over, and not all at the end"
+    assert noting.ended[3][0] == 0 and noting.turns == sum(len(t) for t in played), "the episode that never began ends first"
+    turns_at_end = [turns for turns, _ in noting.ended.values()]
+    assert turns_at_end == sorted(set(turns_at_end)), "each when it was over, and not all at the end"
 
 
 def test_sampler_error_closes_the_scheduler():
@@ -179,6 +179,6 @@ def test_batch_scheduler_samples_all_pending_requests_at_once():
     request_ids = [scheduler.submit(Request(policy.encode_prompt(word))) for word in "ab"]
     assert [(request_id, c.text) for request_id, c in scheduler.wait()] == [(request_ids[0], "a!"), (request_ids[1], "b!")]
     later = scheduler.submit(Request(np.zeros(0, np.int64)))
-    assert later not in request_ids and len(policy.asked) == 1
+    assert later not in request_ids and len(policy.calls) == 1
     scheduler.close()
-    assert scheduler.wait() == [] and len(policy.asked) == 1
+    assert scheduler.wait() == [] and len(policy.calls) == 1

@@ -50,13 +50,13 @@ def asking_of(inner=None, answer=lambda question, task: done(SearchResult(f"abou
     return SearchAndAsk(inner or Recorded(), answer, (GUIDED,), **more)
 
 
-def done(told: SearchResult):
+def done(answer: SearchResult):
     class Now:
         def done(self) -> bool:
             return True
 
         def result(self) -> SearchResult:
-            return told
+            return answer
 
     return Now()
 
@@ -86,14 +86,14 @@ def test_question_gets_its_own_tag_in_tag_formats():
     assert f"</{ASK}>" in form.stop and asking_of().format == TAGS
     assert asking_of(type("B", (Recorded,), {"format": BARE})()).format == BARE
     assert asking_of(type("C", (Recorded,), {"format": AfterThought(CALLS)})()).format == AfterThought(CALLS)
-    asked = CALLS.parse('<tool_call>{"name": "act", "arguments": {"action": "search_and_ask why?"}}</tool_call>').action
-    assert parse_question(asked) == "why?"
+    action = CALLS.parse('<tool_call>{"name": "act", "arguments": {"action": "search_and_ask why?"}}</tool_call>').action
+    assert parse_question(action) == "why?"
 
 
 def test_question_works_in_a_world_with_custom_tags():
     def actor(prompt: str, seed: int) -> str:
-        asked = "about Who" in prompt
-        return "<think>.</think>" + ("<answer>Jane Austen</answer>" if asked else f"<{ASK}>Who wrote Emma?</{ASK}>")
+        answered = "about Who" in prompt
+        return "<think>.</think>" + ("<answer>Jane Austen</answer>" if answered else f"<{ASK}>Who wrote Emma?</{ASK}>")
 
     settings = get_method("grpo")().with_prompt(style="tags")
     task = QUESTIONS.tasks("train", 1, 0)[0]
@@ -142,8 +142,8 @@ def test_other_episodes_continue_while_a_question_is_pending():
     conditions = (Condition(GUIDED, "", "1"), Condition())
     plans = [EpisodePlan(WORLD.tasks("train", 1, 0)[0], i, each) for i, each in enumerate(conditions)]
     actor = ScriptedPolicy(lambda prompt, seed: f"{ASK} why" if ASK in prompt and "now" not in prompt else "hm")
-    asked, free = rollout(plans, context, InProcessPool(WORLD.make), actor, Sampling(), 4, observer=Watching())
-    assert ended == [1, 0] and asked.steps[0].answer == "now" and len(asked) == len(free) == 4
+    asking, free = rollout(plans, context, InProcessPool(WORLD.make), actor, Sampling(), 4, observer=Watching())
+    assert ended == [1, 0] and asking.steps[0].answer == "now" and len(asking) == len(free) == 4
 
 
 HOSTILE = [
@@ -178,7 +178,7 @@ def test_hostile_questions_stay_framed_and_bounded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("action", "asked"),
+    ("action", "question"),
     [
         (f"{ASK} where?", "where?"),
         (f"{ASK}: where?", "where?"),
@@ -192,5 +192,5 @@ def test_hostile_questions_stay_framed_and_bounded(tmp_path):
         ("go to fridge 1", None),
     ],
 )
-def test_parse_question_recognizes_questions(action, asked):
-    assert parse_question(action) == asked
+def test_parse_question_recognizes_questions(action, question):
+    assert parse_question(action) == question

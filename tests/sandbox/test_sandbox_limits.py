@@ -332,7 +332,7 @@ import os
 
 def greet(arguments, report):
     print(os.getcwd(), arguments, flush=True)
-    os.write(report, b"told")
+    os.write(report, b"report")
     return 3
 
 def make_adder(number):
@@ -350,7 +350,7 @@ def test_preloaded_function_runs_in_a_fork(tmp_path):
     with opened as sandbox:
         workspace = sandbox.copy(tmp_path)
         result = sandbox.start(workspace, ["a", "b"], function=greet).result()
-        assert (result.code, result.output, result.report) == (3, "/testbed ['a', 'b']\n", "told")
+        assert (result.code, result.output, result.report) == (3, "/testbed ['a', 'b']\n", "report")
         assert sandbox.start(workspace, ["2"], function=add).result().code == 42
         leak = "for n in 3 4 5 6; do echo x >&$n && exit 0; done; exit 1"
         result = sandbox.start(workspace, ["bash", "-c", leak]).result()

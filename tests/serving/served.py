@@ -38,9 +38,9 @@ class Served:
         self, method: str, path: str, body: bytes | str | None = None, token: str | None = TOKEN, **headers: str
     ) -> tuple[int, str]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
-        told = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {}), **headers}
+        fields = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {}), **headers}
         try:
-            connection.request(method, path, body, told)
+            connection.request(method, path, body, fields)
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:
@@ -51,19 +51,19 @@ class Served:
         return status, json.loads(text)
 
     def get(self, path: str) -> Any:
-        status, told = self.ask("GET", path)
-        assert status == 200, told
-        return told
+        status, answer = self.ask("GET", path)
+        assert status == 200, answer
+        return answer
 
     def post(self, path: str, body: Any = None) -> Any:
-        status, told = self.ask("POST", path, body)
-        assert status in (200, 201), told
-        return told
+        status, answer = self.ask("POST", path, body)
+        assert status in (200, 201), answer
+        return answer
 
     def refusal(self, path: str, body: Any = None) -> tuple[int, str]:
-        status, told = self.ask("POST", path, body)
-        assert status >= 400, told
-        return status, told["error"]["message"]
+        status, answer = self.ask("POST", path, body)
+        assert status >= 400, answer
+        return status, answer["error"]["message"]
 
     def begin(self, goal: str, family: str, **more: Any) -> str:
         return f"/sessions/{self.post('/sessions', {'goal': goal, 'family': family, **more})['session']}"
@@ -102,16 +102,16 @@ def served(modules: Path, *flags: str, **more: Any) -> Iterator[Served]:
 def played(server: Served, task: Any, steps: int, seed: int, **more: Any) -> list[str]:
     """The actions of an episode over HTTP, with the world in the client."""
     world, actions = WORLD.make(), []
-    path, seen = server.begin(task.goal, task.family, seed=seed, **more), told_of(world.reset(task))
+    path, seen = server.begin(task.goal, task.family, seed=seed, **more), observation_fields(world.reset(task))
     for _ in range(steps):
         actions.append(server.post(f"{path}/observe", seen)["action"])
         transition = world.step(actions[-1])
-        seen = {**told_of(transition.observation), "effective": transition.effective}
+        seen = {**observation_fields(transition.observation), "effective": transition.effective}
     server.post(f"{path}/end", {"outcome": "failure"})
     return actions
 
 
-def told_of(observation: Observation) -> dict[str, Any]:
+def observation_fields(observation: Observation) -> dict[str, Any]:
     return {"observation": observation.text, "actions": list(observation.actions)}
 
 

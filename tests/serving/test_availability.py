@@ -66,9 +66,9 @@ def memory(server: Served) -> int:
 @pytest.mark.parametrize("length", ["content-length: 100", "transfer-encoding: chunked"])
 def test_refused_request_with_unfinished_body_is_closed(bounded: Served, length: str) -> None:
     made = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n")
-    told = read_to_end(made)
+    answer = read_to_end(made)
     # 408 if the machine is so busy that the body times out before the refusal
-    assert told.startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 408 ")) and b"connection: close" in told
+    assert answer.startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 408 ")) and b"connection: close" in answer
 
 
 def test_refused_request_with_finished_body_keeps_its_connection(bounded: Served) -> None:
@@ -81,15 +81,15 @@ def test_refused_request_with_finished_body_keeps_its_connection(bounded: Served
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [f"POST /sessions HTTP/1.1\r\n{KNOWN}transfer-encoding: chunked\r\n\r\nff\r\n{{", "\r\n"])
 def test_request_arriving_byte_by_byte_times_out(bounded: Served, words: str) -> None:
-    made, told = connect(bounded, words), b""
+    made, answer = connect(bounded, words), b""
     made.settimeout(0.2)
     deadline = time.monotonic() + 30
-    while b"\r\n\r\n" not in told and time.monotonic() < deadline:
+    while b"\r\n\r\n" not in answer and time.monotonic() < deadline:
         try:
-            told += made.recv(65536)
+            answer += made.recv(65536)
         except TimeoutError:
             made.sendall(b"\n" if words == "\r\n" else b" ")
-    assert told.startswith(b"HTTP/1.1 408 ")
+    assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 def test_pipelined_requests_are_not_queued(bounded: Served) -> None:
@@ -124,8 +124,8 @@ def test_number_of_header_fields_trailers_and_chunks_is_bounded(bounded: Served,
     with contextlib.suppress(OSError):
         for _ in range(50):
             made.sendall(then)
-    told = read_to_end(made)
-    assert not told or b" 431 " in told[:20], "nothing: it was closed before everything was sent"
+    answer = read_to_end(made)
+    assert not answer or b" 431 " in answer[:20], "nothing: it was closed before everything was sent"
 
 
 def test_trailer_is_not_used_as_a_header(bounded: Served) -> None:
@@ -148,9 +148,9 @@ def test_unused_request_bodies_are_not_kept_in_memory(bounded: Served) -> None:
 def test_large_requests_are_bounded_in_number(modules: Path) -> None:
     """Each of these becomes 4 MB of lists; all at once would be more than a gigabyte."""
     body = json.dumps({**BEGIN, "data": {"x": [[]] * 60_000}}, separators=(",", ":"))
-    asked = f"POST /sessions HTTP/1.1\r\nhost: x\r\n{KNOWN}content-length: {len(body)}\r\n\r\n{body}"
+    request = f"POST /sessions HTTP/1.1\r\nhost: x\r\n{KNOWN}content-length: {len(body)}\r\n\r\n{body}"
     with served(modules, "--request-bytes", str(len(body)), "--sessions", "300") as server:
-        before, made = memory(server), [connect(server, asked) for _ in range(120)]
+        before, made = memory(server), [connect(server, request) for _ in range(120)]
         statuses = Counter(read_answer(one)[9:12] for one in made)
         assert set(statuses) <= {b"201", b"503", b"429"} and statuses[b"503"] and statuses[b"201"] >= 32, statuses
         assert memory(server) - before < 500e6
@@ -236,9 +236,9 @@ def test_server_stays_available_and_stoppable_under_many_requests(modules: Path)
     server = Served(modules, "--sessions", "16", "--stop-s", "1")
     body = json.dumps({"skill": "heat", "play": {"number": 511}})
     with ThreadPoolExecutor(64) as pool:
-        asked = [pool.submit(server.send, "POST", "/sessions", body) for _ in range(64)]
+        pending = [pool.submit(server.send, "POST", "/sessions", body) for _ in range(64)]
         assert server.send("GET", "/health")[0] == 200
-        statuses = Counter(answer.result()[0] for answer in asked)
+        statuses = Counter(answer.result()[0] for answer in pending)
         assert statuses[429] >= 1 and statuses[201] <= 16 and set(statuses) <= {201, 429}
         more = [pool.submit(server.send, "POST", "/sessions", body) for _ in range(8)]
         assert server.stop() == 0
@@ -299,8 +299,8 @@ def test_chat_template_cannot_exhaust_memory(modules: Path, tmp_path: Path) -> N
     with served(tmp_path / "modules") as server:
         for letters, status in ((4, 200), (60, 422), (4, 200)):
             body = {"model": "heat", "messages": [{"role": "user", "content": "x" * letters}]}
-            answered, told = server.ask("POST", "/v1/chat/completions", body)
-            assert answered == status and (status == 200 or "MemoryError" in told["error"]["message"]), told
+            answered, answer = server.ask("POST", "/v1/chat/completions", body)
+            assert answered == status and (status == 200 or "MemoryError" in answer["error"]["message"]), answer
 
 
 def test_session_and_server_byte_budgets_are_enforced(bounded: Served) -> None:
@@ -308,10 +308,10 @@ def test_session_and_server_byte_budgets_are_enforced(bounded: Served) -> None:
     assert status == 413 and "the limit is 30000 (--session-bytes)" in message
     path = bounded.begin(BEGIN["goal"], "heat")
     for turn in range(1, 40):
-        status, told = bounded.ask("POST", f"{path}/observe", {"observation": SEEN, "turn": turn})
+        status, answer = bounded.ask("POST", f"{path}/observe", {"observation": SEEN, "turn": turn})
         if status != 200:
             break
-    assert status == 413 and bounded.get(path)["outcome"] == "limit", told
+    assert status == 413 and bounded.get(path)["outcome"] == "limit", answer
     refused = [bounded.ask("POST", "/sessions", {**BEGIN, "data": {"x": "y" * 20_000}})[0] for _ in range(5)]
     assert refused == [201, 201, 429, 429, 429]
     assert "tacit_session_bytes" in bounded.send("GET", "/metrics")[1]
@@ -334,7 +334,7 @@ def test_each_client_sees_only_its_own_sessions(shared: Served) -> None:
     own, over = (ask("ada", "POST", "/sessions", BEGIN)[1]["session"] for _ in range(2))
     assert ask("ada", "POST", f"/sessions/{own}/observe", {"observation": SEEN})[0] == 200
     assert ask("ada", "POST", f"/sessions/{over}/end", {"note": "a secret"})[0] == 200
-    assert {told["session"] for told in ask("ada", "GET", "/sessions")[1]["sessions"]} >= {own, over}
+    assert {answer["session"] for answer in ask("ada", "GET", "/sessions")[1]["sessions"]} >= {own, over}
     assert ask("ben", "GET", "/sessions")[1]["sessions"] == []
     before = ask("ada", "GET", f"/sessions/{own}")
     for name in (own, over):
@@ -348,16 +348,16 @@ def test_each_client_sees_only_its_own_sessions(shared: Served) -> None:
             ("/end", {"outcome": "success"}),
         ):
             method = "GET" if body is None else "POST"
-            status, told = ask("ben", method, f"/sessions/{name}{what}", body)
-            assert status == 404 and "there is no session" in told["error"]["message"]
+            status, answer = ask("ben", method, f"/sessions/{name}{what}", body)
+            assert status == 404 and "there is no session" in answer["error"]["message"]
             unknown = ask("ben", method, f"/sessions/{other}{what}", body)
-            assert json.dumps(unknown).replace(other, name) == json.dumps((status, told))
+            assert json.dumps(unknown).replace(other, name) == json.dumps((status, answer))
     assert ask("ada", "GET", f"/sessions/{own}") == before
     for path in ("/metrics", "/modules", "/v1/models", "/sessions", "/health", "/"):
         text = shared.send("GET", path, token=CLIENTS["ben"])[1]
         assert not any(word in text for word in (own, over, "a secret", CLIENTS["ada"], '"ada"')), path
-    status, told = ask("ada", "POST", f"/sessions/{own}/observe", {"observation": SEEN, "turn": 1})
-    assert status == 200 and told["turn"] == 1
+    status, answer = ask("ada", "POST", f"/sessions/{own}/observe", {"observation": SEEN, "turn": 1})
+    assert status == 200 and answer["turn"] == 1
 
 
 def test_similar_tokens_are_refused(shared: Served) -> None:
@@ -474,8 +474,8 @@ def test_host_headers_and_targets_are_checked_over_the_wire(modules: Path) -> No
             (f"GET /modules HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost:{server.port}", 403),
             ("GET /modules HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost.evil.com", 403),
         ):
-            told = read_to_end(connect(server, f"{head}\r\nconnection: close\r\n\r\n"))
-            assert told.startswith(f"HTTP/1.1 {status} ".encode()), (head, told[:200])
+            answer = read_to_end(connect(server, f"{head}\r\nconnection: close\r\n\r\n"))
+            assert answer.startswith(f"HTTP/1.1 {status} ".encode()), (head, answer[:200])
 
 
 @pytest.mark.slow

@@ -98,8 +98,8 @@ def test_released_weights_refuse_their_waiting_requests_and_delay_no_others() ->
 def test_failing_scheduler_does_not_affect_other_schedulers() -> None:
     async def work(batching: BatchingThread) -> None:
         good, bad = Echo(), Echo()
-        asked = [batching.sample(bad, Sampling(), request(-1)), batching.sample(bad, Sampling(), request(1))]
-        answers = await asyncio.gather(*asked, batching.sample(good, Sampling(), request(2)), return_exceptions=True)
+        failing = [batching.sample(bad, Sampling(), request(-1)), batching.sample(bad, Sampling(), request(1))]
+        answers = await asyncio.gather(*failing, batching.sample(good, Sampling(), request(2)), return_exceptions=True)
         assert isinstance(answers[0], RuntimeError) and answers[2].text == "2"
         assert (await batching.sample(bad, Sampling(), request(3))).text == "3", "the next one gets its own scheduler"
 
@@ -119,9 +119,9 @@ def test_stopping_answers_all_requests() -> None:
         await asyncio.sleep(0.01)
         echo.held.set()
         await stopping
-        told = await asyncio.gather(*answers, *late, return_exceptions=True)
-        assert all(isinstance(one, Completion) or (isinstance(one, RequestError) and one.status == 503) for one in told)
-        assert isinstance(told[-1], RequestError)
+        results = await asyncio.gather(*answers, *late, return_exceptions=True)
+        assert all(isinstance(one, Completion) or (isinstance(one, RequestError) and one.status == 503) for one in results)
+        assert isinstance(results[-1], RequestError)
 
     within(work)
 
@@ -136,8 +136,8 @@ def test_stopping_does_not_wait_for_a_hanging_batch() -> None:
             await asyncio.sleep(0.01)
         await asyncio.wait_for(batching.stop(), 10)
         late = asyncio.create_task(batching.sample(echo, Sampling(), request(1)))
-        told = await asyncio.wait_for(asyncio.gather(answer, late, return_exceptions=True), 10)
-        assert [type(one) for one in told] == [RequestError, RequestError] and {one.status for one in told} == {503}
+        results = await asyncio.wait_for(asyncio.gather(answer, late, return_exceptions=True), 10)
+        assert [type(one) for one in results] == [RequestError, RequestError] and {one.status for one in results} == {503}
         echo.held.set()
 
     within(work)
@@ -152,13 +152,13 @@ def test_panics_and_system_exit_do_not_end_the_thread() -> None:
     async def work(batching: BatchingThread) -> None:
         breaking = Echo()
         breaking.open_scheduler = lambda *given: exit(1)  # type: ignore[method-assign]
-        for asked in (
+        for awaitable in (
             batching.call(lambda: tokenizer.encode("a" * 30)),
             batching.call(lambda: next(iter(()))),
             batching.sample(breaking, Sampling(), request(0)),
         ):
             with pytest.raises(RuntimeError, match=r"retry-limit|StopIteration|SystemExit"):
-                await asyncio.wait_for(asked, 60)
+                await asyncio.wait_for(awaitable, 60)
         assert batching.alive and (await batching.sample(Echo(), Sampling(), request(1))).text == "1"
 
     within(work)

@@ -41,9 +41,9 @@ def test_module_prompt_is_answered_with_its_action(client: openai.OpenAI, module
     pieces = [piece.choices[0].delta.content or "" for piece in client.chat.completions.create(**ask, stream=True)]
     assert "".join(pieces) == choice.message.content
     streamed = list(client.chat.completions.create(**ask, stream=True, logprobs=True, stream_options={"include_usage": True}))
-    told = [piece.choices[0] for piece in streamed if piece.choices]
-    assert [token for one in told if one.logprobs for token in one.logprobs.content] == choice.logprobs.content
-    assert [one.finish_reason for one in told] == [None, choice.finish_reason] and streamed[-1].usage == answer.usage
+    choices = [piece.choices[0] for piece in streamed if piece.choices]
+    assert [token for one in choices if one.logprobs for token in one.logprobs.content] == choice.logprobs.content
+    assert [one.finish_reason for one in choices] == [None, choice.finish_reason] and streamed[-1].usage == answer.usage
     base = client.chat.completions.create(**{**ask, "model": "tiny"}, max_tokens=8)
     assert base.usage.completion_tokens <= 8 and base.choices[0].message.content != choice.message.content
 
@@ -52,9 +52,9 @@ def test_null_fields_equal_omitted_fields(client: openai.OpenAI, server: Served)
     said = [{"role": "user", "content": "room:", "name": None, "tool_calls": None}]
     ask = {"model": "tiny", "messages": said, "max_tokens": 12, "seed": 3}
     unsaid = ("temperature", "top_p", "top_k", "n", "logprobs", "stream", "stop", "tools", "response_format", "top_logprobs")
-    told = server.post("/v1/chat/completions", {**ask, **dict.fromkeys(unsaid)})
+    answer = server.post("/v1/chat/completions", {**ask, **dict.fromkeys(unsaid)})
     plain = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "room:"}], max_tokens=12, seed=3)
-    assert told["choices"][0]["message"]["content"] == plain.choices[0].message.content and len(told["choices"]) == 1
+    assert answer["choices"][0]["message"]["content"] == plain.choices[0].message.content and len(answer["choices"]) == 1
     assert "messages: Field required" in server.refusal("/v1/chat/completions", {**ask, "messages": None})[1]
     called = {"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}
     assert "messages.0.tool_calls: Extra" in server.refusal("/v1/chat/completions", {**ask, "messages": [called]})[1]

@@ -29,10 +29,10 @@ def impatient(modules: Path):
 def asks(made: socket.socket) -> bytes:
     """The whole answer; the connection stays open."""
     made.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-    told = b""
-    while not told.endswith(b"}"):
-        told += made.recv(65536)
-    return told
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += made.recv(65536)
+    return answer
 
 
 def test_endless_request_head_is_cut_off(server: Served) -> None:
@@ -67,8 +67,8 @@ LONG = [b"x: " + b"a" * 70_000 + b"\r\n", (b"x: " + b"a" * 400 + b"\r\n") * 200]
 @pytest.mark.parametrize("head", LONG, ids=["one line", "many"])
 def test_complete_but_too_long_head_is_refused(server: Served, head: bytes) -> None:
     made = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n")
-    told = read_to_end(made)
-    assert told.startswith(b"HTTP/1.1 431 ") and b"the limit is 65536 bytes" in told
+    answer = read_to_end(made)
+    assert answer.startswith(b"HTTP/1.1 431 ") and b"the limit is 65536 bytes" in answer
     assert server.send("GET", "/health")[0] == 200
 
 
@@ -76,8 +76,8 @@ def test_complete_but_too_long_head_is_refused(server: Served, head: bytes) -> N
 @pytest.mark.parametrize("words", [b"", b"\r\n", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
 def test_missing_request_head_times_out(impatient: Served, words: bytes) -> None:
     began = time.monotonic()
-    told = read_to_end(connect(impatient, words))
-    assert told.startswith(b"HTTP/1.1 408 ") and b"did not arrive within 1.5 s" in told
+    answer = read_to_end(connect(impatient, words))
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"did not arrive within 1.5 s" in answer
     assert 1.0 < time.monotonic() - began < 15
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from served import TOKEN, WORLD, Served, played, served, told_of
+from served import TOKEN, WORLD, Served, observation_fields, played, served
 
 SEEN = "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a microwave 1, and a fridge 1."
 CHAT = {"model": "heat", "messages": [{"role": "user", "content": "x"}]}
@@ -117,12 +117,12 @@ def test_malformed_requests_do_not_disturb_a_running_episode(server: Served) -> 
     task = WORLD.tasks_of("seen", 1, 9, ("heat",))[0]
     expected = played(server, task, 4, 3)
     path, world = server.begin(task.goal, "heat", seed=3), WORLD.make()
-    told, actions, statuses, before = told_of(world.reset(task)), [], [], server.complaints
+    fields, actions, statuses, before = observation_fields(world.reset(task)), [], [], server.complaints
     with ThreadPoolExecutor(4) as pool:
         for turn in range(4):
             floods = [pool.submit(flood, server.port, 1000 * turn + i, 625) for i in range(4)]
-            actions.append(server.post(f"{path}/observe", told)["action"])
-            told = told_of(world.step(actions[-1]).observation)
+            actions.append(server.post(f"{path}/observe", fields)["action"])
+            fields = observation_fields(world.step(actions[-1]).observation)
             statuses += [status for done in floods for status in done.result()]
     assert len(statuses) == 10_000 and all(400 <= status < 500 for status in statuses), Counter(statuses)
     assert actions == expected and server.get("/health")["status"] == "ok"

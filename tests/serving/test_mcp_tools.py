@@ -42,11 +42,11 @@ async def converse(server: StdioServerParameters, modules: Path) -> None:
             seen_progress.append(done)
 
         result = await client.call_tool("alfworld_heat", {"number": 1, "split": "seen", "seed": 5}, progress_callback=progress)
-        told = result.structured_content
+        content = result.structured_content
         agent, task = Agent.load(modules / "heat"), WORLD.tasks_of("seen", 2, 0, ("heat",))[1]
         alone = agent.play(WORLD.make(), task, 5)
-        assert told["goal"] == task.goal and [turn["did"] for turn in told["turns"]] == [step.action for step in alone.steps]
-        assert told["outcome"] in ("success", "limit") and len(seen_progress) == len(alone)
+        assert content["goal"] == task.goal and [t["did"] for t in content["turns"]] == [step.action for step in alone.steps]
+        assert content["outcome"] in ("success", "limit") and len(seen_progress) == len(alone)
 
         begun = (await client.call_tool("begin", {"goal": "put a hot mug in cabinet.", "family": "heat"})).structured_content
         seen = {"session": begun["session"], "observation": "You are in the middle of a room. You see a fridge 1."}
@@ -60,10 +60,10 @@ async def converse(server: StdioServerParameters, modules: Path) -> None:
         alone.begin(task.goal, "heat", seed=3)
         now, effective = world.reset(task), True
         for number in range(1, 4):
-            told = {"observation": now.text, "actions": list(now.actions), "effective": effective, "turn": number}
-            asked = {"session": begun["session"], **told}
-            did = [(await client.call_tool("observe", asked)).structured_content["action"] for _ in range(2)]
-            assert did == [alone.act(now)] * 2, "as alone, and asked for again the same"
+            content = {"observation": now.text, "actions": list(now.actions), "effective": effective, "turn": number}
+            arguments = {"session": begun["session"], **content}
+            did = [(await client.call_tool("observe", arguments)).structured_content["action"] for _ in range(2)]
+            assert did == [alone.act(now)] * 2, "as alone; a repeated call gets the same answer"
             transition = world.step(did[0])
             alone.observe(transition)
             now, effective = transition.observation, transition.effective
@@ -107,7 +107,7 @@ def test_failed_or_cancelled_call_leaves_no_open_session(modules: Path, why: str
     async def run() -> None:
         service = Service([modules / "heat"], ServingSettings(), EngineSettings(device="cpu"))
 
-        async def stuck(*asked: object) -> None:
+        async def stuck(*arguments: object) -> None:
             began.set()
             if why == "refused":
                 raise RequestError(504, "no answer within 60 s; ask again for the same turn.")
@@ -154,10 +154,10 @@ def test_subscribed_client_is_notified_of_new_tools(modules: Path, tmp_path: Pat
 @pytest.mark.slow
 def test_legacy_client_is_notified_of_new_tools(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "heat")
-    told: list[str] = []
+    notifications: list[str] = []
 
     async def hear(message: object) -> None:
-        told.append(type(message).__name__)
+        notifications.append(type(message).__name__)
 
     async def run() -> None:
         service = Service([tmp_path], ServingSettings(), EngineSettings(device="cpu"))
@@ -168,12 +168,12 @@ def test_legacy_client_is_notified_of_new_tools(modules: Path, tmp_path: Path) -
             async with Client(tools.server, mode="legacy", message_handler=hear) as client:
                 assert client.server_capabilities.tools.list_changed
                 await client.call_tool("refresh", {})
-                assert not told, "nothing is new"
+                assert not notifications, "nothing is new"
                 shutil.copytree(modules / "pick", tmp_path / "pick")
                 await tools.update()
-                while not told:
+                while not notifications:
                     await asyncio.sleep(0.02)
-                assert told == ["ToolListChangedNotification"] and "alfworld_pick" in await listed(client)
+                assert notifications == ["ToolListChangedNotification"] and "alfworld_pick" in await listed(client)
 
     asyncio.run(run())
 
@@ -183,14 +183,14 @@ async def held_to_limits(client: Client) -> None:
     assert played["outcome"] == "limit" and len(played["turns"]) == 2 and played["saw_last"]
     begun = (await client.call_tool("begin", {"goal": "put a hot mug in cabinet.", "family": "heat"})).structured_content
     long, seen = "x" * 20_000, {"session": begun["session"], "observation": "You see a fridge 1."}
-    for tool, asked, says in (
+    for tool, arguments, says in (
         ("begin", {"goal": long, "family": "heat"}, "at most 16384 characters"),
         ("begin", {"goal": "x", "family": "heat", "seed": -1}, "greater than or equal to 0"),
         ("observe", {**seen, "observation": long}, "at most 16384 characters"),
         ("observe", {**seen, "session": long}, "at most 200 characters"),
         ("alfworld_heat", {"number": 512}, "task numbers are 0 to 511"),
     ):
-        refused = await client.call_tool(tool, asked)
+        refused = await client.call_tool(tool, arguments)
         assert refused.is_error and says in refused.content[0].text, (tool, refused)
     assert not (await client.call_tool("observe", seen)).is_error
 

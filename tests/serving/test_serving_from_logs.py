@@ -56,9 +56,9 @@ def test_module_is_served_with_the_drafted_state_block(taught) -> None:
 
 def test_unapproved_draft_is_shown_and_not_run(taught, tmp_path, capsys) -> None:
     assert main(["serve", str(taught), "--port", "0"]) == 2
-    told = capsys.readouterr()
-    assert "contains a draft that was not approved to run" in told.err and "--yes" in told.err
-    assert all(line in told.err for line in drafts.GOOD.splitlines()), "the whole of it was shown"
+    output = capsys.readouterr()
+    assert "contains a draft that was not approved to run" in output.err and "--yes" in output.err
+    assert all(line in output.err for line in drafts.GOOD.splitlines()), "the whole of it was shown"
     with served(taught, "--yes") as server:
         assert all(line in server.complaints for line in drafts.GOOD.splitlines())
 
@@ -85,13 +85,13 @@ def with_draft(taught: Path, place: Path, text: str) -> Path:
     """A copy of the module with another draft, with a consistent manifest."""
     shutil.copytree(taught, place)
     manifest = next(place.glob("*/module.json"))
-    told = json.loads(manifest.read_text())
-    draft = replace(read_packaged_draft(manifest.parent, told["draft"]), text=text)
-    told |= {"world": draft.world_name, "tracker": DraftedTracker(draft.text, draft.name).version}
+    data = json.loads(manifest.read_text())
+    draft = replace(read_packaged_draft(manifest.parent, data["draft"]), text=text)
+    data |= {"world": draft.world_name, "tracker": DraftedTracker(draft.text, draft.name).version}
     for name, written in draft.files.items():
         (manifest.parent / name).write_text(written)
-        told["files"][name] = hashlib.sha256(written.encode()).hexdigest()
-    change_manifest(manifest.parent, **told)
+        data["files"][name] = hashlib.sha256(written.encode()).hexdigest()
+    change_manifest(manifest.parent, **data)
     return place
 
 

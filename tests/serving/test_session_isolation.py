@@ -33,8 +33,8 @@ def alone(modules: Path, task, steps: int, seed: int, temperature: float) -> lis
 def test_concurrent_episodes_match_those_played_alone(modules: Path, server: Served, temperature: float) -> None:
     tasks = [task for family in ("heat", "pick", "pick2") for task in WORLD.tasks_of("seen", 4, 3, (family,))]
     with ThreadPoolExecutor(len(tasks)) as pool:
-        told = [pool.submit(played, server, task, 4, i, temperature=temperature) for i, task in enumerate(tasks)]
-        over_http = [episode.result() for episode in told]
+        futures = [pool.submit(played, server, task, 4, i, temperature=temperature) for i, task in enumerate(tasks)]
+        over_http = [episode.result() for episode in futures]
     assert over_http == [alone(modules, task, 4, i, temperature) for i, task in enumerate(tasks)]
     rows = re.findall(
         r'tacit_batch_rows_bucket\{le="1.0"\} (\S+)|tacit_batch_rows_count (\S+)', server.send("GET", "/metrics")[1]
@@ -80,8 +80,8 @@ def test_ended_session_stays_ended(server: Served) -> None:
     for what, body in (("observe", {"observation": SEEN}), ("end", {}), ("step", {})):
         status, message = server.refusal(f"{path}/{what}", body)
         assert status == 410 and "has ended: success. Begin a new one." in message
-    told = {session["session"]: session for session in server.get("/sessions")["sessions"]}
-    assert told[path.rpartition("/")[2]]["outcome"] == "success"
+    sessions = {session["session"]: session for session in server.get("/sessions")["sessions"]}
+    assert sessions[path.rpartition("/")[2]]["outcome"] == "success"
 
 
 def test_hosted_episode_can_be_played_by_module_and_by_hand(server: Served) -> None:
@@ -120,11 +120,11 @@ def test_too_long_hosted_observation_ends_the_episode_and_keeps_its_transcript(m
         path = f"/sessions/{server.post('/sessions', {'skill': 'heat', 'play': {'split': 'seen'}})['session']}"
         status, message = server.refusal(f"{path}/step", {"action": "look"})
         assert status == 422 and ("do not fit" in message or "more than the bound" in message)
-        told = server.get(path)
-        assert (told["outcome"], told["note"]) == ("broken", message) and told["final"].startswith("x0 x1 ")
-        assert [(turn["action"], turn["by"]) for turn in told["turns"]] == [("look", "hand")]
+        session = server.get(path)
+        assert (session["outcome"], session["note"]) == ("broken", message) and session["final"].startswith("x0 x1 ")
+        assert [(turn["action"], turn["by"]) for turn in session["turns"]] == [("look", "hand")]
         assert server.refusal(f"{path}/step", {"action": "inventory"})[0] == 410
-        assert server.get(path) == told
+        assert server.get(path) == session
 
 
 @pytest.mark.slow

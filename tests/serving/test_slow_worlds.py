@@ -75,7 +75,7 @@ def test_world_that_never_starts_is_reported_as_hanging(modules: Path, tmp_path:
     async def asks(client: httpx.AsyncClient, begin: asyncio.Task, path: str) -> None:
         refused = await begin
         assert refused.status_code == 422 and "no answer to reset within 0.3 s" in refused.text
-        told = (await client.get(path)).json()
-        assert (told["outcome"], told["note"]) == ("world_hang", "no answer to reset within 0.3 s")
+        session = (await client.get(path)).json()
+        assert (session["outcome"], session["note"]) == ("world_hang", "no answer to reset within 0.3 s")
 
     meanwhile(modules, tmp_path, asks)

@@ -26,8 +26,8 @@ def test_hanging_world_does_not_delay_the_stop(slow: Path) -> None:
         time.sleep(0.5)
         began = time.monotonic()
         assert server.stop() == 0 and time.monotonic() - began < 15
-        status, told = waiting.result()
-    assert status == 503 and "the server is stopping" in told["error"]["message"]
+        status, answer = waiting.result()
+    assert status == 503 and "the server is stopping" in answer["error"]["message"]
 
 
 @pytest.mark.slow

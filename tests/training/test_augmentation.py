@@ -90,17 +90,17 @@ def test_every_section_of_a_prompt_is_renamed():
 
 def test_questions_follow_prompts_of_random_play():
     words = Words()
-    asked = ask_questions(WORLD, TASKS, CONTEXT, words, 4, seed=0)
-    assert 40 < len(asked) <= 4 * 24 and asked.too_long == 0
-    prompts = [words.decode(tokens) for tokens in asked.prompts]
-    answers = [words.decode(tokens[:-1]) for tokens in asked.completions]
+    questions = ask_questions(WORLD, TASKS, CONTEXT, words, 4, seed=0)
+    assert 40 < len(questions) <= 4 * 24 and questions.too_long == 0
+    prompts = [words.decode(tokens) for tokens in questions.prompts]
+    answers = [words.decode(tokens[:-1]) for tokens in questions.completions]
     goals = {turn.prompt.task for turn in expert_turns()}
     assert all(prompt.endswith("?") and prompt.split("\n")[0] in goals for prompt in prompts)
     # Longer answers are copied from words of the prompt.
     copied = [set(answer.split()) <= set(re.findall(r"\w+", prompt)) for prompt, answer in zip(prompts, answers, strict=True)]
     assert sum(copied) > 0.5 * len(copied)
     again = ask_questions(WORLD, TASKS, CONTEXT, Words(), 4, seed=0)
-    assert [len(p) for p in again.prompts] == [len(p) for p in asked.prompts]
+    assert [len(p) for p in again.prompts] == [len(p) for p in questions.prompts]
 
 
 def test_chat_prompts_are_refused():

@@ -35,8 +35,8 @@ def half_hearted(prompt: str, seed: int) -> str:
 
 
 def build(settings=GRPO, groups=3, size=4, **schedule):
-    told = settings(**SMALL, schedule=Schedule(groups=groups, group_size=size, **schedule))
-    return told.build(WORLD, Kit(ScriptedPolicy(lambda prompt, seed: "return"), Path(mkdtemp())))
+    configured = settings(**SMALL, schedule=Schedule(groups=groups, group_size=size, **schedule))
+    return configured.build(WORLD, Kit(ScriptedPolicy(lambda prompt, seed: "return"), Path(mkdtemp())))
 
 
 def run(method, answer=half_hearted, number=1, tasks=TASKS, make=WORLD.make, seed=0):

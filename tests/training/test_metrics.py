@@ -81,16 +81,16 @@ def test_full_disk_on_close_does_not_hide_the_first_error(tmp_path, quiet, monke
     metrics = Metrics(tmp_path)
     metrics.write("rl", 1, {"x": 1.0})
 
-    asked = []
+    calls = []
 
     def full(writer):
-        asked.append(writer)
+        calls.append(writer)
         raise OSError(28, "No space left on device")
 
     for writer in metrics.writers.values():
         monkeypatch.setattr(type(writer), "close", full)
     metrics.close()
-    assert asked and written(tmp_path) == [("rl", 1)]
+    assert calls and written(tmp_path) == [("rl", 1)]
 
 
 def test_resumed_stage_keeps_curves_of_other_stages(tmp_path):

@@ -55,8 +55,8 @@ def test_relabeled_turns_pair_the_policys_prompts_with_expert_actions():
     assert any(not t.success for t in found.played) and any(step.action != said for step, said in found.turns)
     for prompt, completion in zip(shown.prompts, shown.completions, strict=True):
         assert policy.decode(completion) == solve_countdown(policy.decode(prompt)) and completion[-1] == 0
-    asked = [prompt for call in policy.asked for prompt, _ in call]
-    assert sorted(map(policy.decode, shown.prompts)) == sorted(asked), "what the policy read, and nothing else"
+    prompts = [prompt for call in policy.calls for prompt, _ in call]
+    assert sorted(map(policy.decode, shown.prompts)) == sorted(prompts), "what the policy read, and nothing else"
 
 
 def test_relabeling_a_perfect_policy_equals_demonstrations():
@@ -104,7 +104,7 @@ def test_adviser_recovers_from_actions_of_others(name):
     assert won >= 11, f"{won} of {len(tasks)}"
 
 
-def test_webshop_oracle_is_told_which_option_was_clicked():
+def test_webshop_oracle_knows_which_option_was_clicked():
     """No page of the shop shows which option is chosen. Told of another click, the oracle asks for the remaining option;
     otherwise it would assume its own click and ask for the chosen one again."""
     shop, swapped = get_environment("webshop"), 0
@@ -129,18 +129,18 @@ def test_webshop_oracle_is_told_which_option_was_clicked():
 def test_noise_actions_are_reported_to_the_expert():
     class Told:
         def __init__(self):
-            self.told = []
+            self.actions = []
 
         def act(self, observation):
             return "mine"
 
         def happened(self, action):
-            self.told.append(action)
+            self.actions.append(action)
 
     hero = Told()
     player = NoisyExpert(hero, 0.5, Random(0))
     said = [player.act(Observation("here", ("other",))) for _ in range(40)]
-    assert said.count("other") == len(hero.told) > 5 and set(hero.told) == {"other"}
+    assert said.count("other") == len(hero.actions) > 5 and set(hero.actions) == {"other"}
 
 
 @pytest.mark.parametrize(
@@ -176,11 +176,11 @@ def test_untyped_expert_factory_is_checked_when_relabeling():
 def test_turns_before_an_expert_error_are_used():
     class Fragile:
         def __init__(self, task):
-            self.asked = 0
+            self.calls = 0
 
         def act(self, observation):
-            self.asked += 1
-            if self.asked > 1:
+            self.calls += 1
+            if self.calls > 1:
                 raise RuntimeError("tired")
             return "reset"
 

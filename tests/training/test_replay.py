@@ -45,8 +45,8 @@ def test_trajectories_round_trip(played, tmp_path):
         ]
         assert WORLD.alphabet(new) == WORLD.alphabet(old)
         kept = ("task", "family", "goal", "success", "score", "stop", "detail", "condition", "seed", "saw")
-        told, before = trajectory_record(new), trajectory_record(old)
-        assert {k: told[k] for k in kept} == {k: before[k] for k in kept}
+        after, before = trajectory_record(new), trajectory_record(old)
+        assert {k: after[k] for k in kept} == {k: before[k] for k in kept}
 
 
 def test_recordings_are_listed_by_step_and_stage(tmp_path):

@@ -44,9 +44,9 @@ def test_learning_rate_warms_up_then_decays():
 
 
 def test_run_uses_the_scheduled_learning_rate(tmp_path: Path):
-    told = {**SMALL, "evaluation": {"tasks": 2, "every": 0}}
+    short = {**SMALL, "evaluation": {"tasks": 2, "every": 0}}
     run = tacit.train(
-        SAME, "grpo", "tiny-0.5m", out=tmp_path / "run", quiet=True, iterations=4, lr=1e-3, warmup=0.5, decay="linear", **told
+        SAME, "grpo", "tiny-0.5m", out=tmp_path / "run", quiet=True, iterations=4, lr=1e-3, warmup=0.5, decay="linear", **short
     )
     assert [r["lr"] for r in run.metrics("rl", rows=True)] == [5e-4, 1e-3, 1e-3, 5e-4]
     with pytest.raises(TacitError, match=r"warmup = 1.5 must be between 0 and 1"):

@@ -152,10 +152,10 @@ def test_broken_demonstration_is_skipped_and_counted():
 
 
 def test_demonstrations_stop_after_max_broken_episodes():
-    asked = []
+    tasks = []
 
     def fragile(task):
-        asked.append(task)
+        tasks.append(task)
         raise SystemExit(1)
 
     message = (
@@ -163,7 +163,7 @@ def test_demonstrations_stop_after_max_broken_episodes():
     )
     with pytest.raises(TacitError, match=message):
         demonstrate(replace(WORLD, experts={"fragile": fragile}), TASKS * 9, TERSE, Words(), max_steps=30)
-    assert len(asked) == MAX_BROKEN
+    assert len(tasks) == MAX_BROKEN
 
 
 def test_imitation_resumes_where_it_stopped():

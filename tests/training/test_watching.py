@@ -214,13 +214,13 @@ class Slow(ScriptedPolicy):
         super().__init__(lambda prompt, seed: "<action>reset</action>")
         self._listener = listener
 
-    def sample(self, *asked, **named):
+    def sample(self, *arguments, **named):
         self._wait_for("waiting for the first answer")
-        return super().sample(*asked, **named)
+        return super().sample(*arguments, **named)
 
-    def update(self, *asked, **named):
+    def update(self, *arguments, **named):
         self._wait_for("learning from")
-        return super().update(*asked, **named)
+        return super().update(*arguments, **named)
 
     def _wait_for(self, words: str) -> None:
         patience = time.monotonic() + 30
@@ -237,8 +237,8 @@ def test_slow_iteration_reports_progress(tmp_path, monkeypatch):
     listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown", "method": {}})
     Trainer(run, Slow(listener), [WorldSetup.of(WORLD, method, settings)], settings, listener).train()
     run.close()
-    told = [text for text in listener.said if text.startswith("now rl 1: ")]
-    assert told[0].startswith("now rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, ")
+    lines = [text for text in listener.said if text.startswith("now rl 1: ")]
+    assert lines[0].startswith("now rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, ")
     shown = [text for text in listener.said if text.startswith("now first completion")]
     assert shown == ["now first completion, of 2 tokens, not in the full format: '<action>reset</action>'"], "once in a run"
-    assert told[-1].startswith("now rl 1: learning from 8 turns, ")
+    assert lines[-1].startswith("now rl 1: learning from 8 turns, ")

@@ -68,11 +68,11 @@ def layout(game: Game) -> Layout:
     return tuple(sorted(Counter(receptacle.kind for receptacle in game.receptacles).items()))
 
 
-def asked(game: Game) -> tuple[str, str]:
+def goal_of(game: Game) -> tuple[str, str]:
     return game.goal.kind, game.goal.target
 
 
-def told(way: str, game: Game) -> str:
+def sentence_of(way: str, game: Game) -> str:
     return way.format(kind=game.goal.kind, target=game.goal.target)
 
 
@@ -135,29 +135,29 @@ def test_games_and_ids_are_unique_within_and_across_splits():
 def test_train_and_seen_share_layouts_and_goals_but_not_combinations():
     train, seen = ([game for _, game in many(split)] for split in ("train", "seen"))
     assert not {(layout(g), g.goal) for g in train} & {(layout(g), g.goal) for g in seen}
-    known_layouts, known_pairs = {layout(g) for g in train}, {asked(g) for g in train}
+    known_layouts, known_pairs = {layout(g) for g in train}, {goal_of(g) for g in train}
     assert sum(layout(g) in known_layouts for g in seen) > 0.9 * MANY
-    assert sum(asked(g) in known_pairs for g in seen) > 0.8 * MANY
+    assert sum(goal_of(g) in known_pairs for g in seen) > 0.8 * MANY
 
 
 @pytest.mark.slow
 def test_unseen_layouts_goals_and_places_never_occur_in_train():
     train, unseen = ([game for _, game in many(split)] for split in ("train", "unseen"))
     assert not {layout(g) for g in train} & {layout(g) for g in unseen}
-    assert not {asked(g) for g in train} & {asked(g) for g in unseen}
+    assert not {goal_of(g) for g in train} & {goal_of(g) for g in unseen}
     trained = set().union(*(lying(g) for g in train))
     for game in unseen:
         sought = lying(game, sought=True)
         assert sought and not sought & trained, game.sentence
     # a goal pair of one split is never an initial position in the other
-    assert not {asked(g) for g in unseen} & trained
-    assert not {asked(g) for g in train} & set().union(*(lying(g, sought=True) for g in unseen))
+    assert not {goal_of(g) for g in unseen} & trained
+    assert not {goal_of(g) for g in train} & set().union(*(lying(g, sought=True) for g in unseen))
 
 
 @pytest.mark.parametrize("split", ["train", "seen"])
 def test_train_and_seen_avoid_held_out_places(split):
     for _, game in many(split):
-        kind, target = asked(game)
+        kind, target = goal_of(game)
         assert target not in held_out_places(kind)
         assert all(place not in held_out_places(kind) for kind, place in lying(game))
 
@@ -212,7 +212,7 @@ def test_each_block_of_six_tasks_has_every_family():
 def test_train_games_vary_in_layout_goal_and_size():
     games = [game for _, game in many("train")]
     assert len({layout(g) for g in games}) > 0.8 * (PLANS - PLANS // KEPT_BACK) * len(ROOMS)
-    assert len({asked(g) for g in games}) > 200
+    assert len({goal_of(g) for g in games}) > 200
     assert {g.goal.family for g in games} == set(FAMILIES)
     assert len({g.goal.kind for g in games}) >= 50 and len({g.goal.target for g in games}) >= 18
     sizes = [len(g.receptacles) for g in games]
@@ -221,7 +221,7 @@ def test_train_games_vary_in_layout_goal_and_size():
     copies = Counter(sum(t.kind == g.goal.kind for t in g.things) for g in games)
     assert set(copies) == {1, 2, 3, 4}
     for family in FAMILIES:
-        ways = Counter(way for g in games for way in SENTENCES[family] if g.sentence == told(way, g))
+        ways = Counter(way for g in games for way in SENTENCES[family] if g.sentence == sentence_of(way, g))
         assert len(ways) == 2 and min(ways.values()) > MANY / 6 / 3
 
 
@@ -229,7 +229,7 @@ def test_goal_sentences_parse_to_the_goal_of_the_game():
     for split in HOUSE_SPLITS:
         for task, game in many(split):
             assert read_goal(task.goal) == game.goal
-            assert task.goal in [told(way, game) for way in SENTENCES[task.family]]
+            assert task.goal in [sentence_of(way, game) for way in SENTENCES[task.family]]
 
 
 def test_listed_commands_are_effective_and_cover_every_verb():
@@ -265,7 +265,7 @@ def test_rules_and_sentences_match_published_games(shared_data):
     games = [game_of(task) for task in load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks]
     assert len(games) == 140
     for game in games:
-        assert game.sentence in [told(way, game) for way in SENTENCES[game.goal.family]]
+        assert game.sentence in [sentence_of(way, game) for way in SENTENCES[game.goal.family]]
         kinds = {thing.kind for thing in game.things} & ours
         places = {receptacle.kind for receptacle in game.receptacles}
         expected = {(place, kind) for place in places for kind in kinds if fits(place, kind)}

@@ -201,7 +201,7 @@ def follow(task: Task, *actions: str) -> Played:
     return play(task, lambda _: next(script), len(actions))
 
 
-def told(*actions: str, task: Task = ONE_PEN) -> tuple[str, ...]:
+def events_of(*actions: str, task: Task = ONE_PEN) -> tuple[str, ...]:
     """The tracker's events for the last action."""
     last = follow(task, *actions).states[-1]
     return (*last.progress, *last.errors)
@@ -240,7 +240,7 @@ ARRIVE = (*CARRY, "go to drawer 1")
     ],
 )
 def test_action_triggers_events(actions, events):
-    assert told(*actions) == events
+    assert events_of(*actions) == events
 
 
 def test_refusal_counts_as_no_effect_without_action_list():
@@ -260,7 +260,7 @@ def test_tracker_follows_text_without_action_list():
     assert state.subgoal == DONE and state.best == 4
 
 
-def told_by_text(task: Task, *answers: str) -> list[Progress]:
+def progress_from_text(task: Task, *answers: str) -> list[Progress]:
     """The tracker's states for a sequence of observations without action lists."""
     room = Observation("You are in the middle of a room. Looking quickly around you, you see a desk 1, a drawer 1, a drawer 2.")
     states = [TRACKER.start(task, room)]
@@ -271,7 +271,7 @@ def told_by_text(task: Task, *answers: str) -> list[Progress]:
 
 def test_cooled_object_must_be_heated_again():
     heat = Task("alfworld", "heat", "heat", "", 0, "put a hot mug in drawer.")
-    *_, hot, cold, again = told_by_text(
+    *_, hot, cold, again = progress_from_text(
         heat,
         "You pick up the mug 1 from the desk 1.",
         "You heat the mug 1 using the microwave 1.",
@@ -284,7 +284,7 @@ def test_cooled_object_must_be_heated_again():
 
 def test_first_used_receptacle_stays_the_destination():
     """Finding a drawer with more pens does not change the destination, unless the first drawer is empty again."""
-    *_, placed, seen, emptied = told_by_text(
+    *_, placed, seen, emptied = progress_from_text(
         TWO_PENS,
         "You pick up the pen 1 from the desk 1.",
         "You move the pen 1 to the drawer 1.",
@@ -324,9 +324,9 @@ def test_pick2_rewards_both_objects():
 
 def test_second_object_must_go_to_the_same_receptacle():
     first = (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1", "go to bed 1", "take pen 2 from bed 1")
-    assert told(*first, "go to drawer 2", task=TWO_PENS) == ("wrong_destination",)
+    assert events_of(*first, "go to drawer 2", task=TWO_PENS) == ("wrong_destination",)
     undone = (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1", "take pen 1 from drawer 1")
-    assert told(*undone, task=TWO_PENS) == ("regression",)
+    assert events_of(*undone, task=TWO_PENS) == ("regression",)
 
 
 def test_state_block_during_search():

@@ -142,15 +142,15 @@ def test_state_block_locates_needed_objects():
     for task in [t for t in ENVIRONMENT.tasks("hard", 80, 3) if t.data["start"] == "kitchen"]:
         world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
         observation = world.reset(task)
-        state, told = TRACKER.start(task, observation), []
+        state, blocks = TRACKER.start(task, observation), []
         while state.phase != "done":
-            told.append(TRACKER.render(state).splitlines())
+            blocks.append(TRACKER.render(state).splitlines())
             action = expert.act(observation)
             transition = world.step(action)
             state, observation = TRACKER.update(state, action, transition), transition.observation
-        assert told[0][-1] in ("needs: cookbook (counter)", "needs: cookbook (table)")
-        assert "needs: kitchen (here)" in told[-2] and told[-1][0] == "phase: eat"
-        for block in told:
+        assert blocks[0][-1] in ("needs: cookbook (counter)", "needs: cookbook (table)")
+        assert "needs: kitchen (here)" in blocks[-2] and blocks[-1][0] == "phase: eat"
+        for block in blocks:
             assert ("(not seen)" in "".join(block)) == any(line.startswith("to search: ") for line in block)
             ways += any(line.startswith("needs: ") and "(way " in line for line in block)
     assert ways > 10, "something was needed in a room that had been left"

@@ -83,7 +83,7 @@ def test_train_and_test_share_the_town_but_no_errand():
     assert (len(train), len(test)) == (288, 96)
     assert not {t.goal for t in train} & {t.goal for t in test}
     for split, tasks in (("train", train), ("test", test)):
-        assert {t.data["thing"] for t in tasks} == set(THINGS), "what is learned in one is asked in the other"
+        assert {t.data["thing"] for t in tasks} == set(THINGS), "both splits use all things"
         assert all(t.data["town"] == HOME and t.split == split for t in tasks)
     towns = [t.data["town"] for t in elsewhere]
     assert HOME not in towns and len(set(towns)) == 500

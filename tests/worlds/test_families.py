@@ -43,7 +43,7 @@ def test_family_tasks_are_picked_from_an_endless_world() -> None:
 
 @pytest.mark.parametrize("refuses", [False, True])
 def test_family_tasks_stop_at_the_end_of_the_split(refuses: bool) -> None:
-    """A split of 8 tasks is asked for 4, then 8, then 16; the last request finds no more."""
+    """Requests for 4, 8 and 16 tasks of a split of 8; the last one finds no more."""
     assert ids(of_letters("aabaabab", refuses=refuses).tasks_of("test", 4, 0, ["b"])) == [2, 5, 7]
 
 

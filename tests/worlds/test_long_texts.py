@@ -96,7 +96,7 @@ def test_world_reads_long_texts_in_linear_time(name: str) -> None:
 
 def read_as_everything(world: Any, task: Task, text: str) -> None:
     seen = Observation(text, ("look", text))
-    told = Transition(seen, effective=True)
+    transition = Transition(seen, effective=True)
     for given in (task, replace(task, goal=text)):
         for wording in world.wordings.values():
             in_time(text, wording.task, given)
@@ -106,7 +106,7 @@ def read_as_everything(world: Any, task: Task, text: str) -> None:
         for tracker in world.trackers.values():
             state = in_time(text, tracker.start, given, seen)
             for action in ("look", text):
-                after = in_time(text, tracker.update, state, action, told) if state is not None else None
+                after = in_time(text, tracker.update, state, action, transition) if state is not None else None
                 if after is not None:
                     in_time(text, tracker.render, after)
                     in_time(text, tracker.signals, state, after)

@@ -187,8 +187,8 @@ def test_skills_and_failure_labels():
 
 def test_questions_and_place_of_the_agent():
     seen = Observation(Scene(("_`.", ".@.", "..."), {"`": "boulder", ".": "floor", "@": "you"}, hp=1, most_hp=2).text)
-    asked = {pair for seed in range(60) for pair in ENVIRONMENT.questions(Random(seed), seen)}
-    assert ("what is north", "boulder") in asked and ("what is south", "floor") in asked and len(asked) == 8
+    questions = {pair for seed in range(60) for pair in ENVIRONMENT.questions(Random(seed), seen)}
+    assert ("what is north", "boulder") in questions and ("what is south", "floor") in questions and len(questions) == 8
     assert ENVIRONMENT.place("", seen) == ENVIRONMENT.place("north", seen) == "1,1" and ENVIRONMENT.place("apply", seen) == ""
 
 
@@ -234,18 +234,18 @@ def episode(seed):
     """A random episode in a random level, with some hostile actions."""
     rng = Random(seed)
     (task,) = ENVIRONMENT.tasks("train", 1, seed)
-    world, told = ENVIRONMENT.make(), []
+    world, lines = ENVIRONMENT.make(), []
     observation = world.reset(task)
-    told.append(observation.text)
+    lines.append(observation.text)
     for _ in range(25):
         action = rng.choice(HOSTILE) if rng.random() < 0.1 else rng.choice(observation.actions)
         transition = world.step(action)
         observation = transition.observation
-        told.append(f"{observation.text} {transition.effective} {transition.label}")
+        lines.append(f"{observation.text} {transition.effective} {transition.label}")
         if transition.done:
             break
     world.close()
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
 @played

@@ -374,9 +374,9 @@ def test_starting_in_a_milestone_room_is_not_rewarded(name, room, reached):
 
 
 def test_number_resolves_an_ambiguous_request():
-    asked = "Ambiguous request: Please enter the number for the action you intended:\n0:\tuse thermometer on water"
+    request = "Ambiguous request: Please enter the number for the action you intended:\n0:\tuse thermometer on water"
     state = WORLD.tracker.start(task("boil", 0), Observation("This room is called the hallway."))
-    for action, text in (ON_WATER, ("use thermometer on substance", asked),
+    for action, text in (ON_WATER, ("use thermometer on substance", request),
                          ("0", MEASURED)):  # fmt: skip
         state = WORLD.tracker.update(state, action, transition(text, 0.0, 0.0))
     assert state.reached == ("find", "measure")
@@ -416,7 +416,7 @@ def test_hindsight_of_whole_and_half_gold_paths():
     for task_, turns in traces():
         whole = WORLD.hindsight(looked_back(turns, task_, True))
         actions = [action for action, *_ in turns[1:]]
-        assert whole.steps and all(actions[t] == told for t, told in whole.steps.items()), task_.id
+        assert whole.steps and all(actions[t] == skill for t, skill in whole.steps.items()), task_.id
         assert set(whole.episode.split("; ")) <= set(actions)
         half = WORLD.hindsight(looked_back(turns[: len(turns) // 2 + 1], task_, False, OUT_OF_STEPS))
         assert half.episode.startswith("still to do: ") and "{" not in half.episode and "\n" not in half.episode
@@ -433,8 +433,8 @@ def test_every_milestone_has_advice():
 
 
 def test_hindsight_of_refused_command_states_the_phase_goal():
-    told = [("", "This room is called the hallway."), ("fly", "No known action matches that input.")]
-    assert WORLD.hindsight(looked_back(told, task("boil", 0), False, OUT_OF_STEPS)).steps == {
+    turns = [("", "This room is called the hallway."), ("fly", "No known action matches that input.")]
+    assert WORLD.hindsight(looked_back(turns, task("boil", 0), False, OUT_OF_STEPS)).steps == {
         0: f"look for {read_goal(task('boil', 0).goal).target} and focus on it"
     }
 

@@ -41,11 +41,11 @@ def closed_at_the_end():
 
 def answers(world, of, actions):
     """(observation text, score) from the reset on."""
-    told = [(world.reset(of).text, 0.0)]
+    answers_so_far = [(world.reset(of).text, 0.0)]
     for action in actions:
         transition = world.step(action)
-        told.append((transition.observation.text, transition.score))
-    return told
+        answers_so_far.append((transition.observation.text, transition.score))
+    return answers_so_far
 
 
 def test_interleaved_episodes_reproduce_recorded_gold_paths():
@@ -166,9 +166,9 @@ def test_episode_is_identical_in_another_process():
         "from scienceworld_traces import task\n"
         "from tacit.worlds.scienceworld.world import SERVED\n"
         "world = SERVED(); world.reset(task('chemistry-mix-paint-secondary-color', 1)); world.step('look around')\n"
-        f"told = [world.reset(task('find-animal', {of.data['variation']})).text]\n"
-        "told += [world.step(action).observation.text for action in json.loads(sys.argv[1])]\n"
-        "world.close(); SERVED.close(); print(json.dumps(told))"
+        f"texts = [world.reset(task('find-animal', {of.data['variation']})).text]\n"
+        "texts += [world.step(action).observation.text for action in json.loads(sys.argv[1])]\n"
+        "world.close(); SERVED.close(); print(json.dumps(texts))"
     )
     here = os.path.dirname(__file__)
     done = subprocess.run([sys.executable, "-c", code, json.dumps(actions), here], capture_output=True, text=True, check=False)

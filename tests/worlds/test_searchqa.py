@@ -187,17 +187,17 @@ def episode(seed):
     """A random episode of suggested actions, hostile strings and noise."""
     rng = Random(seed)
     (task,) = ENVIRONMENT.tasks(rng.choice(("train", "test", "hard")), 1, seed % 8)
-    world, told = ENVIRONMENT.make(), []
+    world, lines = ENVIRONMENT.make(), []
     observation = world.reset(task)
     for _ in range(ENVIRONMENT.max_steps):
         noise = "".join(rng.choices("ab <>/|\"'\n\té日searchanswer", k=rng.randint(0, 40)))
         action = rng.choice([rng.choice(observation.actions), rng.choice(HOSTILE[:6] + HOSTILE[8:]), noise])
         transition = world.step(action)
         observation = transition.observation
-        told.append(f"{observation.text} {observation.actions} {transition.score} {transition.effective}")
+        lines.append(f"{observation.text} {observation.actions} {transition.score} {transition.effective}")
         if transition.done:
             break
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
 @pytest.mark.slow
@@ -262,11 +262,11 @@ def test_invalid_tasks_and_splits_are_rejected():
 
 
 def test_suggested_actions_use_names_from_the_text():
-    told = suggest_actions(
+    actions = suggest_actions(
         "Where was the author of The Long Winter born?", [Passage("Mara Velden", "She knew Lake Elm in 1823.")]
     )
     names = ("The Long Winter", "Mara Velden", "Lake Elm", "1823")
-    assert told == (*(f"search {name}" for name in names), *(f"answer {name}" for name in names))
+    assert actions == (*(f"search {name}" for name in names), *(f"answer {name}" for name in names))
     assert set(ENVIRONMENT.make().reset(CHAIN).actions) == {"search Eva Ralstad", "answer Eva Ralstad"}
 
 
@@ -343,8 +343,8 @@ def test_questions_ask_for_facts_in_a_passage():
     seen = Observation(
         format_passages([Passage("Mara Velden", "Mara Velden is a potter, born in Talbrook in 1823, and a pupil of Jon Hale.")])
     )
-    asked = {pair for seed in range(40) for pair in ENVIRONMENT.questions(Random(seed), seen)}
-    assert asked == {
+    questions = {pair for seed in range(40) for pair in ENVIRONMENT.questions(Random(seed), seen)}
+    assert questions == {
         ("profession of Mara Velden", "potter"), ("birthplace of Mara Velden", "Talbrook"),
         ("born of Mara Velden", "1823"), ("teacher of Mara Velden", "Jon Hale"),
     }  # fmt: skip

@@ -123,12 +123,12 @@ def test_question_ids_are_unique(tmp_path):
     path.write_text(json.dumps(bare))
     write(tmp_path / "corpus.json", PASSAGES)
     assert len({task.id for task in searchqa_environment(tmp_path).tasks("published_train", 4, 0)}) == 4
-    assert [asked.id for asked in read_questions(path).rows] == ["1", "2", "3", "4"]
+    assert [row.id for row in read_questions(path).rows] == ["1", "2", "3", "4"]
     repeated = [{**question, "id": n // 2} for n, question in enumerate(QUESTIONS[:3])]
     twice = read_questions(write(tmp_path / "twice.jsonl", repeated, lines=True))
-    assert [asked.id for asked in twice.rows] == ["0", "1"]
-    (told,) = twice.failures
-    assert told.endswith("twice.jsonl, line 2: question 2 has the id '0' of question 1, so it is left out.")
+    assert [row.id for row in twice.rows] == ["0", "1"]
+    (failure,) = twice.failures
+    assert failure.endswith("twice.jsonl, line 2: question 2 has the id '0' of question 1, so it is left out.")
 
 
 def test_question_contexts_are_searched_without_a_corpus(tmp_path):
@@ -176,8 +176,8 @@ def test_bad_passage_is_reported_by_line_and_the_rest_load(folder, caplog):
     (folder / "towns_corpus.json").write_text(text + ' {"title": "Bern", "text": ""},\n {"title": "Lyon", "text": "Rhone"}\n]')
     loaded = read_passages(folder / "towns_corpus.json")
     assert [p.title for p in loaded.rows] == ["Ulm", "Lyon"]
-    told = [failure.partition("line ")[2] for failure in loaded.failures]
-    assert told == ["3: it has no 'text'.", "4: its title is not text but 3.", "5: a passage needs a title and a text."]
+    failures = [failure.partition("line ")[2] for failure in loaded.failures]
+    assert failures == ["3: it has no 'text'.", "4: its title is not text but 3.", "5: a passage needs a title and a text."]
     (task, *_) = ENVIRONMENT.tasks("published_train", 2, 0)
     with caplog.at_level(logging.WARNING):
         ENVIRONMENT.make().reset(task)

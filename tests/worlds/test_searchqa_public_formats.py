@@ -101,10 +101,10 @@ def test_scoring_setting_selects_squad_scoring(tmp_path, monkeypatch):
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append((self.path, asked))
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, request))
         found = [{"document": {"id": "7", "contents": '"Ulm"\nUlm lies on the </information> Danube.'}, "score": 0.9}]
-        body = json.dumps({"result": [found * asked["topk"]]} if self.server.sound else {"detail": "no"}).encode()
+        body = json.dumps({"result": [found * request["topk"]]} if self.server.sound else {"detail": "no"}).encode()
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body)
@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def test_retrieval_server_is_queried_and_its_errors_are_reported(tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked, server.sound = [], True
+    server.requests, server.sound = [], True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     try:
@@ -126,7 +126,7 @@ def test_retrieval_server_is_queried_and_its_errors_are_reported(tmp_path):
         live.reset(task)
         seen = live.step("search river of Ulm").observation.text
         assert seen.count('"Ulm" Ulm lies on the [/information] Danube.') == 3
-        assert server.asked == [("/retrieve", {"queries": ["river of Ulm"], "topk": 3, "return_scores": True})]
+        assert server.requests == [("/retrieve", {"queries": ["river of Ulm"], "topk": 3, "return_scores": True})]
         server.sound = False
         with pytest.raises(TacitError, match=r"retrieval server .*/retrieve gave no passages for 'York': KeyError"):
             live.step("search York")

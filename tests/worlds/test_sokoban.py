@@ -271,8 +271,8 @@ def test_rooms_and_observations_round_trip():
 def test_actions_map_to_skills():
     assert len(SKILLS) == len(set(SKILLS)) == 16
     room = make_task(["WWWWWW", "W.@A.W", "W..C.W", "W..A.W", "WC...W", "WWWWWW"])
-    told = trajectory(room, ["down", "up", "up", "left", "hm", "right", "right", "DOWN"])
-    assert ENVIRONMENT.alphabet(told) == (
+    episode = trajectory(room, ["down", "up", "up", "left", "hm", "right", "right", "DOWN"])
+    assert ENVIRONMENT.alphabet(episode) == (
         *("WALK-DOWN", "WALK-UP", "BUMP-UP", "WALK-LEFT", "WALK-RIGHT", "PUSH-RIGHT"),
         "WALK-DOWN",
     )
@@ -305,10 +305,10 @@ def test_place_is_the_current_room_after_effective_actions():
 
 
 def test_questions_ask_about_neighbouring_cells():
-    asked = dict(
+    answers = dict(
         pair for seed in range(40) for pair in ENVIRONMENT.questions(Random(seed), Observation(format_observation(ROWS)))
     )
-    assert asked == {"what is up": "target", "what is down": "floor", "what is left": "box", "what is right": "floor"}
+    assert answers == {"what is up": "target", "what is down": "floor", "what is left": "box", "what is right": "floor"}
     assert dict(ENVIRONMENT.questions(Random(0), Observation(format_observation(["@AC"])))).keys() <= {
         f"what is {way}" for way in DIRECTIONS
     }

@@ -113,7 +113,7 @@ def test_crafting_quirks_of_the_package_are_reproduced():
         "Crafted 4 minecraft:ash_boards",
     ]
     assert answers(STOOL, ["get 1 fleece", "craft 4 thread using 1 fleece"])[1] == "Crafted 4 minecraft:thread", (
-        "a recipe that is not told works too"
+        "a recipe that the prompt omits works too"
     )
     under_another_name = answers(STOOL, ["get 1 ash log", "craft 1 ash stool using 1 ash log"])
     assert under_another_name[1] == "Crafted 4 minecraft:ash_boards"

@@ -159,13 +159,13 @@ def test_recipes_and_goals_equal_the_package(engine):
     assert dict(tree.item_recipes_min_depth(2)) == {goal: book.depth(goal) for goal in book.goals()}
     assert tree.itemid_set == book.items and tree.tag_set == book.kinds and tree.item_id_to_tag == book.kind_of
     for seed in range(0, len(book.goals()), 7):
-        told = engine.begin(seed)
+        package_text = engine.begin(seed)
         goal = engine.engine.goal
         ours = parse_observation(world.reset(make_task("published", goal, rng=Random(seed))).text).answer
         leading = {recipe.text for recipe in book.recipes_towards(goal)}
-        theirs, mine = (set(text.split("\n")[1:-2]) for text in (told, ours))
+        theirs, mine = (set(text.split("\n")[1:-2]) for text in (package_text, ours))
         assert leading <= theirs and leading <= mine and len(mine) == len(leading) + 10 >= len(theirs)
-        assert told.split("\n")[0] == ours.split("\n")[0] and told.split("\n")[-2:] == ours.split("\n")[-2:]
+        assert package_text.split("\n")[0] == ours.split("\n")[0] and package_text.split("\n")[-2:] == ours.split("\n")[-2:]
         assert mine | theirs <= set(book.by_text)
 
 

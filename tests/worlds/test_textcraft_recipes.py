@@ -168,7 +168,7 @@ def test_workshop_book_is_complete_and_consistent():
     book = open_book("workshop")
     assert len(book.goals()) == 447 and max(map(book.depth, book.recipes)) == 4
     assert all(len(book.recipes_towards(goal)) <= 16 for goal in book.goals())
-    asked = {part.name for recipe in book for part in recipe.ingredients if part.generic}
-    assert asked == {f"minecraft:{kind}" for kind in ("boards", "dye", "handle", "nail", "ring", "sheet")} <= set(book.of_kind)
+    kinds = {part.name for recipe in book for part in recipe.ingredients if part.generic}
+    assert kinds == {f"minecraft:{kind}" for kind in ("boards", "dye", "handle", "nail", "ring", "sheet")} <= set(book.of_kind)
     raw = {part.name for recipe in book for part in recipe.ingredients if not book.recipes_for(part.name)}
     assert len(raw) == 32 and all(map(book.is_raw, raw))

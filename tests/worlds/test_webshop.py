@@ -48,9 +48,9 @@ def test_winning_episode_page_by_page():
     assert shop.page.has_search_bar and shop.page.clickables == ("search",)
 
     results = shop.step(f"search[{product.title}]").observation
-    told = results.text.split(SEPARATOR)
-    assert told[:3] == ["Instruction:", TASK.goal, "Back to Search"] and told[4] == "Next >"
-    assert told[3].startswith("Page 1 (Total results: ") and told[5:8] == [product.id, product.title, product.price_tag]
+    parts = results.text.split(SEPARATOR)
+    assert parts[:3] == ["Instruction:", TASK.goal, "Back to Search"] and parts[4] == "Next >"
+    assert parts[3].startswith("Page 1 (Total results: ") and parts[5:8] == [product.id, product.title, product.price_tag]
     assert results.actions[:3] == ("click[back to search]", "click[next >]", f"click[{product.id.lower()}]")
     assert not shop.page.has_search_bar and len(results.actions) == 12
 
@@ -407,8 +407,8 @@ def test_terse_prompts_are_short():
     for task in WORLD.tasks("train", 60, 1):
         hero, observation, done = WORLD.expert()(task), live.reset(task), False
         while not done:
-            told = wording.now(1, observation, False)
-            longest = max(longest, len(wording.task(task)) + len(told))
+            text = wording.now(1, observation, False)
+            longest = max(longest, len(wording.task(task)) + len(text))
             transition = live.step(hero.act(observation))
             observation, done = transition.observation, transition.done
     assert longest < 800
@@ -418,8 +418,8 @@ def test_terse_prompts_are_short():
 
 def test_full_wording_lists_search_like_the_benchmark():
     full = WORLD.wording("full")
-    told = full.alone(1, WORLD.make().reset(TASK), True)
-    assert told.startswith("Your current observation is: 'Search'.") and "[\n'search[<your query>]',\n]" in told
+    text = full.alone(1, WORLD.make().reset(TASK), True)
+    assert text.startswith("Your current observation is: 'Search'.") and "[\n'search[<your query>]',\n]" in text
     assert full.task(TASK).endswith(f"Your task is to: {TASK.goal}.")
 
 
@@ -431,8 +431,8 @@ def test_questions_ask_about_the_page():
     offers = {offer.id: offer for offer in read_page(results).offers}
     assert offers[price.split()[1]].lowest == float(cost) and offers[answer].title.lower() == which.removeprefix("which ")
     item = live.step(results.actions[2]).observation
-    ((asked, name),) = WORLD.questions(rng, item)
-    assert asked.removeprefix("what is ") in read_page(item).options[name]
+    ((question, name),) = WORLD.questions(rng, item)
+    assert question.removeprefix("what is ") in read_page(item).options[name]
 
 
 def test_example_texts_cover_actions_and_are_deterministic():

@@ -129,13 +129,13 @@ def test_goals_sharing_a_sentence_or_product_are_in_one_split():
     for n in range(0, 300, 3):
         first, second = f"sentence {n}", f"other {n}"
         wanted += [(f"B{n}", first), (f"B{n + 1}", first), (f"B{n + 1}", second), (f"B{n + 2}", second)]
-    told = [Instruction(product, sentence, ("a",)) for product, sentence in wanted]
-    shop = Catalogue("x", products, (), told)
+    instructions = [Instruction(product, sentence, ("a",)) for product, sentence in wanted]
+    shop = Catalogue("x", products, (), instructions)
     for n in range(0, 300, 3):
         assert len({f"B{m}" in shop.test_products for m in range(n, n + 3)}) == 1
     assert 30 < len(shop.test_products) < 90
-    Random(0).shuffle(told)
-    assert Catalogue("x", products, (), told).test_products == shop.test_products, "whatever the order"
+    Random(0).shuffle(instructions)
+    assert Catalogue("x", products, (), instructions).test_products == shop.test_products, "whatever the order"
 
 
 def test_human_goals_do_not_change_the_split_of_products():
@@ -151,9 +151,9 @@ def test_human_goals_do_not_change_the_split_of_products():
 
 def test_missing_human_instructions_error_names_the_file(tmp_path, monkeypatch):
     monkeypatch.setenv("WEBSHOP_DATA", str(write_shop(tmp_path, [record("B01")], {"B01": about("steel frame")})))
-    for asked in (lambda: WORLD.tasks("human_test", 1, 0), lambda: WORLD.tasks_of("human_train", 1, 0, ("garden",))):
+    for request in (lambda: WORLD.tasks("human_test", 1, 0), lambda: WORLD.tasks_of("human_train", 1, 0, ("garden",))):
         with pytest.raises(TacitError, match=r"needs items_human_ins\.json next to the product file.* setup\.sh downloads it"):
-            asked()
+            request()
 
 
 def test_published_splits_share_no_sentences(shared_data):

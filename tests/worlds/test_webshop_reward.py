@@ -70,10 +70,10 @@ def test_attributes_options_and_price_have_equal_weight():
 
 
 def test_attributes_match_in_features_or_description():
-    told = replace(
+    product = replace(
         PRODUCT, attributes=(), features=("This shampoo has essential oils",), description="Made with Natural Ingredients"
     )
-    assert judge(told, CHOSEN, GOAL).attributes == 2
+    assert judge(product, CHOSEN, GOAL).attributes == 2
 
 
 def test_product_type_scales_the_reward():

@@ -35,14 +35,14 @@ def test_reward_tables_equal_table_6():
 
 
 def test_choosing_requested_options_is_rewarded():
-    told = paid([*OPEN, f"click[{ONE}]", f"click[{TWO}]", "click[buy now]"])
-    assert told == [{}, {}, {"progress.option": 0.15}, {"progress.option": 0.15, "progress.ready": 0.10}, {}]
+    rewards = paid([*OPEN, f"click[{ONE}]", f"click[{TWO}]", "click[buy now]"])
+    assert rewards == [{}, {}, {"progress.option": 0.15}, {"progress.option": 0.15, "progress.ready": 0.10}, {}]
 
 
 def test_options_are_rewarded_once():
-    told = paid([*OPEN, f"click[{ONE}]", f"click[{WRONG}]", f"click[{ONE}]", "click[< prev]", OPEN[1], f"click[{ONE}]"])
-    assert told[2] == {"progress.option": 0.15} and told[3] == {"error.wrong_option": 0.10}
-    assert told[4] == {"error.loop": 0.10} and told[6] == {"error.product_again": 0.08} and told[7] == {}
+    rewards = paid([*OPEN, f"click[{ONE}]", f"click[{WRONG}]", f"click[{ONE}]", "click[< prev]", OPEN[1], f"click[{ONE}]"])
+    assert rewards[2] == {"progress.option": 0.15} and rewards[3] == {"error.wrong_option": 0.10}
+    assert rewards[4] == {"error.loop": 0.10} and rewards[6] == {"error.product_again": 0.08} and rewards[7] == {}
 
 
 def test_penalties_for_premature_purchase_and_loops():

@@ -57,10 +57,10 @@ def test_prompts_change_only_with_the_wording_version(name, wording):
     world = get_environment(name)
     if world.remedy:
         pytest.skip(f"{name} {world.remedy}")
-    told = list(prompts(world, world.wording(wording)))
-    here = hashlib.sha256("\n\n\n".join(told).encode()).hexdigest()[:16]
+    texts = list(prompts(world, world.wording(wording)))
+    here = hashlib.sha256("\n\n\n".join(texts).encode()).hexdigest()[:16]
     version = world.wording(wording).version or "1"
-    assert len(told) >= 80 and (version, here) == WORDS[name, wording], (
+    assert len(texts) >= 80 and (version, here) == WORDS[name, wording], (
         f"the wording {wording!r} of {name} says something else: raise its version, so that modules trained on the old words "
         "are refused, and write the new hash here"
     )
