@@ -126,25 +126,25 @@ def _name_world(world: World) -> str:
     return _name_object(WORLDS, world, getattr(world, "name", ""))
 
 
-def _name_object(registry: Registry, found: Any, plain: str) -> str:
-    own = getattr(found, "name", plain)
-    if own in registry.names and registry.get(own) is found:
+def _name_object(registry: Registry, value: Any, plain: str) -> str:
+    own = getattr(value, "name", plain)
+    if own in registry.names and registry.get(own) is value:
         return own
-    name = next(_places(found), None) or f"{IN_MEMORY}:{plain}"
-    registry.register(name, found)
+    name = next(_places(value), None) or f"{IN_MEMORY}:{plain}"
+    registry.register(name, value)
     trust_names(name)  # child processes import it
     return name
 
 
-def _places(found: Any) -> Iterator[str]:
+def _places(target: Any) -> Iterator[str]:
     """Where the object can be imported from: its own module, then others, the running script last."""
-    home = found.__module__ if isinstance(found, type) else getattr(getattr(found, "make", None), "__module__", "")
+    home = target.__module__ if isinstance(target, type) else getattr(getattr(target, "make", None), "__module__", "")
     others = sorted(sys.modules.copy().items(), key=lambda item: item[0] == "__main__")
     for module in (sys.modules.get(home), *(module for _, module in others)):
         if not isinstance(module, ModuleType) or module.__name__.startswith("tacit.api"):
             continue
         for attribute, value in list(vars(module).items()):
-            if value is found and (place := _place_of(module)):
+            if value is target and (place := _place_of(module)):
                 yield f"{place}:{attribute}"
 
 

@@ -65,15 +65,15 @@ def episode_rows(stage: str, step: int, records: Iterable[Mapping[str, Any]]) ->
         yield {"stage": stage, "step": step, "episode": episode, **own, "turns": len(record["turns"]), "tokens": tokens}
 
 
-def table(found: list[dict[str, Any]], rows: bool) -> pandas.DataFrame | list[dict[str, Any]]:
+def table(records: list[dict[str, Any]], rows: bool) -> pandas.DataFrame | list[dict[str, Any]]:
     """A pandas table, or the plain dicts with `rows`."""
     if rows:
-        return found
+        return records
     try:
         import pandas
     except ImportError as error:
         raise TacitError(f"tables need pandas: {install_command('tables')}, or pass rows=True.") from error
-    return pandas.DataFrame(found)
+    return pandas.DataFrame(records)
 
 
 # A run directory as an object; everything is read on demand.
@@ -175,31 +175,31 @@ class OpenRun:
         return self
 
     def _files(self, stage: str, step: int | None) -> Iterable[tuple[int, Path]]:
-        found = list_recordings(self.path, stage)
-        if not found:
+        files = list_recordings(self.path, stage)
+        if not files:
             recorded = sorted((self.path / "trajectories").glob("*.jsonl.gz"))
             if not recorded:
                 raise TacitError(f"{self.path} has recorded no episodes (yet, or its setting `trajectories` is off).")
             stages = {file.name.removesuffix(".jsonl.gz").rpartition("-")[0] for file in recorded}
             raise unknown(f"stage of the run {str(self.path)!r}", stage, stages)
-        if step is not None and step not in found:
-            raise TacitError(f"{self.path} has no recorded episodes of {stage} {step}; there are {', '.join(map(str, found))}.")
-        return [(number, file) for number, file in found.items() if step in (None, number)]
+        if step is not None and step not in files:
+            raise TacitError(f"{self.path} has no recorded episodes of {stage} {step}; there are {', '.join(map(str, files))}.")
+        return [(number, file) for number, file in files.items() if step in (None, number)]
 
     def _tasks(self) -> list[Task]:
         """All tasks its episodes may belong to."""
-        recipe, found = Recipe.from_json(self.settings), []
+        recipe, run_tasks = Recipe.from_json(self.settings), []
         for place in recipe.places:
             tasks = TaskSets.of(open_world(place.world), place.train)
-            found += [*tasks.training, *tasks.panel.tasks, *(task for panel in tasks.further for task in panel.tasks)]
+            run_tasks += [*tasks.training, *tasks.panel.tasks, *(task for panel in tasks.further for task in panel.tasks)]
         known: dict[str, str] = {}
-        for task in found:
+        for task in run_tasks:
             if known.setdefault(task.id, task.world) != task.world:
                 raise TacitError(
                     f"recordings name tasks by id, and {task.id!r} is a task of {known[task.id]!r} and of {task.world!r}; "
                     "use `turns` or `episodes`, which need no tasks."
                 )
-        return found
+        return run_tasks
 
     @property
     def worlds(self) -> Mapping[str, Environment]:
@@ -259,11 +259,11 @@ def train(
 
 
 def check_callbacks(callbacks: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
-    found = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
-    for callback in found:
+    listeners = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
+    for callback in listeners:
         if not callable(callback):
             raise TacitError(f"callbacks = {callback!r} must be functions that take an Event.")
-    return found
+    return listeners
 
 
 class _Nowhere(io.TextIOBase):

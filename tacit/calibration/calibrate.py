@@ -62,9 +62,9 @@ class Calibration:
             "probe_error": self.chosen.probe_error,
             "embedders": {
                 "actor": {"layer": self.chosen.layer, "pooling": self.chosen.pooling, "epsilon": self.radii["actor"].epsilon},
-                **{name: {"epsilon": found.epsilon} for name, found in self.radii.items() if name != "actor"},
+                **{name: {"epsilon": radius.epsilon} for name, radius in self.radii.items() if name != "actor"},
             },
-            "radii": {name: asdict(found) for name, found in self.radii.items()},
+            "radii": {name: asdict(radius) for name, radius in self.radii.items()},
             "slices": [asdict(s) for s in self.slices],
         }
 
@@ -109,10 +109,10 @@ def read_calibration(place: Path) -> dict[str, dict[str, Any]]:
     if not place.exists():
         return {}
     try:
-        found = read_json(place)
+        calibration = read_json(place)
         return {
             embedder: {name: kind(own[name]) for name, kind in GEOMETRY.items() if own.get(name) is not None}
-            for embedder, own in found["embedders"].items()
+            for embedder, own in calibration["embedders"].items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TacitError(f"cannot read the calibration {place}: {error}. Delete it, or run `tacit calibrate` again.") from error

@@ -39,15 +39,19 @@ def list_entries(argv: Sequence[str]) -> int:
     parser.flag("--most", 20, "number of entries to show")
     parser.flag("--json", False, "print one JSON list")
     arguments, bank = _parsed(parser, argv)
-    found, console = rank_entries(bank, arguments.by), make_console()
-    shown = found[: arguments.most]
+    entries, console = rank_entries(bank, arguments.by), make_console()
+    shown = entries[: arguments.most]
     if arguments.json:
         print(json.dumps([_entry_record(*pair) for pair in shown], ensure_ascii=False))
         return 0
     if shown:
         console.print(_table(shown))
     kinds = {"use": "", "useful": " that won more often than they lost", "harmful": " that lost more often than they won"}
-    say(console, f"{len(shown)} of {len(found)} entries{kinds[arguments.by]}; {len(bank)} in the bank ({bank.embedder})", "dim")
+    say(
+        console,
+        f"{len(shown)} of {len(entries)} entries{kinds[arguments.by]}; {len(bank)} in the bank ({bank.embedder})",
+        "dim",
+    )
     return 0
 
 
@@ -106,10 +110,10 @@ def _entry_record(entry: Entry, usage: Usage) -> dict[str, Any]:
     return record | {"retrieved": usage.retrieved, "wins": usage.wins, "losses": usage.losses, "trained": usage.trained}
 
 
-def _table(found: Sequence[tuple[Entry, Usage]]) -> Any:
+def _table(entries: Sequence[tuple[Entry, Usage]]) -> Any:
     numbers = ("retrieved", "won", "lost", "trained on")
     rows = []
-    for entry, use in found:
+    for entry, use in entries:
         counts = map(str, (entry.id, use.retrieved, use.wins, use.losses, use.trained))
         rows.append((*counts, entry.origin.task or entry.origin.world, shorten(entry.text, WIDTH)))
     return table("", ("id", *numbers, "from", "entry"), rows, numbers)

@@ -78,13 +78,13 @@ def run(argv: Sequence[str]) -> int:
         steps = sum(len(group.steps) for group in first)
         say(console, f"radius: {steps} steps of {len(first)} groups of {setup.group_size} that the policy itself played")
         try:
-            found = finish(policy, slices, first, arguments.min_clusters)
+            calibration = finish(policy, slices, first, arguments.min_clusters)
         except TacitError:
             _show(console, slices, None, arguments.min_clusters)
             raise
     finally:
         setup.worlds.close()
-    _show(console, slices, found.chosen, arguments.min_clusters)
+    _show(console, slices, calibration.chosen, arguments.min_clusters)
     result = {
         "model": target.recipe.model,
         "world": target.world.name,
@@ -95,15 +95,15 @@ def run(argv: Sequence[str]) -> int:
         "families": list(played.families),
         "radius_groups": len(first),
         "radius_group_size": setup.group_size,
-        **found.to_json(),
+        **calibration.to_json(),
     }
     place = arguments.out or calibration_path(target.recipe, target.world)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_json(place, result)
-    chosen = found.chosen
+    chosen = calibration.chosen
     probed = f"probe {chosen.probe:.3f} ± {chosen.probe_error:.3f}"
     say(console, f"layer {chosen.layer}, pooling {chosen.pooling} ({probed})", style="bold")
-    for embedder, radius in found.radii.items():
+    for embedder, radius in calibration.radii.items():
         sizes = f"the median cluster has {radius.median_cluster:g} steps, the largest {radius.largest_cluster:.0%} of its group"
         say(console, f"{embedder}: epsilon {radius.epsilon:.4g}; {sizes}", style="bold")
         if radius.warning:

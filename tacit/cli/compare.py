@@ -75,11 +75,11 @@ def run(argv: Sequence[str]) -> int:
 
     try:
         with report_elapsed(partial(say, console), progress, PROGRESS_EVERY_S):
-            failed, found, drawn = results.run_cells(wanted, processes, on_event)
+            failed, record, drawn = results.run_cells(wanted, processes, on_event)
     except KeyboardInterrupt as stop:
         print(f"\nstopped. The same command resumes it; finished runs are in {directory}.", file=sys.stderr)
         return exit_status(stop)
-    show_tables(console, plan, found)
+    show_tables(console, plan, record)
     say(console, f"table: {directory}/table.md, table.csv   everything: comparison.json   plots: {len(drawn)} in plots/")
     if failed:
         text = f"{len(failed)} of {pluralize(len(wanted), 'run')} failed; see {LOG} of each"
@@ -142,14 +142,14 @@ def show_differences(console: Console, plan: Plan, world: str) -> None:
         say_pairs(console, [(setting, values) for setting, _, values in differences])
 
 
-def show_tables(console: Console, plan: Plan, found: dict[str, Any]) -> None:
-    for world in found["worlds"]:
-        head, rows = table_text(found, world)
+def show_tables(console: Console, plan: Plan, record: dict[str, Any]) -> None:
+    for world in record["worlds"]:
+        head, rows = table_text(record, world)
         shown = [i for i, name in enumerate(head) if name in SHOWN or name.startswith(("final, ", "mean of last "))]
         console.print()
         titles = [head[i] for i in shown]
         console.print(table(world, titles, [[r[i] for i in shown] for r in rows], titles[1:]))
-        missing = missing_runs(found, world)
+        missing = missing_runs(record, world)
         for line in missing[:MAX_MISSING]:
             say(console, f"  missing: {line}", style="yellow")
         if len(missing) > MAX_MISSING:

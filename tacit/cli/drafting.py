@@ -199,15 +199,15 @@ def _policy(arguments: Namespace) -> SamplingPolicy:
     return load_policy(PolicyRecipe(arguments.model, "local", get_engine("local").settings()), 0, ())
 
 
-def show_examination(console: Console, found: CheckReport) -> None:
-    counts = f"{found.episodes} episodes ({found.won} won), {found.turns} turns"
-    say(console, f"\n{counts}, longest block {found.longest} characters")
-    console.print(table("", ("check", "verdict"), list(found.verdicts().items())))
-    for failure in found.failures[:SHOWN_FAILURES]:
+def show_examination(console: Console, report: CheckReport) -> None:
+    counts = f"{report.episodes} episodes ({report.won} won), {report.turns} turns"
+    say(console, f"\n{counts}, longest block {report.longest} characters")
+    console.print(table("", ("check", "verdict"), list(report.verdicts().items())))
+    for failure in report.failures[:SHOWN_FAILURES]:
         say(console, str(failure), style="red")
-    if len(found.failures) > SHOWN_FAILURES:
-        say(console, f"and {len(found.failures) - SHOWN_FAILURES} more", style="red")
-    for note in found.notes:
+    if len(report.failures) > SHOWN_FAILURES:
+        say(console, f"and {len(report.failures) - SHOWN_FAILURES} more", style="red")
+    for note in report.notes:
         say(console, f"note: {note}", style="yellow")
-    if missing := [name for name, holds in found.enforced_limits.items() if not holds]:
+    if missing := [name for name, holds in report.enforced_limits.items() if not holds]:
         say(console, f"note: limits that this kernel does not enforce: {', '.join(missing)}", style="yellow")

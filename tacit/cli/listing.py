@@ -68,13 +68,13 @@ def run(argv: Sequence[str]) -> int:
 
 def find_worlds(names: Iterable[str]) -> dict[str, Environment | str]:
     """Every world, or the reason it cannot be imported; one broken world must not hide the others."""
-    found: dict[str, Environment | str] = {}
+    worlds: dict[str, Environment | str] = {}
     for name in names:
         try:
-            found[name] = find_world(name)
+            worlds[name] = find_world(name)
         except Exception as error:
-            found[name] = f"not available: {error}"
-    return found
+            worlds[name] = f"not available: {error}"
+    return worlds
 
 
 def _make_table(kind: str, worlds: dict[str, Environment | str]) -> Table:

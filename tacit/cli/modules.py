@@ -243,12 +243,12 @@ def verify(argv: Sequence[str]) -> int:
     arguments, _ = parser.parse(argv)
     console, wrong = make_console(), 0
     for skill, module in find_modules(find_modules_directory(arguments.directory)).items():
-        found = find_problems(module, arguments.base_model)
-        wrong += bool(found)
+        problems = find_problems(module, arguments.base_model)
+        wrong += bool(problems)
         tracker = f", tracker {module.tracker}" if module.tracker else ""
         base = f", base {module.base.model} {module.fingerprint[:12]}" if module.adapter else ""
-        text = "; ".join(found) or f"{pluralize(len(module.files), 'file')} unchanged{tracker}{base}"
-        say(console, f"{skill}: {text}", style="red" if found else "")
+        text = "; ".join(problems) or f"{pluralize(len(module.files), 'file')} unchanged{tracker}{base}"
+        say(console, f"{skill}: {text}", style="red" if problems else "")
     if wrong:
         raise TacitError(f"{wrong} of the modules in {arguments.directory} cannot be used here.")
     return 0

@@ -116,9 +116,9 @@ def run(argv: Sequence[str]) -> int:
     settings = PlanSettings(**plan_flags)
     from tacit.config.workload import model_shape
 
-    found = [] if settings.gpu and settings.gpus else find_gpus()
-    device, why = choose_device(settings.gpu, found)
-    settings = settings if settings.gpus else replace(settings, gpus=(len(found) or 8,))
+    gpus = [] if settings.gpu and settings.gpus else find_gpus()
+    device, why = choose_device(settings.gpu, gpus)
+    settings = settings if settings.gpus else replace(settings, gpus=(len(gpus) or 8,))
     console = make_console()
     with report_elapsed(partial(say, console), lambda spent: f"measuring prompts and turns, {format_duration(spent)}"):
         shape, place = model_shape(arguments.model)
@@ -287,9 +287,9 @@ def show_command(
 def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings) -> None:
     if plan.trouble:
         say(console, f"\ndoes not fit: {plan.trouble}.", style="red")
-        found = list(find_remedies(cluster, plan.ranks, work.longest_row, not plan.servers))
-        say(console, "what would fit:" if found else "none of the changes tried would fit.")
-        for remedy in found:
+        remedies = list(find_remedies(cluster, plan.ranks, work.longest_row, not plan.servers))
+        say(console, "what would fit:" if remedies else "none of the changes tried would fit.")
+        for remedy in remedies:
             say(console, f"  {remedy}")
         return
     assert plan.server is not None

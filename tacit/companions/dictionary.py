@@ -105,7 +105,7 @@ class Dictionary:
         lengths: dict[str, set[int]] = {}
         for phrase in self.merged:
             lengths.setdefault(phrase[-1], set()).add(len(phrase))
-        return {skill: tuple(sorted(found)) for skill, found in lengths.items()}
+        return {skill: tuple(sorted(values)) for skill, values in lengths.items()}
 
 
 def min_segmentation(lengths_T: Sequence[Sequence[int]]) -> list[int]:
@@ -325,21 +325,21 @@ class SkillDictionary(Companion):
         remembered = self.buffer - len(batch)
         corpus = [*(self.successes[-remembered:] if remembered > 0 else ()), *batch]
         self.successes = corpus[-self.buffer :] if self.buffer else []
-        before, found = self.dictionary, extract_dictionary(corpus, self.alphabet.skills, self.max_phrase)
-        self.dictionary = found.dictionary
-        self.history.add(found)
-        changed = len(set(before.merged) ^ set(found.dictionary.merged))
-        segments = found.segments / found.sequences
+        before, extraction = self.dictionary, extract_dictionary(corpus, self.alphabet.skills, self.max_phrase)
+        self.dictionary = extraction.dictionary
+        self.history.add(extraction)
+        changed = len(set(before.merged) ^ set(extraction.dictionary.merged))
+        segments = extraction.segments / extraction.sequences
         metrics = {
             **self._sizes(),
             "dictionary_changed": changed,
-            "description_length": found.description_length,
-            "success_skills": found.skills / found.sequences,
+            "description_length": extraction.description_length,
+            "success_skills": extraction.skills / extraction.sequences,
             "success_segments": segments,
-            "phrase_length": found.skills / found.segments,
+            "phrase_length": extraction.skills / extraction.segments,
         }
         if max(map(len, corpus)) <= self.horizon:  # otherwise the loss exceeds 1 and there is no bound
-            settings = segments, self.dictionary, found.sequences, self.horizon
+            settings = segments, self.dictionary, extraction.sequences, self.horizon
             metrics |= {"mdl_loss": normalized_loss(*settings), "mdl_bound": theorem_3(*settings, self.delta)}
         return metrics | {"dictionary_seconds": time.perf_counter() - began}
 
@@ -380,13 +380,13 @@ class History:
     def __post_init__(self) -> None:
         self._numbers = {phrase: i for i, phrase in enumerate(self.phrases)}
 
-    def add(self, found: Extraction) -> None:
+    def add(self, extraction: Extraction) -> None:
         uses = []
-        for phrase in found.dictionary.merged:
+        for phrase in extraction.dictionary.merged:
             if phrase not in self._numbers:
                 self._numbers[phrase] = len(self.phrases)
                 self.phrases.append(phrase)
-            uses.append([self._numbers[phrase], found.uses.get(phrase, 0)])
+            uses.append([self._numbers[phrase], extraction.uses.get(phrase, 0)])
         self.steps.append([self.iteration, uses])
 
     def uses(self) -> list[tuple[int, dict[Phrase, int]]]:

@@ -88,15 +88,15 @@ class UnusableAnswer(Exception):
 
 def parse_skills(answer: str, steps: int, most: int) -> Skills:
     """The episode skill and the first `most` step skills. Invalid ones are skipped, as in OPID's release."""
-    found = _object(answer)
+    fields = _object(answer)
     by_step: dict[int, str] = {}
-    step_skills = found.get("step_skills")
+    step_skills = fields.get("step_skills")
     for key, value in step_skills.items() if isinstance(step_skills, dict) else ():
         number, skill = _STEP.fullmatch(str(key)), _text(value)
         if number is not None and int(number[1]) < steps and skill:
             by_step[int(number[1])] = skill
     first = dict(list(by_step.items())[:most])
-    skills = Skills(_text(found.get("episode_skill")), first, _text(found.get("episode_summary")))
+    skills = Skills(_text(fields.get("episode_skill")), first, _text(fields.get("episode_summary")))
     if not skills:
         raise UnusableAnswer("the JSON object has no episode_skill and no valid step skill")
     return skills
@@ -181,14 +181,14 @@ class RuleAnalyzer(Analyzer):
         return cls(world.hindsight, most)
 
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
-        found = []
+        analyses = []
         for trajectory in trajectories:
             try:
                 skills = self.rule(trajectory)
-                found.append(Analysis(replace(skills, steps=dict(sorted(skills.steps.items())[: self.most]))))
+                analyses.append(Analysis(replace(skills, steps=dict(sorted(skills.steps.items())[: self.most]))))
             except Exception as error:  # a user's rule: only this episode has no skill
-                found.append(Analysis(problem=f"{type(error).__name__}: {error}"))
-        return lambda: found
+                analyses.append(Analysis(problem=f"{type(error).__name__}: {error}"))
+        return lambda: analyses
 
 
 @dataclass
@@ -228,16 +228,16 @@ class ModelAnalyzer(Analyzer):
         future: Future[list[Analysis]] = Future()
 
         def analyze() -> None:
-            found = [Analysis(problem="not asked")] * len(trajectories)
+            analyses = [Analysis(problem="not asked")] * len(trajectories)
             try:
                 for attempt in range(ATTEMPTS):
-                    if left := [i for i, analysis in enumerate(found) if analysis.problem]:
+                    if left := [i for i, analysis in enumerate(analyses) if analysis.problem]:
                         answers = self._ask([trajectories[i] for i in left], analyzer, info, attempt)
                         for i, after in zip(left, answers, strict=True):
-                            old = found[i]
+                            old = analyses[i]
                             cost = (old.questions + after.questions, old.written + after.written, old.read + after.read)
-                            found[i] = Analysis(after.skills or old.skills, after.problem, *cost)
-                future.set_result(found)
+                            analyses[i] = Analysis(after.skills or old.skills, after.problem, *cost)
+                future.set_result(analyses)
             except BaseException as error:  # raised by future.result
                 future.set_exception(error)
 
@@ -258,20 +258,22 @@ class ModelAnalyzer(Analyzer):
         prompts = {key: prompt for key, (_, prompt) in zip(keys, questions, strict=True) if self._answers.get(key) is None}
         tight = {key for key, prompt in prompts.items() if len(prompt) > room}
         fresh = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, analyzer, info)
-        found = []
+        analyses = []
         for key, trajectory in zip(keys, trajectories, strict=True):
             got = fresh.pop(key, None)
             cost = Analysis(questions=1, written=got.written, read=got.read) if got else Analysis()
             if key in tight:
-                found.append(Analysis(problem="the episode does not fit into the analyzer's context"))
+                analyses.append(Analysis(problem="the episode does not fit into the analyzer's context"))
                 continue
             try:
                 known = self._answers.get(key)
                 skills = parse_skills(known.text if known else "", len(trajectory), self.most)
-                found.append(replace(cost, skills=skills, problem="" if skills.episode else "the answer has no episode_skill"))
+                analyses.append(
+                    replace(cost, skills=skills, problem="" if skills.episode else "the answer has no episode_skill")
+                )
             except UnusableAnswer as error:
-                found.append(replace(cost, problem=str(error)))
-        return found
+                analyses.append(replace(cost, problem=str(error)))
+        return analyses
 
     def _question(self, trajectory: Trajectory, analyzer: Policy, room: int) -> tuple[str, np.ndarray]:
         """The question about an episode and its tokens. Drops turns until it fits or two are left, then shortens texts."""
@@ -434,12 +436,12 @@ class Handbook:
 
     def page(self, task: Task) -> str:
         """The general text, the family's page, and pages with a keyword in the goal, as far as they fit into a prompt."""
-        goal, found = task.goal.lower(), ""
+        goal, text = task.goal.lower(), ""
         named = [name for name, words in self.keywords.items() if any(word in goal for word in words)]
         for name in dict.fromkeys(("", task.family, *named)):
-            longer = "\n".join(filter(None, (found, self.pages.get(name, ""))))
-            found = longer if len(longer) <= LONGEST_NOTE else found
-        return found
+            longer = "\n".join(filter(None, (text, self.pages.get(name, ""))))
+            text = longer if len(longer) <= LONGEST_NOTE else text
+        return text
 
     def lessons(self, trajectory: Trajectory) -> Sequence[tuple[Lesson, ...]]:
         page = self.page(trajectory.task)
@@ -457,13 +459,13 @@ def render_teacher_prompts(
 ) -> list[list[np.ndarray]]:
     """The teacher's prompts H(h, s) of every step. The oldest history is dropped first; a prompt that still does not fit is
     skipped."""
-    found = []
+    encoded = []
     for trajectory in group.trajectories:
         for step, at_step in zip(trajectory.steps, lessons(trajectory), strict=True):
             prompts = [insert_lesson(step.prompt, lesson, instructed) for lesson in at_step]
             fitted = [fit_prompt(prompt, tokenizer, len(step.completion.tokens)) for prompt in prompts]
-            found.append([tokens for _, tokens, fits in fitted if fits])
-    return found
+            encoded.append([tokens for _, tokens, fits in fitted if fits])
+    return encoded
 
 
 SKILL_CONDITION = "skill"  # the condition of an episode whose agent reads the handbook
@@ -486,19 +488,19 @@ def load_handbook(world: Environment, file: str = "") -> Handbook:
         return Handbook(world.handbook)
     path = Path(file)
     try:
-        found = read_skill_directory(path, world) if path.is_dir() else Handbook(read_handbook(path, world))
+        loaded = read_skill_directory(path, world) if path.is_dir() else Handbook(read_handbook(path, world))
     except OSError as error:
         raise TacitError(f"cannot read the handbook {error.filename or path}: {error.strerror}.") from error
     except ValueError as error:  # of TOML, JSON and UTF-8
         raise TacitError(f"the handbook {path} is not {'JSON' if path.is_dir() else 'TOML'}: {error}.") from error
-    if not found.pages:
+    if not loaded.pages:
         raise TacitError(f"the handbook {path} is empty: write a general text, or one for a family.")
-    general = found.pages.get("", "")
-    for name, text in found.pages.items():
+    general = loaded.pages.get("", "")
+    for name, text in loaded.pages.items():
         if (length := len(f"{general}\n{text}" if name and general else text)) > LONGEST_NOTE:
             size = f"the text for {name or 'every family'} has {length} characters"
             raise TacitError(f"the handbook {path}: {size}, but a prompt takes at most {LONGEST_NOTE}; shorten it.")
-    return found
+    return loaded
 
 
 def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:

@@ -50,14 +50,14 @@ class EpisodeJudge(RewardTerm, Companion):
         if self._answers is None:
             self._answers = AnswerCache(self.place)
         judged = [trajectory for group in groups for trajectory in group.trajectories]
-        before, found = len(self._answers), self._ask(judged, info)
+        before, answers = len(self._answers), self._ask(judged, info)
         fresh = list(self._answers.values())[before:]
         self._grades = {}
         for group in groups:
-            grades = {id(t): grade for t in group.trajectories if (grade := parse_grade(found[id(t)].text)) is not None}
+            grades = {id(t): grade for t in group.trajectories if (grade := parse_grade(answers[id(t)].text)) is not None}
             mean = float(np.mean(list(grades.values()))) if grades else 0.0
             self._grades |= {id(t): grades.get(id(t), mean) for t in group.trajectories}
-        unread = sum(parse_grade(found[id(t)].text) is None for t in judged)
+        unread = sum(parse_grade(answers[id(t)].text) is None for t in judged)
         return {
             "judge_grade": float(np.mean(list(self._grades.values()))) if self._grades else 0.0,
             "judge_unread": unread / len(judged) if judged else 0.0,
@@ -115,6 +115,6 @@ def render_question(rubric: str, trajectory: Trajectory) -> Prompt:
 
 def parse_grade(text: str) -> float | None:
     """The last grade in an answer, such as 7.0 in `Slow but right. grade: 7`; None if there is none in 0 … 10."""
-    found = _GRADE.findall(text)
-    grade = float(found[-1]) if found else -1.0
+    grades = _GRADE.findall(text)
+    grade = float(grades[-1]) if grades else -1.0
     return grade if 0 <= grade <= MAX_GRADE else None

@@ -17,22 +17,22 @@ Record = dict[str, Any]  # a part of comparison.json
 NONE = "–"
 
 
-def markdown(found: Record) -> str:
-    lines = [f"# {found['name']}", ""]
-    lines += [found["description"].strip(), ""] if found["description"] else []
-    for world in found["worlds"]:
-        panel = found["panels"].get(world)
+def markdown(record: Record) -> str:
+    lines = [f"# {record['name']}", ""]
+    lines += [record["description"].strip(), ""] if record["description"] else []
+    for world in record["worlds"]:
+        panel = record["panels"].get(world)
         text = "Nothing has been measured here yet."
         if panel is not None:
             text = f"Panel `{panel['name']}` (hash `{panel['hash']}`), {panel['episodes']} episodes at every evaluation."
-        lines += [f"## {world}", "", text, "", *_grid(*table_text(found, world)), ""]
-        if missing := missing_runs(found, world):
+        lines += [f"## {world}", "", text, "", *_grid(*table_text(record, world)), ""]
+        if missing := missing_runs(record, world):
             lines += [*(f"- {line}" for line in missing), ""]
-        if differences := found["differences"][world]:
+        if differences := record["differences"][world]:
             shown = [f"- {Difference(**each)}" for each in differences]
             lines += ["Settings that several methods have, with different values:", "", *shown, ""]
-    lines += [f"Note: {note}\n" for note in found["notes"]]
-    count, baseline = outcome_count(found), found["baseline"]
+    lines += [f"Note: {note}\n" for note in record["notes"]]
+    count, baseline = outcome_count(record), record["baseline"]
     compared, test = "final success", "exact McNemar test over seeds × tasks"
     if count > 1:
         compared, test = f"the mean of the last {count} evaluations", "sign-flip test over tasks"
@@ -48,25 +48,25 @@ def markdown(found: Record) -> str:
     return "\n".join(lines)
 
 
-def outcome_count(found: Record) -> int:
+def outcome_count(record: Record) -> int:
     """`mean:3` -> 3: number of last evaluations whose mean is a run's outcome."""
-    return int(found.get("outcome", "last").partition(":")[2] or 1)
+    return int(record.get("outcome", "last").partition(":")[2] or 1)
 
 
-def table_text(found: Record, world: str) -> tuple[list[str], list[list[str]]]:
+def table_text(record: Record, world: str) -> tuple[list[str], list[list[str]]]:
     """(titles, rows) of a world's table; a dash stands for an unknown number."""
-    further, count = found["further"][world], outcome_count(found)
+    further, count = record["further"][world], outcome_count(record)
     # `alfworld/valid_seen/140` -> valid_seen
     splits = [panel.split("/")[1] if panel.count("/") > 1 else panel for panel in further]
     head = ["method", "seeds", "start", "final", *([f"mean of last {count}"] if count > 1 else [])]
     head += [*(f"final, {split}" for split in splits), "peak", "score", "success length", "invalid"]
-    head += [*(f"≥ {100 * t:g}%" for t in found["thresholds"]), "Δ", "p", "p seeds"]
+    head += [*(f"≥ {100 * t:g}%" for t in record["thresholds"]), "Δ", "p", "p seeds"]
     rows = []
-    for row in (row for row in found["table"] if row["world"] == world):
+    for row in (row for row in record["table"] if row["world"] == world):
         against = row["against"] or {}
         rows.append([
             row["method"],
-            f"{len(row['seeds'])}/{len(found['seeds'])}",
+            f"{len(row['seeds'])}/{len(record['seeds'])}",
             *(_number(row[name], 100, 1) for name in ("start", "final", *(["outcome"] if count > 1 else []))),
             *(_number(row["further"].get(panel, {}).get("final"), 100, 1) for panel in further),
             _number(row["peak"], 100, 1),
@@ -81,23 +81,23 @@ def table_text(found: Record, world: str) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def csv_text(found: Record) -> str:
+def csv_text(record: Record) -> str:
     """One line per world and method, all digits."""
     measures = ["start", "final", "peak", "score", "success_length", "invalid", "ineffective", "area"]
-    measures += ["outcome"] if outcome_count(found) > 1 else []
+    measures += ["outcome"] if outcome_count(record) > 1 else []
     head = ["world", "method", "panel", "panel_hash", "seeds", "missing"]
     head += [f"{name}{end}" for name in measures for end in ("", "_low", "_high")]
-    for threshold in found["thresholds"]:
+    for threshold in record["thresholds"]:
         head += [f"steps_to_{threshold:g}", f"reached_{threshold:g}"]
     tests = ("won", "lost", "p", "p_holm", "p_seeds", "p_seeds_holm")
     head += ["difference", "difference_low", "difference_high", *tests]
-    further = list(dict.fromkeys(panel for own in found["further"].values() for panel in own))
+    further = list(dict.fromkeys(panel for own in record["further"].values() for panel in own))
     head += [f"final {panel}{end}" for panel in further for end in ("", " low", " high")]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(head)
-    for row in found["table"]:
-        panel, against = found["panels"].get(row["world"]) or {}, row["against"] or {}
+    for row in record["table"]:
+        panel, against = record["panels"].get(row["world"]) or {}, row["against"] or {}
         line = [row["world"], row["method"], panel.get("name"), panel.get("hash"), len(row["seeds"]), len(row["missing"])]
         for name in measures:
             line += [(row[name] or {}).get(key) for key in ("mean", "low", "high")]
@@ -138,13 +138,13 @@ def _reached(entry: Record) -> str:
     return f"{when} ({entry['reached']}/{entry['of']})"
 
 
-def missing_runs(found: Record, world: str) -> list[str]:
+def missing_runs(record: Record, world: str) -> list[str]:
     """`broken, seed 0: failed: …` for each missing run of a world."""
-    start = found["starts"].get(world)
+    start = record["starts"].get(world)
     lines = []
     if start and start["status"] != "finished":
         lines.append(f"start: {start['status']}" + (f": {start['error']}" if start["error"] else ""))
-    for cell in found["cells"]:
+    for cell in record["cells"]:
         if cell["world"] == world and cell["status"] != "finished":
             reason = f": {cell['error']}" if cell["error"] else ""
             lines.append(f"{cell['method']}, seed {cell['seed']}: {cell['status']}{reason}")
@@ -163,7 +163,7 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 SPANS = 10  # points of a metric's curve
 
 
-def draw(found: Record, directory: Path) -> list[Path]:
+def draw(record: Record, directory: Path) -> list[Path]:
     """The plotted files. Worlds without a curve are skipped."""
     import matplotlib
 
@@ -173,25 +173,25 @@ def draw(found: Record, directory: Path) -> list[Path]:
     style = PLAIN | {"svg.hashsalt": "tacit", "font.size": 9, "grid.alpha": 0.25}
     style |= {"axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style):
-        for world in found["worlds"]:
-            cells = [c for c in found["cells"] if c["world"] == world and c["status"] == "finished" and len(c["curve"]) > 1]
-            for kind, figure in _pictures(found, world, cells) if cells else ():
+        for world in record["worlds"]:
+            cells = [c for c in record["cells"] if c["world"] == world and c["status"] == "finished" and len(c["curve"]) > 1]
+            for kind, figure in _pictures(record, world, cells) if cells else ():
                 for suffix, more in ((".png", {"dpi": 150}), (".svg", {"metadata": {"Date": None}})):
                     drawn.append(directory / f"{kind}-{world}{suffix}")
                     figure.savefig(drawn[-1], **more)
     return drawn
 
 
-def _pictures(found: Record, world: str, cells: Sequence[Record]) -> Iterator[tuple[str, Any]]:
+def _pictures(record: Record, world: str, cells: Sequence[Record]) -> Iterator[tuple[str, Any]]:
     from matplotlib.figure import Figure
 
-    methods = [(i, method) for i, method in enumerate(found["methods"]) if any(c["method"] == method for c in cells)]
+    methods = [(i, method) for i, method in enumerate(record["methods"]) if any(c["method"] == method for c in cells)]
     by_spans = f"{world}: in RL, means of {SPANS} spans of iterations"
 
     def spans(name: str) -> Callable[[Record], dict[float, float]]:
         return lambda cell: average_spans(cell["practice"][name])
 
-    lines = [(name.replace("/", "-"), name, by_spans, 2, spans(name)) for name in found.get("metrics", ())]
+    lines = [(name.replace("/", "-"), name, by_spans, 2, spans(name)) for name in record.get("metrics", ())]
     by_seeds = f"{world}: mean of {pluralize(len({c['seed'] for c in cells}), 'seed')}; each seed thin"
 
     def success(cell: Record) -> dict[float, float]:
@@ -212,7 +212,7 @@ def _pictures(found: Record, world: str, cells: Sequence[Record]) -> Iterator[tu
         name_ends(axes, [replace(s, name=f"{s.name}  {s.points[-1].y:.{digits}f}") for s in series], 0.055)
         yield file, figure
 
-    thresholds = found["thresholds"]
+    thresholds = record["thresholds"]
     if thresholds:
         figure = Figure(figsize=(2.4 + 2.3 * len(thresholds), 1.3 + 0.42 * len(methods)), layout="constrained")
         last = max(p["step"] for c in cells for p in c["curve"])

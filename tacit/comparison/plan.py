@@ -42,10 +42,10 @@ def read_list(document: Document, key: str, default: Sequence[Any], fits: Callab
 
 def read_outcome(text: str) -> int:
     """Number of last evaluations whose mean is a run's outcome: `last` -> 1, `mean:3` -> 3."""
-    found = re.fullmatch(r"last|mean:([1-9]\d*)", text)
-    if not found:
+    match = re.fullmatch(r"last|mean:([1-9]\d*)", text)
+    if not match:
         raise TacitError(f"outcome = {text!r} must be last, or mean:N for the mean of the last N evaluations, such as mean:3.")
-    return int(found[1] or 1)
+    return int(match[1] or 1)
 
 
 def read_table(value: Any, where: str) -> Document:
@@ -170,7 +170,7 @@ def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Ite
         own = flatten({section: document.get(section, {}) for section in ("method", "prompt", *SECTIONS)})
         columns[column] = {".".join(place): value for place, value in own.items() if place != ("method", "name")}
     named = {column: {".".join(place) for table in own for place in flatten(table)} for column, own in tables.items()}
-    found = []
+    differences = []
     for place in dict.fromkeys(place for settings in columns.values() for place in settings):
         values = {column: settings[place] for column, settings in columns.items() if place in settings}
         if any(value != next(iter(values.values())) for value in values.values()):
@@ -178,13 +178,13 @@ def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Ite
             setting = name if section in ("method", "prompt") else place
             rest = [value for column, value in values.items() if setting not in named[column]]
             unequal = section in BY_METHOD and any(value != rest[0] for value in rest)
-            found.append(Difference(setting, values, tuple(c for c in values if setting in named[c]), unequal))
-    return found
+            differences.append(Difference(setting, values, tuple(c for c in values if setting in named[c]), unequal))
+    return differences
 
 
-def check_fair(found: Mapping[str, Sequence[Difference]], allowed: Sequence[str]) -> list[str]:
+def check_fair(differences: Mapping[str, Sequence[Difference]], allowed: Sequence[str]) -> list[str]:
     """Raise if an unnamed difference is not listed as `unequal`; else return a note for each."""
-    unequal = [(world, each) for world, own in found.items() for each in own if each.unequal]
+    unequal = [(world, each) for world, own in differences.items() for each in own if each.unequal]
     refused = {each.setting: f"In {world}, {each}" for world, each in reversed(unequal) if each.setting not in allowed}
     if refused:
         settings = ", ".join(f'"{setting}"' for setting in reversed(refused))

@@ -298,8 +298,8 @@ class Results:
         except KeyboardInterrupt:
             self.write()
             raise
-        found = self.write()
-        return failed, found, draw(found, self.directory / "plots")
+        record = self.write()
+        return failed, record, draw(record, self.directory / "plots")
 
     def gather(self) -> Record:
         """All data in the layout of comparison.json (docs/reference/comparison.md)."""
@@ -347,29 +347,29 @@ class Results:
         }
 
     def write(self) -> Record:
-        found = self.gather()
+        record = self.gather()
         self.directory.mkdir(parents=True, exist_ok=True)
-        write_json(self.directory / "comparison.json", found)
-        write_text(self.directory / "table.md", markdown(found))
-        write_text(self.directory / "table.csv", csv_text(found))
-        return found
+        write_json(self.directory / "comparison.json", record)
+        write_text(self.directory / "table.md", markdown(record))
+        write_text(self.directory / "table.csv", csv_text(record))
+        return record
 
     def _read(self, run: PlannedRun, started: Record | None) -> Record:
         if run.place in self._finished:
             return self._finished[run.place]
         if run.method == START:
-            found = _read_run(run, self.directory / run.place)
-            evaluations = found.pop("evaluations")
+            record = _read_run(run, self.directory / run.place)
+            evaluations = record.pop("evaluations")
             newest = open_checkpoints(self.directory / run.place).newest()
-            found |= {
+            record |= {
                 "checkpoint": newest.path.name if newest else None,
                 "evaluation": evaluations[-1] if evaluations else None,
             }
         else:
-            found = read_cell(run, self.plan, self.directory, started)
-        if found["status"] == "finished":
-            self._finished[run.place] = found
-        return found
+            record = read_cell(run, self.plan, self.directory, started)
+        if record["status"] == "finished":
+            self._finished[run.place] = record
+        return record
 
 
 def _version_notes(cells: Sequence[Record]) -> list[str]:

@@ -221,7 +221,7 @@ def _open_run(path: Path, overrides: dict[tuple[str, ...], Any], name: str) -> T
             f"{path} evaluated the {recipe.model}, which has no weights; use "
             f"`tacit eval {recipe.model} --world {recipe.world}`."
         )
-    found = None
+    checkpoint = None
     if name != UNTRAINED:
         saved = open_checkpoints(path)
         if not saved.all():
@@ -229,9 +229,9 @@ def _open_run(path: Path, overrides: dict[tuple[str, ...], Any], name: str) -> T
                 f"{path} has no checkpoint yet. Continue it with `{resume_command(path)}`, or use its initial weights "
                 f"with --checkpoint {UNTRAINED}."
             )
-        found = saved.find(name or "newest")
-    label = f"{path} ({found.path.name if found else UNTRAINED})"
-    return _open(label, recipe, seed, path, found, trained_in)
+        checkpoint = saved.find(name or "newest")
+    label = f"{path} ({checkpoint.path.name if checkpoint else UNTRAINED})"
+    return _open(label, recipe, seed, path, checkpoint, trained_in)
 
 
 def _with_method(document: Document, overrides: Overrides) -> Document:

@@ -35,25 +35,25 @@ def find_warnings(recipe: Recipe) -> tuple[str, ...]:
     """Warnings about settings with which a run will hardly learn. Raises nothing."""
     schedule, imitates = recipe.schedule, recipe.train.sft.imitates
     small = recipe.model in TINY_SIZES or is_small(recipe.model)
-    found = []
+    warnings = []
     if imitates and recipe.train.sft.lr > LANGUAGE_MODEL_SFT_LR and not small:
-        found.append(
+        warnings.append(
             f"sft.lr = {recipe.train.sft.lr:g} is meant for policies of a million parameters and may damage a language model; "
             "try --sft.lr 1e-4"
         )
     if imitates and recipe.train.sft.entries:
-        found += recipe.settings.entry_warnings(frozenset(recipe.policies))
+        warnings += recipe.settings.entry_warnings(frozenset(recipe.policies))
     if not schedule.iterations:
-        return tuple(found)
+        return tuple(warnings)
     if (recipe.model in TINY_SIZES or base_named(recipe.model)) and not imitates:
         begins = "starts from random weights" if recipe.model in TINY_SIZES else "was not trained on any task"
-        found.append(
+        warnings.append(
             f"{recipe.model} {begins} and there is no imitation: hardly an episode will succeed, so RL has nothing to learn "
             "from; add --sft.steps 300"
         )
     if schedule.lr < SMALL_POLICY_LR and small:
-        found.append(f"lr = {schedule.lr:g} is meant for language models and too low for {recipe.model}; try --lr 3e-4")
-    return tuple(found)
+        warnings.append(f"lr = {schedule.lr:g} is meant for language models and too low for {recipe.model}; try --lr 3e-4")
+    return tuple(warnings)
 
 
 EXPERT, RULE_AGENT = AGENTS = ("expert", "reader")  # evaluated, never trained
@@ -225,14 +225,14 @@ def _fill_choices(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
 
 def find_differing(own: Document, common: Document) -> Document:
     """The entries of a document that differ from the common one."""
-    found: Document = {}
+    differing: Document = {}
     for name, value in own.items():
         if isinstance(value, dict) and isinstance(common.get(name), dict):
             inner = find_differing(value, common[name])
-            found |= {name: inner} if inner else {}
+            differing |= {name: inner} if inner else {}
         elif name not in common or value != common[name]:
-            found[name] = value
-    return found
+            differing[name] = value
+    return differing
 
 
 def _check_place(place: WorldRecipe, world: Environment) -> None:

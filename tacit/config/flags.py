@@ -57,19 +57,21 @@ def options_of(
     if not dataclasses.is_dataclass(settings):
         raise TacitError(f"{cls.__name__} has no settings to read: it must be a dataclass.")
     docs, kinds, hints = field_docs(cls), field_types(cls), get_type_hints(cls, include_extras=True)
-    found = []
+    options = []
     for field in dataclasses.fields(cls):
         if only is not None and field.name not in only:
             continue
         default = field_default(field) if settings is cls else getattr(settings, field.name)
         if dataclasses.is_dataclass(kinds[field.name]):
             inner = kinds[field.name] if default is dataclasses.MISSING else default
-            found += options_of(inner, (*place, field.name), f"{prefix}{field.name}.")
+            options += options_of(inner, (*place, field.name), f"{prefix}{field.name}.")
             continue
         name = f"{prefix}{file_name(field.name)}".replace("_", "-")
         basic = BASIC in getattr(hints[field.name], "__metadata__", ())
-        found.append(Option(name, (*place, file_name(field.name)), kinds[field.name], default, docs.get(field.name, ""), basic))
-    return found
+        options.append(
+            Option(name, (*place, file_name(field.name)), kinds[field.name], default, docs.get(field.name, ""), basic)
+        )
+    return options
 
 
 @cache

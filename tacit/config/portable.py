@@ -169,9 +169,11 @@ def read_manifest(pack: Path) -> dict[str, Any]:
         if Path(manifest["run"]).name != manifest["run"] or manifest["run"] in ("", ".", ".."):
             raise ValueError(f"the run's name {manifest['run']!r} is not a directory name")
         for part in manifest["parts"]:
-            found = pack / Path(part["name"]).name
-            if not found.is_file() or found.stat().st_size != part["bytes"] or hash_file(found) != part["sha256"]:
-                raise TacitError(f"{found} is missing or damaged: its sha256 is not the one in {file}. Copy the pack again.")
+            part_file = pack / Path(part["name"]).name
+            if not part_file.is_file() or part_file.stat().st_size != part["bytes"] or hash_file(part_file) != part["sha256"]:
+                raise TacitError(
+                    f"{part_file} is missing or damaged: its sha256 is not the one in {file}. Copy the pack again."
+                )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TacitError(f"cannot read {file}: {error}. Is {pack} a directory that `tacit runs pack` wrote?") from error
     return manifest

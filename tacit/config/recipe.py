@@ -53,12 +53,12 @@ def find_recipe(name: str, kind: Kind | None = None) -> Path:
     if Path(name).is_file():
         return Path(name)
     wanted = name.removesuffix(".toml").removesuffix(".sh")
-    found = [recipe for recipe in packaged() if wanted in (recipe.name, recipe.path.stem)]
-    for recipe in found:
+    recipes = [recipe for recipe in packaged() if wanted in (recipe.name, recipe.path.stem)]
+    for recipe in recipes:
         if kind in (recipe.kind, None):
             return recipe.path
-    if found:
-        raise TacitError(f"{found[0].name} is a {found[0].kind}; run it with `{found[0].command}`.")
+    if recipes:
+        raise TacitError(f"{recipes[0].name} is a {recipes[0].kind}; run it with `{recipes[0].command}`.")
     known = [recipe.name if "/" in wanted else recipe.path.stem for recipe in packaged() if kind in (recipe.kind, None)]
     if Path(name).suffix:
         near = difflib.get_close_matches(wanted, known, n=1)
@@ -77,15 +77,15 @@ def packaged() -> tuple[Packaged, ...]:
     files = [path for path in FOLDER.rglob("*") if path.suffix in (".toml", ".sh")]
     if not files:
         raise TacitError(f"there are no recipes in {FOLDER}: this installation is incomplete.")
-    found = []
+    recipes = []
     for path in sorted(files, key=lambda path: (len(path.relative_to(FOLDER).parts), path)):
         text = path.read_text(encoding="utf-8")
         kind: Kind = "script" if path.suffix == ".sh" else "comparison" if "methods" in tomllib.loads(text) else "run"
         comments = [line.removeprefix("#") for line in text.replace("\\\n#", "").splitlines() if line.startswith("# ")]
         command = next(" ".join(line.split()) for line in comments if line.startswith("     ") and path.stem in line)
         name = path.relative_to(FOLDER).with_suffix("").as_posix()
-        found.append(Packaged(name, path, kind, comments[0].strip(), command))
-    return tuple(found)
+        recipes.append(Packaged(name, path, kind, comments[0].strip(), command))
+    return tuple(recipes)
 
 
 # World mixtures: `alfworld`, `alfworld,countdown`, `alfworld=0.75,countdown=0.25`.
@@ -136,14 +136,14 @@ def make_paths_absolute(document: Document) -> Document:
     episodes, panels. Other names stay as they are."""
 
     def with_files(settings: Mapping[str, Any]) -> Document:
-        found = dict(settings)
+        absolute = dict(settings)
         for table, key in (("sft", "from"), ("evaluation", "panel")):
             own = settings.get(table)
             if isinstance(own, Mapping) and isinstance(own.get(key), str):
-                found[table] = {**own, key: absolute_path(own[key])}
+                absolute[table] = {**own, key: absolute_path(own[key])}
         if "model" in settings and settings["model"] not in (*TINY_SIZES, *BASES):
-            found["model"] = absolute_path(settings["model"])
-        return found
+            absolute["model"] = absolute_path(settings["model"])
+        return absolute
 
     whole = with_files(document)
     whole["world"] = ",".join(absolute_name(part.strip()) for part in document["world"].split(","))
@@ -281,15 +281,15 @@ class Recipe:
     @property
     def places(self) -> tuple[WorldRecipe, ...]:
         """The worlds of the run with their settings."""
-        found = []
+        recipes = []
         for name, share in read_mixture(self.world).items():
             own = dict(self.worlds.get(name, {}))
             method, prompt = own.pop("method", {}), _table(own.pop("prompt", {}), "prompt")
             train = build(TrainSettings, own, f"worlds.{name}", self.train) if own else self.train
             settings = build(type(self.settings), method, f"worlds.{name}.method", self.settings) if method else self.settings
             settings = build_tables(settings, {"prompt": prompt}, f"worlds.{name}.")
-            found.append(WorldRecipe(name, share, settings, train))
-        return tuple(found)
+            recipes.append(WorldRecipe(name, share, settings, train))
+        return tuple(recipes)
 
     def at(self, world: str) -> Recipe:
         """The same run in one of its worlds."""

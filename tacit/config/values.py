@@ -82,10 +82,10 @@ def to_data(value: Any) -> Any:
 
 def flatten(document: Mapping[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
     """Every value of nested tables by its path: ("schedule", "lr") -> 1e-4."""
-    found: dict[tuple[str, ...], Any] = {}
+    flat: dict[tuple[str, ...], Any] = {}
     for key, value in document.items():
-        found |= flatten(value, (*place, key)) if isinstance(value, Mapping) else {(*place, key): value}
-    return found
+        flat |= flatten(value, (*place, key)) if isinstance(value, Mapping) else {(*place, key): value}
+    return flat
 
 
 Tables = Callable[[], Mapping[str, Iterable[str]]]  # table of a settings file -> its keys; the top level is ''
@@ -155,8 +155,8 @@ def unknown_key(
         for table, keys in tables.items():
             for name in keys if table and table != where else ():
                 elsewhere.setdefault(name, table)
-        if found := difflib.get_close_matches(plain, elsewhere, n=1, cutoff=0.8):
-            return TacitError(f"{wrong}; did you mean [{elsewhere[found[0]]}] {found[0]}?")
+        if matches := difflib.get_close_matches(plain, elsewhere, n=1, cutoff=0.8):
+            return TacitError(f"{wrong}; did you mean [{elsewhere[matches[0]]}] {matches[0]}?")
         near = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
     hint = f"; did you mean `{near[0]}`?" if near else "."
     return TacitError(f"{wrong}{hint} Known keys{' there' if where else ''}: {', '.join(names)}.")

@@ -86,8 +86,8 @@ class Tags(ActionFormat):
         """
         cased = text if self.keep_case else text.lower()
         tags = cased.translate(_LOWER)
-        found = [(tags.find(f"<{kind}>"), tags.find(f"</{kind}>"), kind) for kind in self.kinds]
-        complete = [place for place in found if min(place[:2]) >= 0]
+        spans = [(tags.find(f"<{kind}>"), tags.find(f"</{kind}>"), kind) for kind in self.kinds]
+        complete = [place for place in spans if min(place[:2]) >= 0]
         if not complete:
             return Parsed(cased[-_FALLBACK_CHARACTERS:], False)
         start, end, kind = min(complete)
@@ -204,11 +204,11 @@ def find_json_calls(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     decoder, at = json.JSONDecoder(), text.find("{")
     while at >= 0:
         try:
-            found, end = decoder.raw_decode(text, at)
+            value, end = decoder.raw_decode(text, at)
         except ValueError:
             at = text.find("{", at + 1)
             continue
-        inside = found.get("function", found) if isinstance(found.get("function", found), dict) else found
+        inside = value.get("function", value) if isinstance(value.get("function", value), dict) else value
         arguments = inside.get("arguments", inside.get("parameters"))
         if isinstance(arguments, str):  # some write the arguments as JSON within JSON
             try:

@@ -80,7 +80,7 @@ class Chat:
 
     def to_dicts(self, as_text: bool = False) -> list[dict[str, Any]]:
         """The messages for a template; with `as_text`, arguments of calls are JSON strings, as endpoints expect."""
-        found: list[dict[str, Any]] = []
+        dicts: list[dict[str, Any]] = []
         for number, message in enumerate(self.messages):
             own: dict[str, Any] = {"role": message.role, "content": message.content}
             if message.call is not None:
@@ -90,8 +90,8 @@ class Chat:
                 own["tool_calls"] = [{"id": _call_id(number), "type": "function", "function": function}]
             elif message.role == "tool":
                 own["tool_call_id"] = _call_id(number - 1)
-            found.append(own)
-        return found
+            dicts.append(own)
+        return dicts
 
     def dumps(self) -> str:
         messages = [[m.role, m.content, [m.call.name, dict(m.call.arguments)] if m.call else None] for m in self.messages]

@@ -68,11 +68,11 @@ def compose(
     for wrap_credit in pieces.pop("comparison", ()):
         pieces["credits"] = tuple(wrap_credit(term) for term in pieces.get("credits", ()))
     for piece in SINGLE:
-        found = pieces.pop(piece, ())
-        if len(found) > 1:
-            raise TacitError(f"{name!r} has {len(found)} terms for {piece}; a method may have at most one.")
-        if found:
-            pieces[piece] = found[0]
+        terms = pieces.pop(piece, ())
+        if len(terms) > 1:
+            raise TacitError(f"{name!r} has {len(terms)} terms for {piece}; a method may have at most one.")
+        if terms:
+            pieces[piece] = terms[0]
     return Method(name=name, context=context, schedule=schedule, **{"rewards": (), "credits": (), "losses": (), **pieces})
 
 

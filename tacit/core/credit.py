@@ -104,24 +104,26 @@ class Credit:
 K = TypeVar("K", Rewards, Credit)
 
 
-def given_by(term: object, found: Any, groups: Sequence[Group], kind: type[K]) -> Sequence[K]:
+def given_by(term: object, results: Any, groups: Sequence[Group], kind: type[K]) -> Sequence[K]:
     """Check what a term of a method returned: one `kind` per group, all numbers finite. Otherwise raise with the reason."""
     name = type(term).__name__
-    kinds = [type(one).__name__ for one in found] if isinstance(found, Sequence) else None
-    if kinds is None or len(kinds) != len(groups) or not all(isinstance(one, kind) for one in found):
+    kinds = [type(one).__name__ for one in results] if isinstance(results, Sequence) else None
+    if kinds is None or len(kinds) != len(groups) or not all(isinstance(one, kind) for one in results):
         seen = (
-            f"[{', '.join(kinds[:3])}{', …' if len(kinds) > 3 else ''}], of length {len(kinds)}" if kinds is not None else found
+            f"[{', '.join(kinds[:3])}{', …' if len(kinds) > 3 else ''}], of length {len(kinds)}"
+            if kinds is not None
+            else results
         )
         wanted = f"a list with one {kind.__name__} for each of the {len(groups)} groups"
         raise TacitError(f"the term {name} must return {wanted}, but returned {seen}.")
-    for one in found:
+    for one in results:
         numbers = one.flow_N + one.local_N if isinstance(one, Rewards) else one.tokens_T
         if not np.isfinite(numbers).all():
             wrong = numbers[~np.isfinite(numbers)][0]
             raise TacitError(
                 f"the term {name} returned {wrong} for the group of task {one.group.task.id!r}; its numbers must be finite."
             )
-    return found
+    return results
 
 
 def sum_terms(terms: Iterable[Sequence[K]]) -> list[K]:

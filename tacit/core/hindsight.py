@@ -45,7 +45,7 @@ def critical_steps(
     for step in trajectory.steps:
         advised.append(adviser.act(step.observation))
         adviser.happened(step.action)
-    found: dict[int, str] = {}
+    skills: dict[int, str] = {}
     for t, step in enumerate(trajectory.steps):
         if trajectory.success:
             critical, advice = any(signals[t].get(name, 0.0) > 0 for name in achieved), step.action
@@ -53,9 +53,9 @@ def critical_steps(
             critical = not step.effective or not step.valid or signals[t].get("error", 0.0) > 0
             advice = advised[t]
             critical = critical and advice != step.action
-        if critical and advice and advice not in found.values():
-            found[t] = advice
-    return dict(list(found.items())[:most])
+        if critical and advice and advice not in skills.values():
+            skills[t] = advice
+    return dict(list(skills.items())[:most])
 
 
 def most_repeated(trajectory: Trajectory) -> str:

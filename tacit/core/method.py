@@ -167,9 +167,9 @@ def credit_terms(
     terms: Sequence[CreditTerm], groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo
 ) -> list[Sequence[Credit]]:
     """The credits of each term after `weigh`; one list per term, one credit per group."""
-    found = [given_by(term, term(groups, rewards, policy, info), groups, Credit) for term in terms]
-    others = [sum_terms(found[:i] + found[i + 1 :]) for i in range(len(found))]
-    return [term.weigh(own, rest, policy, info) for term, own, rest in zip(terms, found, others, strict=True)]
+    credits = [given_by(term, term(groups, rewards, policy, info), groups, Credit) for term in terms]
+    others = [sum_terms(credits[:i] + credits[i + 1 :]) for i in range(len(credits))]
+    return [term.weigh(own, rest, policy, info) for term, own, rest in zip(terms, credits, others, strict=True)]
 
 
 class Explained(list[Credit]):
@@ -247,11 +247,11 @@ class Alike(Conditions):
 
 def companions_of(methods: Sequence[Method]) -> list[tuple[Companion, list[int]]]:
     """Every companion once, with the indices of the methods that have it. Worlds of a run may share a companion."""
-    found: dict[int, tuple[Companion, list[int]]] = {}
+    places_by_id: dict[int, tuple[Companion, list[int]]] = {}
     for place, method in enumerate(methods):
         for companion in method.companions:
-            found.setdefault(id(companion), (companion, []))[1].append(place)
-    return list(found.values())
+            places_by_id.setdefault(id(companion), (companion, []))[1].append(place)
+    return list(places_by_id.values())
 
 
 NOT_GREEDY = Bound(lambda v: v > 0, "must be above 0 in training: greedy episodes of one task are all the same")

@@ -80,14 +80,14 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         return (*self.own, *sorted(self.plugins))
 
-    def register(self, name: str, found: Any) -> None:
+    def register(self, name: str, value: Any) -> None:
         """Make `name` refer to this object in this process."""
-        self.check(found)
-        self.registered[name] = found
+        self.check(value)
+        self.registered[name] = value
 
-    def check(self, found: Any) -> None:
-        if not self.fits(found):
-            raise TacitError(f"{found!r} is not a valid {self.kind}: it must be {self.must_be}, or a name.")
+    def check(self, value: Any) -> None:
+        if not self.fits(value):
+            raise TacitError(f"{value!r} is not a valid {self.kind}: it must be {self.must_be}, or a name.")
 
     def get(self, name: str) -> Any:
         if name in self.registered:
@@ -101,17 +101,17 @@ class Registry:
             module, _, attribute = self.own[name].partition(":")
             return getattr(importlib.import_module(module), attribute)
         if name not in self.plugins:
-            found, label = self._import(name), repr(name)
+            value, label = self._import(name), repr(name)
         else:
             point = self.plugins[name]
             package = point.dist.name if point.dist is not None else "an installed package"
             try:
-                found, label = point.load(), f"{name!r} of {package} ({point.value})"
+                value, label = point.load(), f"{name!r} of {package} ({point.value})"
             except (Exception, SystemExit) as error:
                 raise TacitError(f"cannot load the {self.kind} {name!r} of {package}: {describe_error(error)}.") from error
-        if not self.fits(found):
+        if not self.fits(value):
             raise TacitError(f"{label} is not a valid {self.kind}: it must be {self.must_be}.")
-        return found
+        return value
 
     def _import(self, name: str) -> Any:
         """The object `package.module:NAME` or `path/to/file.py:NAME`."""

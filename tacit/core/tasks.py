@@ -35,12 +35,12 @@ def parse_panels(table: str) -> Mapping[str, Mapping[int, str]]:
 
 def take_distinct(drawn: Iterable[Task], count: int, key: Callable[[Task], Hashable] = attrgetter("id")) -> list[Task]:
     """The first `count` tasks with distinct keys; draws only as many as it needs."""
-    found: dict[Hashable, Task] = {}
+    distinct: dict[Hashable, Task] = {}
     tasks = iter(drawn)
-    while len(found) < count:
+    while len(distinct) < count:
         task = next(tasks)
-        found.setdefault(key(task), task)
-    return list(found.values())
+        distinct.setdefault(key(task), task)
+    return list(distinct.values())
 
 
 def describe_failures(failures: Sequence[str]) -> str:
@@ -73,8 +73,8 @@ class GoalClassifier:
         """`examples` are (goal, label)."""
         pairs = list(dict.fromkeys((normalize_goal(goal).lower(), label) for goal, label in examples))
         self._fit([pair for number, pair in enumerate(pairs) if number % 4])
-        found = [self._probabilities(goal)[0][1] == label for goal, label in pairs[::4]] if self._labels else [False]
-        self.accuracy = sum(found) / len(found)
+        correct = [self._probabilities(goal)[0][1] == label for goal, label in pairs[::4]] if self._labels else [False]
+        self.accuracy = sum(correct) / len(correct)
         self._fit(pairs)
 
     def _fit(self, pairs: Sequence[tuple[str, str]]) -> None:
@@ -103,8 +103,8 @@ class GoalClassifier:
 
     def _probabilities(self, goal: str) -> list[tuple[float, str]]:
         """(probability, label), the most probable first."""
-        found = _softmax(self._encode(goal) @ self._weights_FL)
-        return sorted(zip(found.tolist(), self._labels, strict=True), reverse=True)
+        probabilities = _softmax(self._encode(goal) @ self._weights_FL)
+        return sorted(zip(probabilities.tolist(), self._labels, strict=True), reverse=True)
 
     def classify(self, goal: str) -> str:
         """The label. Raises TacitError if the classifier is too inaccurate or this prediction too uncertain."""

@@ -337,16 +337,16 @@ class Environment:
         count = min(count, self.published.get(split, count))
         try:
             if not families:
-                found = self.tasks(split, count, seed)
+                selected = self.tasks(split, count, seed)
             elif self.family_tasks is not None:
-                found = self.family_tasks(split, count, seed, tuple(families))
+                selected = self.family_tasks(split, count, seed, tuple(families))
             else:
-                found = _pick_out(self.tasks, split, count, seed, families)
-            if not isinstance(found, Iterable):
+                selected = _pick_out(self.tasks, split, count, seed, families)
+            if not isinstance(selected, Iterable):
                 raise TacitError(
-                    f"tasks({split!r}, {count}, {seed}) of world {self.name!r} returned {found!r}, not a list of Task."
+                    f"tasks({split!r}, {count}, {seed}) of world {self.name!r} returned {selected!r}, not a list of Task."
                 )
-            tasks = found if isinstance(found, Sequence) else list(found)
+            tasks = selected if isinstance(selected, Sequence) else list(selected)
         except TacitError:
             raise
         except Exception as error:
@@ -390,14 +390,14 @@ class Environment:
         """The example texts; raises if the world returns anything but strings."""
         try:
             given = self.example_texts(seed) if self.example_texts else []
-            found = [given] if isinstance(given, str) else list(given)
+            values = [given] if isinstance(given, str) else list(given)
         except Exception as error:
             raise TacitError(
                 f"example_texts({seed}) of world {self.name!r} must give a list of strings: {describe_error(error)}"
             ) from error
-        if wrong := [text for text in found if not isinstance(text, str)]:
+        if wrong := [text for text in values if not isinstance(text, str)]:
             raise TacitError(f"example_texts({seed}) of world {self.name!r} must give a list of strings, but has {wrong[0]!r}.")
-        return found
+        return values
 
     def __post_init__(self) -> None:
         for name in FUNCTIONS:
@@ -451,17 +451,17 @@ def _pick_out(
     tasks: Callable[[str, int, int], Sequence[Task]], split: str, count: int, seed: int, families: Sequence[str]
 ) -> list[Task]:
     """Request twice as many tasks until `count` are of these families, the split has no more, or the limit is reached."""
-    requested, found = count, [t for t in tasks(split, count, seed) if t.family in families]
-    while len(found) < count and requested < _MOST_PER_TASK * count:
+    requested, picked = count, [t for t in tasks(split, count, seed) if t.family in families]
+    while len(picked) < count and requested < _MOST_PER_TASK * count:
         requested *= 2
         try:
             drawn = list(tasks(split, requested, seed))
         except TacitError:
             break
-        found = [t for t in drawn if t.family in families]
+        picked = [t for t in drawn if t.family in families]
         if len(drawn) < requested:
             break
-    return found[:count]
+    return picked[:count]
 
 
 _MOST_PER_TASK = 64  # tasks drawn per requested task before giving up: a split may lack the family

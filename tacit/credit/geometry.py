@@ -41,11 +41,11 @@ def choose_geometry(chosen: Geometry, embedder: str, base: Base, adaptive: bool)
     """
     if base.calibrated is None:
         return chosen, ()
-    found = base.calibrated.get(embedder)
+    saved = base.calibrated.get(embedder)
     notes = []
-    if found is not None and chosen.layer in (None, found.get("layer")) and chosen.pooling in (None, found.get("pooling")):
-        names = [n for n in ("layer", "pooling", "epsilon") if found.get(n) is not None and getattr(chosen, n) is None]
-        calibrated = {name: found[name] for name in names if not (adaptive and name == "epsilon")}
+    if saved is not None and chosen.layer in (None, saved.get("layer")) and chosen.pooling in (None, saved.get("pooling")):
+        names = [n for n in ("layer", "pooling", "epsilon") if saved.get(n) is not None and getattr(chosen, n) is None]
+        calibrated = {name: saved[name] for name in names if not (adaptive and name == "epsilon")}
         chosen = replace(chosen, **calibrated)
         if calibrated:
             shown = ", ".join(f"{name} = {value}" for name, value in calibrated.items())
@@ -87,11 +87,11 @@ def median_cluster_size(clusters: Sequence[np.ndarray]) -> float:
 def search_radius(features: Sequence[Features]) -> tuple[float, float]:
     """(ε, median cluster size). Bisects the published range until the median is within the target. If clusters are still too
     large, bisects the range below geometrically. If no probe reaches the target, returns the first of the nearest."""
-    found = _bisect(features, LOW, HIGH, lambda low, high: (low + high) / 2)
-    if found[2] > TARGET[1]:
+    best = _bisect(features, LOW, HIGH, lambda low, high: (low + high) / 2)
+    if best[2] > TARGET[1]:
         below = _bisect(features, LEAST, LOW, lambda low, high: float(np.sqrt(low * high)))
-        found = min(found, below, key=lambda probe: probe[0])
-    return found[1:]
+        best = min(best, below, key=lambda probe: probe[0])
+    return best[1:]
 
 
 def _bisect(

@@ -92,7 +92,7 @@ ENGINES = {
     "tinker": "tacit.engines:TINKER",
 }
 REGISTRY = Registry(
-    "engine", "tacit.engines", ENGINES, lambda found: isinstance(found, Engine), "a tacit.core.protocols.Engine"
+    "engine", "tacit.engines", ENGINES, lambda value: isinstance(value, Engine), "a tacit.core.protocols.Engine"
 )
 
 
@@ -103,8 +103,8 @@ def get_engine(name: str) -> Engine:
 
 def all_engines() -> Mapping[str, Engine]:
     """All engines that can be imported here, by name."""
-    found = {}
+    engines = {}
     for name in REGISTRY.names:
         with suppress(TacitError):
-            found[name] = get_engine(name)
-    return found
+            engines[name] = get_engine(name)
+    return engines

@@ -92,18 +92,18 @@ def behavior(
 def describe_episode(trajectory: Trajectory, world: Environment) -> dict[str, Any]:
     """The world's labels of an episode, recorded with it so that reports need no world: its name and, for a failure, its label;
     for a success, the kinds of its skills, all kinds of the alphabet, and the number of returns to places."""
-    found: dict[str, Any] = {"world": world.name}
+    description: dict[str, Any] = {"world": world.name}
     try:
         if not trajectory.success and not trajectory.stop.crashed:
-            found["failure"] = world.failure(trajectory) if world.failure else str(trajectory.stop)
+            description["failure"] = world.failure(trajectory) if world.failure else str(trajectory.stop)
         elif trajectory.success:
-            found["revisits"] = revisits(trajectory, world.place) if world.place else None
+            description["revisits"] = revisits(trajectory, world.place) if world.place else None
             if alphabet := world.alphabet:
-                found["skills"] = [kind(skill) for skill in alphabet(trajectory)]
-                found |= {"kinds": sorted(_kinds(alphabet)), "operators": list(alphabet.operators)}
+                description["skills"] = [kind(skill) for skill in alphabet(trajectory)]
+                description |= {"kinds": sorted(_kinds(alphabet)), "operators": list(alphabet.operators)}
     except Exception:  # a world may be the user's own code; its errors must not stop the run
         return {"world": world.name}
-    return found
+    return description
 
 
 def behavior_from_labels(played: Sequence[Trajectory], labels: Sequence[Mapping[str, Any]]) -> Behavior | None:
@@ -118,8 +118,8 @@ def behavior_from_labels(played: Sequence[Trajectory], labels: Sequence[Mapping[
     kinds, operators = ({str(name) for own in won for name in own.get(key, ())} for key in ("kinds", "operators"))
     kinds |= {name for own in skills.values() for name in own}
     alphabet = Alphabet(tuple(sorted(kinds)), lambda t: skills[id(t)], tuple(operators)) if kinds else None
-    found = behavior(played, alphabet, lambda t: str(by_episode[id(t)]["failure"]))
-    return replace(found, revisits=_mean(own["revisits"] for own in won if own["revisits"] is not None))
+    result = behavior(played, alphabet, lambda t: str(by_episode[id(t)]["failure"]))
+    return replace(result, revisits=_mean(own["revisits"] for own in won if own["revisits"] is not None))
 
 
 IN_WORDS = {"timeout": "out of steps", "step_limit": "out of steps", "failure": "ended by the world"}

@@ -70,7 +70,7 @@ def partitions(
     groups: Sequence[Group], policy: Encoder | None, geometries: Sequence[Geometry]
 ) -> tuple[dict[str, Partition], dict[str, float]]:
     """(partitions by name, searched radii): exact, n-gram, and hidden states by geometry."""
-    found: dict[str, Partition] = {
+    by_name: dict[str, Partition] = {
         "exact observation": SameKey(),
         "exact state": SameKey("state"),
         "exact prompt": SameKey("prompt"),
@@ -81,7 +81,7 @@ def partitions(
         label = f"{name}, ε " + ("searched" if epsilon is None else f"{epsilon:.4g}")
         if epsilon is None:
             epsilon = searched[label] = features.searched()
-        found[label] = Clusters(features, epsilon)
+        by_name[label] = Clusters(features, epsilon)
 
     cluster("n-grams", CachedEmbedder(HashNgram(), groups, policy), None)
     states: dict[tuple[int, Pooling], CachedEmbedder] = {}
@@ -90,7 +90,7 @@ def partitions(
         if place not in states:
             states[place] = CachedEmbedder(ActorHidden(*place), groups, policy)
         cluster(f"layer {geometry.layer} {geometry.pooling}", states[place], geometry.epsilon)
-    return found, searched
+    return by_name, searched
 
 
 def standard(parts: Mapping[str, Partition], gamma: float = 0.95, history: int | None = 2) -> dict[str, tuple[CreditTerm, ...]]:
@@ -98,7 +98,7 @@ def standard(parts: Mapping[str, Partition], gamma: float = 0.95, history: int |
     episode = EpisodeRelative()
     depth = None if history is None else history + 1
     exact, state = parts["exact observation"], parts["exact state"]
-    found: dict[str, tuple[CreditTerm, ...]] = {
+    terms: dict[str, tuple[CreditTerm, ...]] = {
         "GRPO": (episode,),
         "step returns": (StepReturns(gamma),),
         "GiGPO": (episode, StepRelative(exact, gamma=gamma)),
@@ -110,10 +110,10 @@ def standard(parts: Mapping[str, Partition], gamma: float = 0.95, history: int |
     }
     for name, partition in parts.items():
         if not name.startswith("exact"):
-            found[f"BiGPO, {name}"] = (episode, StepRelative(partition, gamma=gamma))
-            found[f"BiPACE-Q, {name}"] = (episode, ActionPeers(partition, gamma=gamma))
-            found[f"BiPACE-diff, {name}"] = (episode, ActionPeers(partition, "difference", gamma=gamma))
-    return found
+            terms[f"BiGPO, {name}"] = (episode, StepRelative(partition, gamma=gamma))
+            terms[f"BiPACE-Q, {name}"] = (episode, ActionPeers(partition, gamma=gamma))
+            terms[f"BiPACE-diff, {name}"] = (episode, ActionPeers(partition, "difference", gamma=gamma))
+    return terms
 
 
 def credit_per_step(
@@ -200,7 +200,7 @@ def credit_groups(
             ending=ending_of(group),
             stage_N=stages_of(group),
             credits={name: values[i] for name, values in credits.items()},
-            parts={name: found[i] for name, found in parts.items()},
+            parts={name: partitions_G[i] for name, partitions_G in parts.items()},
         )
         for i, group in enumerate(groups)
     ]

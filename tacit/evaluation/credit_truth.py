@@ -104,12 +104,12 @@ class MidwayContext(Context):
 def happenings(make: Callable[[], World], task: Task, done: Sequence[TakenTurn]) -> list[Interaction]:
     world = make()
     try:
-        observation, found = world.reset(task), []
+        observation, interactions = world.reset(task), []
         for action, wrote in done:
             transition = world.step(action)
-            found.append(Interaction(observation, action, transition, wrote))
+            interactions.append(Interaction(observation, action, transition, wrote))
             observation = transition.observation
-        return found
+        return interactions
     finally:
         world.close()
 
@@ -146,17 +146,19 @@ def value_group(
                 f"had shown {step.observation.text[:60]!r}: the same actions do not lead to the same state, so what a step was "
                 "worth cannot be measured by going back to it."
             )
-    found, episodes, steps = continuations(setup, group, max(2, rollouts + rollouts % 2), seed, batch)
+    ends_by_state, episodes, steps = continuations(setup, group, max(2, rollouts + rollouts % 2), seed, batch)
     q_HN: list[list[float]] = [[], []]
     v_HN: list[list[float]] = [[], []]
     for half in (0, 1):
-        value = {s: float(np.mean([gamma ** (n - 1) if won else 0.0 for won, n in ends[half]])) for s, ends in found.items()}
+        value = {
+            s: float(np.mean([gamma ** (n - 1) if won else 0.0 for won, n in ends[half]])) for s, ends in ends_by_state.items()
+        }
         for trajectory in group.trajectories:
             states = states_of(trajectory)
             v_HN[half] += [value[state] for state in states]
             q_HN[half] += [gamma * value[state] for state in states[1:]]
             q_HN[half] += [float(trajectory.success)] if states else []
-    counts = [len(ends) for halves in found.values() for ends in halves]
+    counts = [len(ends) for halves in ends_by_state.values() for ends in halves]
     q, v = (np.array(values, float).reshape(2, -1) for values in (q_HN, v_HN))
     return Truth(q, v, episodes, steps, 2 * float(np.mean(counts)) if counts else 0.0)
 
@@ -184,7 +186,7 @@ def continuations(
             origins.append(((condition, done), number % 2))
     context = MidwayContext(setup.context, setup.world.make)
     worlds = InProcessPool(lambda: MidwayWorld(setup.world.make(), setup.max_steps))
-    found: dict[State, Ends] = {state: ([], []) for state in visits}
+    ends_by_state: dict[State, Ends] = {state: ([], []) for state in visits}
     steps = 0
     try:
         for start in range(0, len(plans), batch):
@@ -194,16 +196,16 @@ def continuations(
                     continue
                 steps += len(trajectory)
                 for t, step in enumerate(trajectory.steps):
-                    if (condition, done) not in found:
+                    if (condition, done) not in ends_by_state:
                         break
-                    found[condition, done][half].append((trajectory.success, len(trajectory) - t))
+                    ends_by_state[condition, done][half].append((trajectory.success, len(trajectory) - t))
                     done = (*done, done_in(step))
     finally:
         worlds.close()
-    lost = next((state for state, halves in found.items() if not all(halves)), None)
+    lost = next((state for state, halves in ends_by_state.items() if not all(halves)), None)
     if lost is not None:
         raise TacitError(
             f"task {group.task.id!r}: the world broke whenever an episode went on from step {len(lost[1])}, so what was done "
             "there cannot be valued."
         )
-    return found, len(plans), steps
+    return ends_by_state, len(plans), steps

@@ -61,9 +61,9 @@ class TurnCache:
                 continue
 
     def find(self, request: Request) -> Completion | None:
-        found = self.completions.get(_name(request))
-        self.used += found is not None
-        return found
+        completion = self.completions.get(_name(request))
+        self.used += completion is not None
+        return completion
 
     def keep(self, answers: Mapping[str, Completion]) -> None:
         text = ""
@@ -117,9 +117,9 @@ class RememberingScheduler:
         if self._stored:
             stored, self._stored = self._stored, []
             return stored
-        found = [(*self._pending.pop(request_id), completion) for request_id, completion in self._scheduler.wait()]
-        self._turns.keep({name: completion for _, name, completion in found})
-        return [(request_id, completion) for request_id, _, completion in found]
+        finished = [(*self._pending.pop(request_id), completion) for request_id, completion in self._scheduler.wait()]
+        self._turns.keep({name: completion for _, name, completion in finished})
+        return [(request_id, completion) for request_id, _, completion in finished]
 
     def close(self) -> None:
         self._scheduler.close()
@@ -201,27 +201,27 @@ class Journal:
 
     def read(self, panel: Panel, repeats: int) -> dict[Place, Trajectory]:
         """The finished episodes; prepares the file for more."""
-        found: dict[Place, Trajectory] = {}
+        played: dict[Place, Trajectory] = {}
         lines = self._lines()
         if lines is None:
             self.turns.drop()
             self._append([{"format": FORMAT, **self.measured.to_json()}])
-            return found
+            return played
         whole = True
         for line in lines[1:]:
             try:
                 record = json.loads(line)
                 place, task = (record["repeat"], record["place"]), panel.tasks[record["place"]]
                 if record["task"] == task.id and place[0] < repeats:
-                    found[place] = trajectory_from_record(record, task)
+                    played[place] = trajectory_from_record(record, task)
             except (ValueError, KeyError, IndexError, TypeError):
                 whole = False  # a truncated line of a killed process: its episode is played again
         if not whole or not lines[-1].endswith("\n"):
             self._append([], newline=not lines[-1].endswith("\n"))
         self.turns.read()
-        if found:
-            self.notes.append(f"already played: {pluralize(len(found), 'episode')}, in {self.path} (--fresh plays them again)")
-        return found
+        if played:
+            self.notes.append(f"already played: {pluralize(len(played), 'episode')}, in {self.path} (--fresh plays them again)")
+        return played
 
     def write(self, episodes: Sequence[tuple[Place, Trajectory]]) -> None:
         """Append episodes in one write. Scores keep all digits."""

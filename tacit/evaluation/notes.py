@@ -172,18 +172,18 @@ def score_notes(groups: Sequence[Group], teachers: Mapping[str, RoutedSkills], p
         agrees += [step.action == advice for step, advice in zip(t.steps, advise(expert, t), strict=True)]
     task_N = np.concatenate([np.full(len(group.steps), i) for i, group in enumerate(groups)])[counts_N]
     agrees_N, rows = np.array(agrees)[counts_N], [np.flatnonzero(task_N == i) for i in range(len(groups))]
-    found: dict[str, AUC] = {}
+    aucs: dict[str, AUC] = {}
     for kind, shift_N in ((kind, shift_N[counts_N]) for kind, shift_N in shifts.items()):
         auc, rng, again = area_under_curve(shift_N, agrees_N), np.random.default_rng(0), []
         for chosen in rng.integers(len(groups), size=(RESAMPLES, len(groups))) if auc is not None else ():
             own = np.concatenate([rows[i] for i in chosen])
             again.append(area_under_curve(shift_N[own], agrees_N[own]))
         if auc is None:
-            found[kind] = None, None
+            aucs[kind] = None, None
             continue
         low, high = np.percentile([value for value in again if value is not None], [2.5, 97.5])
-        found[kind] = auc, (float(low), float(high))
-    return found, int(counts_N.sum()), float(agrees_N.mean()) if len(agrees_N) else 0.0
+        aucs[kind] = auc, (float(low), float(high))
+    return aucs, int(counts_N.sum()), float(agrees_N.mean()) if len(agrees_N) else 0.0
 
 
 def area_under_curve(score_N: np.ndarray, positive_N: np.ndarray) -> float | None:

@@ -197,7 +197,7 @@ def sign_flip(differences_U: Sequence[float], resamples: int = 100_000, seed: in
         raise ValueError("a paired test needs at least one difference")
     if len(values) == 1:
         return 1.0
-    found = permutation_test(
+    result = permutation_test(
         (values,),
         lambda flipped, axis: np.abs(flipped.sum(axis)).round(12),  # summation order changes the last digits
         permutation_type="samples",
@@ -207,7 +207,7 @@ def sign_flip(differences_U: Sequence[float], resamples: int = 100_000, seed: in
         vectorized=True,
         rng=np.random.default_rng(seed),
     )
-    return float(found.pvalue)
+    return float(result.pvalue)
 
 
 def holm(ps: Sequence[float]) -> list[float]:

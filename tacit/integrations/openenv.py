@@ -173,8 +173,8 @@ def _schema(url: str) -> Mapping[str, Any]:
 def _only_text(fields: Mapping[str, Any], what: str, option: str, url: str, usual: Sequence[str]) -> str:
     """The only text field, or the first with one of the `usual` names."""
     texts = [name for name, field in fields.items() if field.get("type") == "string"]
-    found = texts if len(texts) == 1 else [name for name in usual if name in texts][:1]
-    if not found:
+    names = texts if len(texts) == 1 else [name for name in usual if name in texts][:1]
+    if not names:
         has = ", ".join(texts) or "none"
         raise TacitError(f"cannot tell which field of an {what} of {url} is the text (text fields: {has}); set {option}=….")
-    return found[0]
+    return names[0]

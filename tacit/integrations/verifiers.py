@@ -207,11 +207,11 @@ def _rows_of(env: Any) -> dict[str, list[Mapping[str, Any]]]:
     splits: dict[str, list[Mapping[str, Any]]] = {}
     for split, ask in (("train", env.get_dataset), ("test", env.get_eval_dataset)):
         try:
-            found = [json.loads(json.dumps(row, default=str)) for row in ask()]
+            rows = [json.loads(json.dumps(row, default=str)) for row in ask()]
         except Exception:  # environments without this dataset raise different errors
             continue
-        if found and found not in splits.values():
-            splits[split] = found
+        if rows and rows not in splits.values():
+            splits[split] = rows
     if not splits:
         raise TacitError("this verifiers environment has no dataset, so it has no tasks.")
     return splits

@@ -39,7 +39,7 @@ REGISTRY = Registry(
     "method",
     "tacit.methods",
     {**METHODS, **ADD_ONS},
-    lambda found: isinstance(found, type) and all(callable(getattr(found, name, None)) for name in ("build", "context")),
+    lambda value: isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("build", "context")),
     "a dataclass with `context(world)` and `build(world, resources) -> Method`, such as a subclass of tacit.methods.grpo.GRPO",
 )
 

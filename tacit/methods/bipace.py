@@ -86,8 +86,8 @@ class BiGPO(GRPO):
     def fit_to_model(self, base: Base, explicit: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         settings, notes = super().fit_to_model(base, explicit)
         geometry = Geometry(self.layer, self.pooling, self.epsilon)
-        found, more = choose_geometry(geometry, self.embedder, base, self.adaptive)
-        return replace(settings, layer=found.layer, pooling=found.pooling, epsilon=found.epsilon), (*notes, *more)
+        fitted, more = choose_geometry(geometry, self.embedder, base, self.adaptive)
+        return replace(settings, layer=fitted.layer, pooling=fitted.pooling, epsilon=fitted.epsilon), (*notes, *more)
 
     def build_embedder(self, resources: Resources) -> Embedder:
         """φ: features of a step."""

@@ -117,17 +117,17 @@ class Agent:
         be found by name."""
         from tacit.worlds import get_environment
 
-        found = [
+        listed = [
             module
             for each in ([path] if isinstance(path, str | Path) else path)
             for directory in list_modules_directories(Path(each).expanduser())
             for module in find_modules(directory).values()
         ]
-        skills = Counter(module.skill for module in found)
-        modules = {m.skill if skills[m.skill] == 1 else f"{m.world}/{m.skill}": m for m in found}
-        if len(modules) < len(found):
-            raise TacitError(f"two modules have the same skill and world; keep one: {', '.join(str(m.path) for m in found)}.")
-        worlds = {name: world or get_environment(name) for name in dict.fromkeys(m.world for m in found)}
+        skills = Counter(module.skill for module in listed)
+        modules = {m.skill if skills[m.skill] == 1 else f"{m.world}/{m.skill}": m for m in listed}
+        if len(modules) < len(listed):
+            raise TacitError(f"two modules have the same skill and world; keep one: {', '.join(str(m.path) for m in listed)}.")
+        worlds = {name: world or get_environment(name) for name in dict.fromkeys(m.world for m in listed)}
         return cls(Router(modules, worlds, engine, base, fallback), temperature)
 
     @property

@@ -61,24 +61,24 @@ def verify_score(module: Module, base: str | None = None, overrides: Overrides |
         raise TacitError(f"module {module.skill!r} has no score of its own weights ({module.run['checkpoint']}) to verify.")
     target = open_modules(module.path, overrides or {}, base, None)
     with tempfile.TemporaryDirectory(prefix="tacit-verify-") as place:
-        found = PanelEvaluation(target, out=Path(place), fresh=True).play(BATCH).score
-    if (found.panel_hash, found.episodes) != (score["panel_hash"], score["episodes"]):
+        measured = PanelEvaluation(target, out=Path(place), fresh=True).play(BATCH).score
+    if (measured.panel_hash, measured.episodes) != (score["panel_hash"], score["episodes"]):
         raise TacitError(
             f"module {module.skill!r} was measured on panel {score['panel']} (hash {score['panel_hash']}, {score['episodes']} "
-            f"episodes), but here the panel is {found.panel} (hash {found.panel_hash}, {found.episodes} episodes); they cannot "
-            "be compared."
+            f"episodes), but here the panel is {measured.panel} (hash {measured.panel_hash}, {measured.episodes} episodes); "
+            "they cannot be compared."
         )
-    return Verdict(found.panel, found.episodes, score["successes"], found.successes)
+    return Verdict(measured.panel, measured.episodes, score["successes"], measured.successes)
 
 
 def find_problems(module: Module, base: str | None = None) -> list[str]:
     """All reasons why a module cannot be played on this machine; [] if it can. `base` overrides the base's path."""
-    found = module.find_damage()
+    problems = module.find_damage()
     try:
         world = open_world(module.world)
     except TacitError as error:
-        return [*found, str(error)]
-    return found + module.find_mismatches(world, base)
+        return [*problems, str(error)]
+    return problems + module.find_mismatches(world, base)
 
 
 def install(
@@ -149,8 +149,8 @@ def _check_module(module: Module, source: str, base: str | None, approve_draft: 
             raise TacitError(f"the draft in module {module.skill!r} is not the one it was trained with.")
         if reasons := check_source(draft.text):
             raise TacitError(f"the draft in module {module.skill!r} is refused: {'; '.join(reasons)}.")
-    if found := find_problems(module, base):
-        raise TacitError(f"module {module.skill!r} was not installed: {'; '.join(found).replace(str(module.path), source)}")
+    if problems := find_problems(module, base):
+        raise TacitError(f"module {module.skill!r} was not installed: {'; '.join(problems).replace(str(module.path), source)}")
     world = open_world(module.world)
     if not module.families or (world.playable and not set(module.families) <= set(world.families)):
         raise TacitError(

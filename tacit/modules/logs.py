@@ -82,7 +82,7 @@ class Coverage:
 
 def find_logs(paths: Sequence[Path]) -> list[Path]:
     """The given files, and all logs in the given directories."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in (path.expanduser() for path in paths):
         inside = sorted({file for ending in ENDINGS for file in path.rglob(ending)}) if path.is_dir() else [path]
         if not inside:
@@ -90,8 +90,8 @@ def find_logs(paths: Sequence[Path]) -> list[Path]:
         for file in inside:
             if not file.is_file():
                 raise TacitError(f"--from {file}: the file does not exist.")
-            found += [file] if file not in found else []
-    return found
+            files += [file] if file not in files else []
+    return files
 
 
 def read_logs(paths: Sequence[Path], family_of: Callable[[Recording], str]) -> Logs:
@@ -132,12 +132,12 @@ def make_family_lookup(world: Environment, tasks: Sequence[Task]) -> Callable[[R
 
 def count_coverage(logs: Logs, families: Iterable[str]) -> list[Coverage]:
     """Counts of the given families and of any others in the logs."""
-    found = []
+    coverage = []
     for family in dict.fromkeys((*families, *logs.families)):
         own = [logged.recording for logged in logs.episodes if logged.family == family]
         won = [recording for recording in own if recording.success]
-        found.append(Coverage(family, len(own), len(won), sum(len(recording.actions) for recording in won)))
-    return found
+        coverage.append(Coverage(family, len(own), len(won), sum(len(recording.actions) for recording in won)))
+    return coverage
 
 
 def to_jsonl(episodes: Sequence[LoggedEpisode]) -> str:

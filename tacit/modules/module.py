@@ -142,57 +142,59 @@ class Module:
 
     def find_damage(self) -> list[str]:
         """One message per missing, changed or unsafe file, and one if the manifest does not match its own hash."""
-        found = []
+        problems = []
         manifest = read_json(self.path / MANIFEST)
         if (actual := hash_manifest(manifest)) != (expected := manifest.get("sha256")):
-            found.append(f"{self.path / MANIFEST} was changed after it was written (sha256 {actual}, but it says {expected})")
+            problems.append(
+                f"{self.path / MANIFEST} was changed after it was written (sha256 {actual}, but it says {expected})"
+            )
         for name, expected in self.files.items():
             file = self.path / name
             if not file.is_file():
-                found.append(f"{file} is missing")
+                problems.append(f"{file} is missing")
             elif (actual := hash_file(file)) != expected:
-                found.append(f"{file} is damaged (sha256 {actual}, but {MANIFEST} says {expected})")
-        for check in () if found else (check_adapter,) if self.adapter else (check_sizes, check_tokenizer, check_templates):
+                problems.append(f"{file} is damaged (sha256 {actual}, but {MANIFEST} says {expected})")
+        for check in () if problems else (check_adapter,) if self.adapter else (check_sizes, check_tokenizer, check_templates):
             try:
                 check(self.path)
             except TacitError as error:
-                found.append(str(error).rstrip("."))
-        return found
+                problems.append(str(error).rstrip("."))
+        return problems
 
     def check_files(self) -> None:
-        if found := self.find_damage():
-            raise TacitError(f"{'; '.join(found)}. Export or train the module again.")
+        if problems := self.find_damage():
+            raise TacitError(f"{'; '.join(problems)}. Export or train the module again.")
 
     def find_mismatches(self, world: Environment, base: str | None = None) -> list[str]:
         """How its tracker, context, wording and base differ from this machine's. `base` overrides the base's path; a full
         model does not need its base."""
-        found, name, own = list[str](), str(self.context.get("wording")), self.base.with_model(base)
+        mismatches, name, own = list[str](), str(self.context.get("wording")), self.base.with_model(base)
         remedy = "Train the module again, or use the version of tacit that has its"
         tracker = world.trackers.get(self.context.get("form", FULL_BLOCK))
         here = tracker.version if tracker is not None else None
         if self.tracker is not None and self.tracker != here:
-            found.append(
+            mismatches.append(
                 f"module {self.path} was trained with tracker {self.tracker!r}, but world {self.world!r} has "
                 f"{f'tracker {here!r}' if here else 'no tracker'} here. {remedy} tracker (`code` in its module.json)."
             )
         try:
             make_context(self.context, world)  # reports an unknown wording, too
             if self.wording != (here := world.wordings[name].version):
-                found.append(
+                mismatches.append(
                     f"module {self.path} was trained with version {self.wording!r} of wording {name!r}, but world "
                     f"{self.world!r} has version {here!r} here. {remedy} wording (`code` in its module.json)."
                 )
         except TacitError as error:
-            found.append(str(error))
+            mismatches.append(str(error))
         try:
             if self.adapter and self.fingerprint != (here := own.fingerprint(world)):
-                found.append(
+                mismatches.append(
                     f"module {self.path} was trained on base {self.base.model!r} with fingerprint {self.fingerprint}, but base "
                     f"{own.model!r} has {here}. Name the right base (--base-model MODEL), or train the module on this one."
                 )
         except TacitError as error:
-            found.append(str(error))
-        return found
+            mismatches.append(str(error))
+        return mismatches
 
 
 def hash_manifest(data: Mapping[str, Any]) -> str:
@@ -208,14 +210,14 @@ def read_module(path: Path | str) -> Module:
         if file.stat().st_size > MAX_MANIFEST:
             raise ValueError(f"it has more than {MAX_MANIFEST:,} bytes")
         data = read_json(file)
-        found = data["format"]
-        if found == FORMAT:
+        version = data["format"]
+        if version == FORMAT:
             return _from_json(path, data)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise TacitError(
             f"cannot read the module {file}: {type(error).__name__}: {error}. It is damaged or incomplete."
         ) from error
-    raise TacitError(f"the module {file} has format {found!r}; this version of tacit reads format {FORMAT}.")
+    raise TacitError(f"the module {file} has format {version!r}; this version of tacit reads format {FORMAT}.")
 
 
 def has_modules(path: Path) -> bool:
@@ -242,10 +244,10 @@ def find_module_directories(path: Path | str) -> list[Path]:
     if not path.is_dir():
         raise TacitError(f"the directory {path} does not exist.")
     # Dot directories are still being written, or were left by a killed process.
-    found = [file.parent for file in sorted(path.glob(f"*/{MANIFEST}")) if not file.parent.name.startswith(".")]
-    if not found:
+    directories = [file.parent for file in sorted(path.glob(f"*/{MANIFEST}")) if not file.parent.name.startswith(".")]
+    if not directories:
         raise TacitError(f"{path} contains no module: neither it nor a directory in it has a {MANIFEST}.")
-    return found
+    return directories
 
 
 def hash_modules(modules: Collection[Module], fallback: str | None = None) -> str:

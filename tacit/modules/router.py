@@ -56,8 +56,8 @@ class Router:
         if fallback is not None and fallback not in self.modules:
             raise TacitError(f"fallback {fallback!r} is not one of the modules {self._names()}.")
         for module in self.modules.values():
-            if found := module.find_mismatches(self.worlds[module.world], base):
-                raise TacitError(found[0])
+            if mismatches := module.find_mismatches(self.worlds[module.world], base):
+                raise TacitError(mismatches[0])
 
     @property
     def world(self) -> Environment:
@@ -174,10 +174,10 @@ def open_agent(
 
 def find_modules_directory(path: Path) -> Path:
     """`path` if it has modules, else the only directory in it that has some, else `path`."""
-    found = list_modules_directories(path)
-    if len(found) > 1:
-        raise TacitError(f"{path} has several directories of modules; choose one: {', '.join(map(str, found))}.")
-    return found[0]
+    directories = list_modules_directories(path)
+    if len(directories) > 1:
+        raise TacitError(f"{path} has several directories of modules; choose one: {', '.join(map(str, directories))}.")
+    return directories[0]
 
 
 def list_modules_directories(path: Path) -> list[Path]:

@@ -63,10 +63,10 @@ def choose_skills(world: Environment, names: str, families: Sequence[str] = ()) 
     for name in chosen:
         if name not in served:
             raise unknown(f"skill of world {world.name!r}", name, [*served, ALL])
-    found = {name: served[name] for name in chosen if not families or set(families) & set(served[name])}
-    if not found:
+    skills = {name: served[name] for name in chosen if not families or set(families) & set(served[name])}
+    if not skills:
         raise TacitError(f"--families {','.join(families)}: none of the skills {', '.join(chosen)} serves them.")
-    return found
+    return skills
 
 
 def plan_skill_runs(recipe: Recipe, skills: str, out: Path) -> list[SkillRun]:
@@ -105,10 +105,10 @@ def train_modules(
             if code := train(planned_run.prepared, started):
                 say("Or repeat the same command to continue with all skills.")
                 return code
-        found, target = find_checkpoint(run, checkpoint), out / skill
-        if not (target / MANIFEST).is_file() or not is_exported(found, read_module(target)):
-            families, from_logs = planned_run.families, describe(planned_run, found)
-            module = export_run(run, found.path.name, out, skill, families=families, from_logs=from_logs)
+        best, target = find_checkpoint(run, checkpoint), out / skill
+        if not (target / MANIFEST).is_file() or not is_exported(best, read_module(target)):
+            families, from_logs = planned_run.families, describe(planned_run, best)
+            module = export_run(run, best.path.name, out, skill, families=families, from_logs=from_logs)
             say(f"{skill}: {module.run['checkpoint']} exported to {module.path}")
     return 0
 

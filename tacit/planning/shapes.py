@@ -76,12 +76,12 @@ SIZES = {
 def shape_of_size(text: str) -> ModelShape | None:
     """The shape of a size such as `8B`, `1.5B` or `360M`; None if the text is not a size. A size that is not in `SIZES` scales
     the nearest one: layers, width and inner width by one factor, found by bisection."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([MBT])", text.strip().upper())
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([MBT])", text.strip().upper())
+    if not match:
         return None
     if text.strip().upper() in SIZES:
         return SIZES[text.strip().upper()]
-    wanted = float(found[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[found[2]]
+    wanted = float(match[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[match[2]]
     if wanted <= 0:
         raise TacitError(f"model size {text} must be above 0, for example 8B.")
     shape = min(SIZES.values(), key=lambda shape: abs(shape.weights / wanted - 1) + abs(wanted / shape.weights - 1))
@@ -173,23 +173,23 @@ def find_gpus() -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = [name.strip() for name in names if name.strip()]
-    return found if shown is None else found[: len([one for one in shown.split(",") if one.strip()])]
+    gpus = [name.strip() for name in names if name.strip()]
+    return gpus if shown is None else gpus[: len([one for one in shown.split(",") if one.strip()])]
 
 
-def choose_device(name: str, found: Sequence[str] = ()) -> tuple[Device, str]:
-    """(the device to plan for, the reason): the named one, else the first of `found`, else an H100."""
+def choose_device(name: str, gpus: Sequence[str] = ()) -> tuple[Device, str]:
+    """(the device to plan for, the reason): the named one, else the first of `gpus`, else an H100."""
     if name:
         if name.lower() not in DEVICES:
             raise unknown("GPU", name, DEVICES)
         return DEVICES[name.lower()], "--gpu"
-    if not found:
+    if not gpus:
         return DEVICES["h100"], "assumed, none is found here; --gpu NAME plans for another"
-    words = set(re.split(r"[^a-z0-9]+", found[0].lower()))
+    words = set(re.split(r"[^a-z0-9]+", gpus[0].lower()))
     model = next((name for name in DEVICES if name in words), None)
     if model is None:
-        return DEVICES["h100"], f"assumed, {found[0]} is not in the table; --gpu NAME plans for another"
-    return DEVICES["a100-40" if model == "a100" and "40gb" in words else model], f"found here: {found[0]}"
+        return DEVICES["h100"], f"assumed, {gpus[0]} is not in the table; --gpu NAME plans for another"
+    return DEVICES["a100-40" if model == "a100" and "40gb" in words else model], f"found here: {gpus[0]}"
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def measure_reading(policy: Policy, worlds: Sequence[Environment], seed: int, ea
         for (document, _), answer in zip(fitting, answers, strict=True):
             if not document.prompt.rpartition("\n")[2].startswith("how"):
                 right[f"{world.name} questions"].append(answer.text == document.answer)
-    return {name: sum(found) / len(found) for name, found in right.items()}
+    return {name: sum(grades) / len(grades) for name, grades in right.items()}
 
 
 EPISODES = {

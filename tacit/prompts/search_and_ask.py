@@ -126,9 +126,9 @@ class _AskingReader(PromptReader):
         """Store the answer for the next prompts. The transition repeats the world's last state."""
         answer = result.text or otherwise
         self._note = frame_note(f"{question}\n{answer}")
-        found = {} if result.entry is None else {ENTRY: float(result.entry)}
+        entry_signal = {} if result.entry is None else {ENTRY: float(result.entry)}
         # Reward terms expect both sums on every step.
-        signals = {PROGRESS: 0.0, ERROR: 0.0, ENV: 0.0, ASKED: 1.0, **found}
+        signals = {PROGRESS: 0.0, ERROR: 0.0, ENV: 0.0, ASKED: 1.0, **entry_signal}
         world = replace(self._last, done=False, success=False, effective=True, reward=0.0)
         return replace(world, label=ASKED, signals=signals, answer=answer)
 
@@ -150,5 +150,5 @@ class _PendingTransition:
         return self.answer is None or self.answer.done()
 
     def result(self) -> Transition:
-        found = self.answer.result() if self.answer is not None else SearchResult()
-        return self.reader.record_answer(self.question, found, self.otherwise)
+        result = self.answer.result() if self.answer is not None else SearchResult()
+        return self.reader.record_answer(self.question, result, self.otherwise)

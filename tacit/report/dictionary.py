@@ -87,15 +87,16 @@ def open_dictionary(
     if companion is None and checkpoint:
         raise TacitError(f"{path} was trained by {recipe.method}, which saves no dictionary; leave --checkpoint out.")
     if companion is not None and (checkpoint or any(saved.stage == "rl" for saved in open_checkpoints(path).all())):
-        found, prefix = open_checkpoints(path).find(checkpoint or "newest"), f"{name}/" if name else ""
-        if found.stage != "rl":
+        source, prefix = open_checkpoints(path).find(checkpoint or "newest"), f"{name}/" if name else ""
+        if source.stage != "rl":
             raise TacitError(
-                f"the checkpoint {found.path.name} of {path} has no dictionary: RL training extracts it; name an rl checkpoint."
+                f"the checkpoint {source.path.name} of {path} has no dictionary: RL training extracts it; name an rl "
+                "checkpoint."
             )
-        companion.load(found.companion(f"{prefix}{companion.name}"))
-        records = [r for r in read_metrics(path / "metrics.jsonl") if r["stage"] == "rl" and r["step"] <= found.step]
+        companion.load(source.companion(f"{prefix}{companion.name}"))
+        records = [r for r in read_metrics(path / "metrics.jsonl") if r["stage"] == "rl" and r["step"] <= source.step]
         steps = [{name.removeprefix(prefix): value for name, value in r.items()} for r in records if f"{prefix}{E_STEP}" in r]
-        return DictionaryHistory(companion, f"checkpoint {found.path.name}", steps)
+        return DictionaryHistory(companion, f"checkpoint {source.path.name}", steps)
     companion = companion or SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps)
     files, steps = list_recordings(path), []
     if not files:
@@ -117,7 +118,7 @@ class DictionaryReport:
 
     def to_json(self) -> dict[str, Any]:
         story, phrases = self.story, self.story.companion.history.standing()
-        behaviors = {name: found.to_json() for name, found in self.behaviors.items()}
+        behaviors = {name: behavior.to_json() for name, behavior in self.behaviors.items()}
         cut = [{"task": t.task.id, "success": t.success, "segments": story.cut(t)} for t in self.episodes]
         return {"source": story.source, "phrases": phrases, "steps": story.steps, "behaviour": behaviors, "episodes": cut}
 

@@ -145,8 +145,8 @@ def render_recording(run: Path, name: str, most: int, live: Live, **more: Any) -
 
 def _read_feed(run: Path, file: Path, notices: list[str]) -> Episodes:
     state = file.stat()
-    episodes, found = _read_cached(run, file, state.st_mtime_ns, state.st_size)
-    notices.extend(found)
+    episodes, problems = _read_cached(run, file, state.st_mtime_ns, state.st_size)
+    notices.extend(problems)
     return episodes
 
 
@@ -178,19 +178,19 @@ Found = tuple[WatchedRun, RunFiles | None, str]  # (run, its files or None, erro
 
 
 def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], most: int, live: Live) -> str:
-    found: list[Found] = []
+    loaded: list[Found] = []
     for run in runs:
         try:
-            found.append((run, read_run(run.path), "") if run.has_started else (run, None, run.describe_absence()[1]))
+            loaded.append((run, read_run(run.path), "") if run.has_started else (run, None, run.describe_absence()[1]))
         except TacitError as error:
-            found.append((run, None, str(error)))
-    notices = [f"{run.name}: {why}" for run, _, why in found if why]
-    notices += [f"{run.name}: {notice}" for run, files, _ in found if files for notice in files.notices]
+            loaded.append((run, None, str(error)))
+    notices = [f"{run.name}: {why}" for run, _, why in loaded if why]
+    notices += [f"{run.name}: {notice}" for run, files, _ in loaded if files for notice in files.notices]
     pairs = list(zip(runs, links, strict=True))
     feeds = [(r.name, link, build_feed(r.path, f"{link}/episodes", most, notices)) for r, link in pairs if r.has_started]
-    columns = [_column(files) for _, files, _ in found]
+    columns = [_column(files) for _, files, _ in loaded]
     titles = dict.fromkeys(title for column in columns for title in column)
-    settings = [flatten(files.settings) if files else {} for _, files, _ in found]
+    settings = [flatten(files.settings) if files else {} for _, files, _ in loaded]
     started = list(filter(None, settings))
     places = dict.fromkeys(place for own in started for place in own if place != ("out",))
     return render(
@@ -199,10 +199,10 @@ def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], most: int,
         live,
         title=pluralize(len(runs), "run"),
         name=pluralize(len(runs), "run"),
-        what=f"{sum(files is not None and files.finished for _, files, _ in found)} finished",
+        what=f"{sum(files is not None and files.finished for _, files, _ in loaded)} finished",
         names=[Markup('<a href="{}">{}</a>').format(link, run.name) for run, link in pairs],
         rows=[(title, *(column.get(title, DASH) for column in columns)) for title in titles],
-        curves=_curves(found),
+        curves=_curves(loaded),
         feeds=feeds,
         differences=[
             (CODE.format(flag_name(place)), *(render_value(own[place]) if place in own else "" for own in settings))
@@ -224,10 +224,10 @@ def _column(files: RunFiles | None) -> dict[str, str]:
     return column
 
 
-def _curves(found: Sequence[Found]) -> dict[str, list[Markup]]:
+def _curves(runs: Sequence[Found]) -> dict[str, list[Markup]]:
     """Stage -> charts: success on the panel, then the CHARTED metrics, with a line per run. If a chart has one line, its title
     names the run."""
-    started = [(run.name, i, files) for i, (run, files, _) in enumerate(found) if files is not None]
+    started = [(run.name, i, files) for i, (run, files, _) in enumerate(runs) if files is not None]
     charts: dict[str, list[Markup]] = {}
 
     def draw(stage: str, title: str, lines: Sequence[Series], word: str, **scale: Any) -> None:

@@ -51,15 +51,15 @@ DIAGNOSTICS = (
 )
 
 
-def draw_diagnostics(found: dict[str, list[Series]], word: str, wanted: Sequence[Diagnostic] = DIAGNOSTICS) -> list[Markup]:
-    """Draw charts and remove their metrics from `found`. Constant metrics stay there."""
+def draw_diagnostics(series: dict[str, list[Series]], word: str, wanted: Sequence[Diagnostic] = DIAGNOSTICS) -> list[Markup]:
+    """Draw charts and remove their metrics from `series`. Constant metrics stay there."""
     charts = []
     for diagnostic in wanted:
-        there = {name: found[metric] for name, metric in diagnostic.metrics.items() if metric in found}
+        there = {name: series[metric] for name, metric in diagnostic.metrics.items() if metric in series}
         if not any(moves(line) for lines in there.values() for line in lines):
             continue
         for metric in diagnostic.metrics.values():
-            found.pop(metric, None)
+            series.pop(metric, None)
         if len(diagnostic.metrics) == 1:  # a line for each world
             (lines,) = there.values()
             charts.append(draw_chart(diagnostic.title, lines, word, **diagnostic.scale))
@@ -73,13 +73,13 @@ def draw_diagnostics(found: dict[str, list[Series]], word: str, wanted: Sequence
     return charts
 
 
-def compare_diagnostics(found: Comparison, world: str, notices: list[str]) -> dict[str, Any] | None:
+def compare_diagnostics(comparison: Comparison, world: str, notices: list[str]) -> dict[str, Any] | None:
     """A chart per metric with a line per method (mean over seeds), and a table of means over all iterations. Unfinished runs
     are used for methods without a finished one. None if no metric was recorded."""
     recorded: dict[str, list[list[Record]]] = {}
-    for method in found.methods:
-        cells = found.cells_of(world, method, finished=True) or found.cells_of(world, method)
-        places = [place for place in map(found.run_directory, cells) if place.is_dir()]
+    for method in comparison.methods:
+        cells = comparison.cells_of(world, method, finished=True) or comparison.cells_of(world, method)
+        places = [place for place in map(comparison.run_directory, cells) if place.is_dir()]
         recorded[method] = [[r for r in read_metrics(place, notices) if r["stage"] == "rl"] for place in places]
     charts, columns = [], {}
     for diagnostic in DIAGNOSTICS:
@@ -87,7 +87,7 @@ def compare_diagnostics(found: Comparison, world: str, notices: list[str]) -> di
             title, lines = f"{diagnostic.title}, {name}" if name else diagnostic.title, []
             for method, runs in recorded.items():
                 curves = [{r["step"]: r[metric] for r in run if is_number(r.get(metric))} for run in runs]
-                line = mean_series(method, list(filter(None, curves)), found.color(method))
+                line = mean_series(method, list(filter(None, curves)), comparison.color(method))
                 lines += [replace(line, each=())] if line.points else []
             if not lines:
                 continue
@@ -101,7 +101,7 @@ def compare_diagnostics(found: Comparison, world: str, notices: list[str]) -> di
                 charts.append(draw_chart(title, drawn, note="; ".join(notes), **diagnostic.scale))
     if not columns:
         return None
-    methods = [method for method in found.methods if any(method in values for values in columns.values())]
+    methods = [method for method in comparison.methods if any(method in values for values in columns.values())]
     rows = [[method, *(values.get(method, "–") for values in columns.values())] for method in methods]
     return {"charts": charts, "titles": ["method", *columns], "rows": rows}
 

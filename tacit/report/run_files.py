@@ -80,9 +80,9 @@ def read_run(path: Path) -> RunFiles:
         notices.append(f"A loss was NaN or infinite; the batch and the policy are saved in {path / 'failed'}.")
     if not metrics:
         notices.append("There are no metrics (metrics.jsonl), so there are no learning curves.")
-    found = [read_table(file, notices) for file in sorted((path / "evaluations").glob("*.json"))]
+    tables = [read_table(file, notices) for file in sorted((path / "evaluations").glob("*.json"))]
     own, further, later = (
-        _scores(evaluations, notices) for evaluations in (measured.get("evaluations"), measured.get("further"), found)
+        _scores(evaluations, notices) for evaluations in (measured.get("evaluations"), measured.get("further"), tables)
     )
     ending = ENDINGS.get(str(summary.get("stopped")), "finished")
     step = "".join(f"{record['stage']} {record['step']}" for record in metrics[-1:])
@@ -152,35 +152,37 @@ def read_table(file: Path, notices: list[str]) -> Record:
 
 def _lines(run: Path, file: Path, sound: Callable[[Any], bool], notices: list[str]) -> list[Record]:
     """The valid records of a JSON lines file; of a damaged file, those before the damage."""
-    name, found = file.relative_to(run), []
+    name, records = file.relative_to(run), []
     try:
         for line in filter(bytes.strip, read_lines(file)):
             try:
-                found.append(json.loads(line.decode("utf-8", "replace")))
+                records.append(json.loads(line.decode("utf-8", "replace")))
             except (ValueError, RecursionError):
                 if line.endswith(b"\n"):  # a killed write leaves half a line
-                    found.append(None)
+                    records.append(None)
     except FileNotFoundError:
         return []
     except OSError as error:
         notices.append(f"{name} is damaged ({error or type(error).__name__}); the part before the damage is shown.")
-    kept = [record for record in found if sound(record)]
-    if len(kept) < len(found):
-        notices.append(f"{len(found) - len(kept)} of {len(found)} lines of {name} cannot be read by this version: left out.")
+    kept = [record for record in records if sound(record)]
+    if len(kept) < len(records):
+        notices.append(
+            f"{len(records) - len(kept)} of {len(records)} lines of {name} cannot be read by this version: left out."
+        )
     return kept
 
 
 def _scores(evaluations: Any, notices: list[str]) -> list[Record]:
     """The evaluations with success, counts and an interval; a mean over worlds is followed by its worlds."""
     valid: list[Record] = []
-    found = [own for e in _list(evaluations) for own in (e, *as_mapping(as_mapping(e).get("worlds")).values())]
-    for e in found:
+    scores = [own for e in _list(evaluations) for own in (e, *as_mapping(as_mapping(e).get("worlds")).values())]
+    for e in scores:
         ends = e["interval"] if has_fields(e, {"interval": list}) else []
         counts = ("success", "episodes") if has_fields(e, {"worlds": dict}) else ("success", "successes", "episodes")
         if len(ends) == 2 and all(map(is_number, [*ends, *(e.get(name) for name in counts)])):
             valid.append(e)
-    if len(valid) < len(found):
-        notices.append(f"{len(found) - len(valid)} evaluations lack successes, episodes or an interval: left out.")
+    if len(valid) < len(scores):
+        notices.append(f"{len(scores) - len(valid)} evaluations lack successes, episodes or an interval: left out.")
     return valid
 
 
@@ -203,7 +205,7 @@ FORMAT = 1
 @dataclass(frozen=True)
 class Comparison:
     path: Path
-    found: Record
+    record: Record
     cells: Sequence[Record]
     rows: Sequence[Record]  # of the table: one per world and method
     worlds: Sequence[str]
@@ -213,7 +215,7 @@ class Comparison:
 
     @property
     def baseline(self) -> str:
-        return str(self.found.get("baseline") or next(iter(self.methods), ""))
+        return str(self.record.get("baseline") or next(iter(self.methods), ""))
 
     def color(self, method: str) -> int:
         """A method has one color on the whole page."""

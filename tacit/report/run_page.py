@@ -81,10 +81,10 @@ BY_NAME: tuple[tuple[str, str, str, Shown], ...] = (
 )  # tables with a row per name: (title, caption, field, format)
 
 
-def build_behavior(found: Sequence[Episodes], notices: list[str]) -> dict[str, Any]:
+def build_behavior(recorded: Sequence[Episodes], notices: list[str]) -> dict[str, Any]:
     """Behavior tables with a column per file of episodes, from the labels recorded with the episodes."""
-    played, measured, rows, tables = [[to_trajectory(r) for r in episodes.records] for episodes in found], [], [], []
-    for own, episodes in zip(played, found, strict=True):
+    played, measured, rows, tables = [[to_trajectory(r) for r in episodes.records] for episodes in recorded], [], [], []
+    for own, episodes in zip(played, recorded, strict=True):
         labelled = None
         try:
             labelled = behavior_from_labels(own, [as_mapping(record.get("labels")) for record in episodes.records])
@@ -102,13 +102,13 @@ def build_behavior(found: Sequence[Episodes], notices: list[str]) -> dict[str, A
         names = sorted({name for column in columns for name in column})
         body = [[describe_ending(n), *(show(c.get(n, 0)) if c else DASH for c in columns)] for n in names]
         tables.append((title, caption, body))
-    return {"titles": [episodes.title for episodes in found], "rows": rows, "failures": tables[0], "skills": tables[1:]}
+    return {"titles": [episodes.title for episodes in recorded], "rows": rows, "failures": tables[0], "skills": tables[1:]}
 
 
-def split_by_world(found: Sequence[Episodes]) -> list[Episodes]:
+def split_by_world(recorded: Sequence[Episodes]) -> list[Episodes]:
     """Split files that contain episodes of several worlds."""
     split: list[Episodes] = []
-    for episodes in found:
+    for episodes in recorded:
         worlds: dict[str, list[Record]] = {}
         for record in episodes.records:
             worlds.setdefault(str(as_mapping(record.get("labels")).get("world", "elsewhere")), []).append(record)
@@ -117,10 +117,10 @@ def split_by_world(found: Sequence[Episodes]) -> list[Episodes]:
     return split
 
 
-def draw_prompt_lengths(found: Sequence[Episodes]) -> list[Markup]:
+def draw_prompt_lengths(recorded: Sequence[Episodes]) -> list[Markup]:
     """Prompt tokens by turn, one chart per file of episodes."""
     charts = []
-    for episodes in found:
+    for episodes in recorded:
         series = prompt_series(episodes)
         if len(series.points) > 1:
             played, last = sum(bool(r["turns"]) for r in episodes.records), series.points[-1].x
@@ -167,8 +167,8 @@ class Panel:
     def tries(self) -> list[tuple[str, str, str]]:
         """pass@k and SC@k, if tasks were played several times: (title, kind, k)."""
         kinds = (("pass@", "pass"), ("SC@", "majority"))
-        found = {(title, kind, k) for e in self.scores for title, kind in kinds for k in as_mapping(e.get(f"{kind}_at"))}
-        return [(f"{title}{k}", kind, k) for title, kind, k in sorted(found, key=lambda f: (f[1] != "pass", len(f[2]), f[2]))]
+        columns = {(title, kind, k) for e in self.scores for title, kind in kinds for k in as_mapping(e.get(f"{kind}_at"))}
+        return [(f"{title}{k}", kind, k) for title, kind, k in sorted(columns, key=lambda f: (f[1] != "pass", len(f[2]), f[2]))]
 
     def marks(self, score: Record) -> list[str]:
         return [name for name, which in (("final", self.final), ("peak", self.peak)) if which is score]
@@ -374,29 +374,29 @@ def group_metrics(records: Sequence[Record]) -> dict[str, list[Series]]:
     """Metric -> a line for the run and one per world (the names that have a success)."""
     names = dict.fromkeys(name for r in records for name in r if name not in NOT_CURVES)
     worlds = [name.removesuffix("/success") for name in names if name.endswith("/success")]
-    found: dict[str, list[Series]] = {}
+    by_metric: dict[str, list[Series]] = {}
     for name in names:
         color, world = next(((i, w) for i, w in enumerate(worlds) if name.startswith(f"{w}/")), (LAST if worlds else 0, ""))
         points = [Point(r["step"], r[name]) for r in records if is_number(r.get(name))]
         if points:
             metric = name.removeprefix(f"{world}/") if world else name
-            found.setdefault(metric, []).append(Series(world or ALL, points, color))
-    return found
+            by_metric.setdefault(metric, []).append(Series(world or ALL, points, color))
+    return by_metric
 
 
 def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[str, Any]:
     """Charts and table of one stage."""
-    word, found = "iteration" if name == "rl" else "step", group_metrics(records)
-    phases = [metric for metric in found if metric.startswith(PHASE)]
-    timed = {metric: found.pop(metric)[0].points for metric in [*phases, WHOLE] if phases and metric in found}
-    compared = draw_diagnostics(found, word)
-    experience = draw_diagnostics(found, word, EXPERIENCE_CHARTS)
-    skills = [metric for metric in found if metric.startswith("skill_shift/")]
-    skilled = draw_diagnostics(found, word, SKILL_CHARTS) if skills else []
-    still = {metric: found.pop(metric) for metric in list(found) if not any(map(moves, found[metric]))}
+    word, metrics = "iteration" if name == "rl" else "step", group_metrics(records)
+    phases = [metric for metric in metrics if metric.startswith(PHASE)]
+    timed = {metric: metrics.pop(metric)[0].points for metric in [*phases, WHOLE] if phases and metric in metrics}
+    compared = draw_diagnostics(metrics, word)
+    experience = draw_diagnostics(metrics, word, EXPERIENCE_CHARTS)
+    skills = [metric for metric in metrics if metric.startswith("skill_shift/")]
+    skilled = draw_diagnostics(metrics, word, SKILL_CHARTS) if skills else []
+    still = {metric: metrics.pop(metric) for metric in list(metrics) if not any(map(moves, metrics[metric]))}
     for metric, (title, scale) in CHARTED.items():
-        if metric in found:
-            charts.append(draw_chart(title, found.pop(metric), word, **scale))
+        if metric in metrics:
+            charts.append(draw_chart(title, metrics.pop(metric), word, **scale))
     if timed:
         lines = [Series(metric.removeprefix(PHASE), timed[metric], i) for i, metric in enumerate(phases)]
         lines += [Series(ALL, timed[WHOLE], LAST)] if WHOLE in timed else []
@@ -410,7 +410,7 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
         "compared": compared,
         "experience": experience,
         "skilled": skilled,
-        "others": [draw_chart(metric, lines, word) for metric, lines in found.items()],
+        "others": [draw_chart(metric, lines, word) for metric, lines in metrics.items()],
         "still": [f"{name} {format_short(value)}" for name, value in unmoved],
         "names": dict.fromkeys(name for r in records for name in r if name not in NOT_CURVES and is_number(r[name])),
         "rows": [r for i, r in enumerate(records) if i % every == 0 or i == len(records) - 1],
@@ -435,7 +435,7 @@ def render_run(
         notices.insert(0, f"This run has not finished{reached}. `{resume_command(path)}` continues it.")
     measured = split_by_world(newest_episodes(path, EVALUATIONS, notices))
     recent = [*measured, *split_by_world(newest_episodes(path, ("rl",), notices))]
-    first = next((found for stage in EVALUATIONS if (found := newest_episodes(path, (stage,), notices))), [])
+    first = next((newest for stage in EVALUATIONS if (newest := newest_episodes(path, (stage,), notices))), [])
     before = [episodes for episodes in split_by_world(first) if episodes.title not in [e.title for e in measured]]
     panels, alarms = group_panels(run), []
     for alarm in run.alarms:

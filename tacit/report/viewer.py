@@ -18,28 +18,28 @@ MAX_TRAJECTORIES = 24  # default number of trajectories on a page
 MAX_CHARACTERS = 8000  # of one text
 
 
-def build_viewer(found: Sequence[Episodes], most: int) -> dict[str, Any]:
+def build_viewer(recorded: Sequence[Episodes], most: int) -> dict[str, Any]:
     """Values for the page's trajectory viewer."""
-    total = sum(len(episodes.records) for episodes in found)
+    total = sum(len(episodes.records) for episodes in recorded)
     if not total:
         return {"lead": "No trajectories were recorded (`--no-trajectories`), or none can be read."}
-    chosen = choose_episodes(found, most)
+    chosen = choose_episodes(recorded, most)
     if not chosen:
         return {"lead": f"No trajectories were requested; {format_count(total)} are available."}
-    sources = ("; " if len(found) > 2 else " and ").join(f"{format_count(len(e.records))} of {e.title}" for e in found)
+    sources = ("; " if len(recorded) > 2 else " and ").join(f"{format_count(len(e.records))} of {e.title}" for e in recorded)
     lead = Markup("{}, chosen from {}").format(pluralize(len(chosen), "episode"), sources)
     if total > len(chosen):
         more = Markup(': the other {} are not on this page; <code class="whole">--trajectories N</code> embeds more')
         lead += more.format(format_count(total - len(chosen)))
-    left = {get_family(r) for e in found for r in e.records} - {get_family(r) for _, r in chosen}
+    left = {get_family(r) for e in recorded for r in e.records} - {get_family(r) for _, r in chosen}
     lead += f". Families without an episode here: {', '.join(sorted(left))}." if left else "."
     return {"lead": lead, "data": embed_episodes(chosen)}
 
 
-def choose_episodes(found: Sequence[Episodes], most: int) -> list[tuple[str, Record]]:
+def choose_episodes(recorded: Sequence[Episodes], most: int) -> list[tuple[str, Record]]:
     """Up to `most` pairs (source, record): for each family in each file a success, a failure and the longest, then others."""
-    titles = {id(record): episodes.title for episodes in found for record in episodes.records}
-    return [(titles[id(r)], r) for r in order_by_interest([episodes.records for episodes in found])[:most]]
+    titles = {id(record): episodes.title for episodes in recorded for record in episodes.records}
+    return [(titles[id(r)], r) for r in order_by_interest([episodes.records for episodes in recorded])[:most]]
 
 
 def embed_episodes(chosen: Sequence[tuple[str, Record]]) -> dict[str, Any]:
@@ -75,10 +75,10 @@ def get_family(record: Record) -> str:
     return replace_invisible(str(record.get("family", "")))
 
 
-def _is_prompt(found: Any) -> bool:
+def _is_prompt(value: Any) -> bool:
     """[name, text] for each section"""
-    return isinstance(found, list) and all(
-        isinstance(section, list) and len(section) == 2 and all(isinstance(text, str) for text in section) for section in found
+    return isinstance(value, list) and all(
+        isinstance(section, list) and len(section) == 2 and all(isinstance(text, str) for text in section) for section in value
     )
 
 

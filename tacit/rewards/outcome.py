@@ -94,14 +94,14 @@ class StepSignals(RewardTerm):
 def resolve_components(names: Sequence[str], world: str, components: Sequence[str]) -> tuple[str, ...]:
     """Full names of reward components: `subgoal` is `progress.subgoal`; `progress` and `error` stay. Refuses unknown names."""
     kinds = {component.partition(".")[0] for component in components}
-    found: list[str] = []
+    resolved: list[str] = []
     for name in names:
         matches = [name] if name in kinds else [c for c in components if name in (c, c.partition(".")[2])]
         if not matches:
             rules = [component.partition(".")[2] for component in components if "." in component]
             raise unknown(f"reward component of world {world!r}", name, {*kinds, *rules})
-        found += matches
-    return tuple(dict.fromkeys(found))
+        resolved += matches
+    return tuple(dict.fromkeys(resolved))
 
 
 @dataclass

@@ -312,17 +312,17 @@ class RolloutProgress(RolloutObserver):
         spent, ended = self._clock() - self._began, self._before + self._done
         # Dynamic sampling may play more episodes than planned.
         total = pluralize(self._episodes, "episode")
-        found = [f"{ended} of {total}" if ended <= self._episodes else pluralize(ended, "episode"), self.played]
+        parts = [f"{ended} of {total}" if ended <= self._episodes else pluralize(ended, "episode"), self.played]
         written = max(self._policy.written_tokens - self._written_before if self._policy else 0, self._tokens)
         if written and spent > 0:
             speed = written / spent
-            found.append(f"{speed:.0f} tok/s" if speed >= 100 else f"{speed:.3g} tok/s")
+            parts.append(f"{speed:.0f} tok/s" if speed >= 100 else f"{speed:.3g} tok/s")
         if not self._turns:
-            found.append(f"waiting for the first answer, {format_duration(spent)}")
+            parts.append(f"waiting for the first answer, {format_duration(spent)}")
         elif left := self._time_left(spent):
-            found.append(left)
+            parts.append(left)
         late = self._worlds.late if self._worlds else None
-        return [*found, str(late)] if late is not None and late.seconds >= SLOW_WORLD_S else found
+        return [*parts, str(late)] if late is not None and late.seconds >= SLOW_WORLD_S else parts
 
     def _time_left(self, spent: float) -> str:
         """Estimate with a constant probability per turn that an episode ends, and the step limit. The mean length of finished

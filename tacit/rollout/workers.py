@@ -164,12 +164,12 @@ class WorkerPool:
     @property
     def late(self) -> SlowWorld | None:
         now, slots = time.monotonic(), self._slots
-        found = [
+        late_workers = [
             SlowWorld(slots[queued[0][0]].task, now - self._since_s[worker], self._timeout_s)
             for worker, queued in enumerate(list(self._queued))
             if queued and worker not in self._starting and queued[0][0] < len(slots)
         ]
-        return max(found, key=lambda late: late.seconds, default=None)
+        return max(late_workers, key=lambda late: late.seconds, default=None)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
         self._wait()  # for episodes that were interrupted

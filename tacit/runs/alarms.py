@@ -49,8 +49,8 @@ def check_alarms(records: Sequence[Record]) -> list[Alarm]:
     if not records:
         return []
     step = int(records[-1].get("step", len(records)))
-    found = [(name, check(records)) for name, check in CHECKS.items()]
-    return [Alarm(name, step, message) for name, message in found if message]
+    messages = [(name, check(records)) for name, check in CHECKS.items()]
+    return [Alarm(name, step, message) for name, message in messages if message]
 
 
 def first_alarms(records: Sequence[Record]) -> list[Alarm]:
@@ -143,11 +143,11 @@ def _sampler(records: Sequence[Record]) -> str:
 
 
 def _repetition(records: Sequence[Record]) -> str:
-    found = _start_and_now(records, "repeated")
-    if found is None or found[1] <= max(REPEATED, found[0] + REPEATED_RISE):
+    rates = _start_and_now(records, "repeated")
+    if rates is None or rates[1] <= max(REPEATED, rates[0] + REPEATED_RISE):
         return ""
     return (
-        f"{found[1]:.0%} of all actions repeat an earlier one of their episode, {found[0]:.0%} at the start: the policy loops"
+        f"{rates[1]:.0%} of all actions repeat an earlier one of their episode, {rates[0]:.0%} at the start: the policy loops"
     )
 
 
@@ -201,10 +201,10 @@ def _drift(metric: str, factor: float, message: str) -> Callable[[Sequence[Recor
     """A check that the metric has not risen above `factor` times its start, or fallen below it for a factor under 1."""
 
     def check(records: Sequence[Record]) -> str:
-        found = _start_and_now(records, metric)
-        if found is None or found[0] <= 0:
+        levels = _start_and_now(records, metric)
+        if levels is None or levels[0] <= 0:
             return ""
-        start, now = found
+        start, now = levels
         beyond = now > factor * start if factor > 1 else now < factor * start
         return message.format(start=start, now=now) if beyond else ""
 
@@ -256,8 +256,8 @@ class AlarmMonitor:
     def see(self, step: int, metrics: Record, examples: Mapping[str, str] | None = None) -> list[Alarm]:
         """Add an iteration; return the alarms raised for the first time. `examples`: alarm name -> example to show."""
         self._records.append({"step": step, **metrics})
-        found = check_alarms(self._records)
-        return self._raise_new([replace(alarm, example=(examples or {}).get(alarm.name, "")) for alarm in found])
+        alarms = check_alarms(self._records)
+        return self._raise_new([replace(alarm, example=(examples or {}).get(alarm.name, "")) for alarm in alarms])
 
     def see_measured(self, evaluations: Sequence[Record]) -> list[Alarm]:
         """Check all evaluations so far; return the alarms raised for the first time."""
@@ -276,6 +276,6 @@ class AlarmMonitor:
 
 
 def read_alarms(run: Path) -> list[Alarm]:
-    found = [record for record in read_objects(run / ALARMS) if set(record) <= KEYS]
+    records = [record for record in read_objects(run / ALARMS) if set(record) <= KEYS]
     kinds = {"name": str, "step": int, "message": str}
-    return [Alarm(**record) for record in found if all(isinstance(record.get(key), kind) for key, kind in kinds.items())]
+    return [Alarm(**record) for record in records if all(isinstance(record.get(key), kind) for key, kind in kinds.items())]

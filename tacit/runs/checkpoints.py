@@ -86,16 +86,16 @@ class Checkpoints:
         """All checkpoints, oldest first."""
         if not self._directory.is_dir():
             return []
-        found = []
+        checkpoints = []
         for path in self._directory.iterdir():
             stage, _, step = path.name.rpartition("-")
             if stage in self._stages and step.isdigit():
-                found.append(Checkpoint(path, stage, int(step)))
-        return sorted(found, key=lambda c: (self._stages.index(c.stage), c.step))
+                checkpoints.append(Checkpoint(path, stage, int(step)))
+        return sorted(checkpoints, key=lambda c: (self._stages.index(c.stage), c.step))
 
     def newest(self) -> Checkpoint | None:
-        found = self.all()
-        return found[-1] if found else None
+        checkpoints = self.all()
+        return checkpoints[-1] if checkpoints else None
 
     def find(self, name: str) -> Checkpoint:
         """`best`, `newest`, `sft`, `rl`, or a directory name such as `rl-000020`."""
@@ -135,16 +135,20 @@ class Checkpoints:
 
     def _best(self) -> Checkpoint | None:
         """The checkpoint with the highest evaluated success, the latest of equals; None if none was evaluated."""
-        found = self.all()
-        measured = {(e["stage"], e["step"]): e["success"] for e in found[-1].state().get("evaluations", ())} if found else {}
-        evaluated = [c for c in reversed(found) if (c.stage, c.step) in measured]
+        checkpoints = self.all()
+        measured = (
+            {(e["stage"], e["step"]): e["success"] for e in checkpoints[-1].state().get("evaluations", ())}
+            if checkpoints
+            else {}
+        )
+        evaluated = [c for c in reversed(checkpoints) if (c.stage, c.step) in measured]
         return max(evaluated, key=lambda c: measured[c.stage, c.step], default=None)
 
     def _prune(self) -> None:
         """Delete all but the newest `keep`, the best, and the last of every stage."""
-        found, best = self.all(), self._best()
-        wanted = {c.path for c in found[max(0, len(found) - self._keep) :]} | ({best.path} if best else set())
-        wanted |= {[c for c in found if c.stage == stage][-1].path for stage in {c.stage for c in found}}
-        for checkpoint in found:
+        checkpoints, best = self.all(), self._best()
+        wanted = {c.path for c in checkpoints[max(0, len(checkpoints) - self._keep) :]} | ({best.path} if best else set())
+        wanted |= {[c for c in checkpoints if c.stage == stage][-1].path for stage in {c.stage for c in checkpoints}}
+        for checkpoint in checkpoints:
             if checkpoint.path not in wanted:
                 shutil.rmtree(checkpoint.path, ignore_errors=True)

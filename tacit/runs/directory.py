@@ -83,11 +83,11 @@ def open_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
 def read_settings(path: Path) -> dict[str, Any]:
     if not (path / SETTINGS).exists():
         raise TacitError(f"{path} is not a run directory: {describe_directory(path)}")
-    found = _read(path, SETTINGS, "")
+    settings = _read(path, SETTINGS, "")
     for name in ("method", "engine", "schedule", "policies"):
-        if not isinstance(found, dict) or not isinstance(found.get(name, None if name == "method" else {}), dict):
+        if not isinstance(settings, dict) or not isinstance(settings.get(name, None if name == "method" else {}), dict):
             raise TacitError(f"{path / SETTINGS} is damaged: {name} is not a table of settings.")
-    return found
+    return settings
 
 
 MAX_NAMED = 5  # maximum runs listed in a message
@@ -108,8 +108,8 @@ def describe_directory(path: Path) -> str:
 
 def find_runs(path: Path) -> list[str]:
     """Up to MAX_NAMED runs in this directory or its `runs` directory."""
-    found = sorted(p.parent for pattern in ("*", "runs/*") for p in path.glob(f"{pattern}/{SETTINGS}"))
-    return [str(run) for run in found[:MAX_NAMED]]
+    runs = sorted(p.parent for pattern in ("*", "runs/*") for p in path.glob(f"{pattern}/{SETTINGS}"))
+    return [str(run) for run in runs[:MAX_NAMED]]
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -119,11 +119,11 @@ def read_summary(path: Path) -> dict[str, Any]:
 def find_summary(path: Path) -> dict[str, Any] | None:
     """The summary; None if the run has not finished or the file is damaged. Resuming the run writes it again."""
     try:
-        found = read_summary(path)
+        summary = read_summary(path)
     except TacitError:
         return None
-    scores = found.get("evaluations", []) if isinstance(found, dict) else None
-    return found if isinstance(scores, list) and all(map(_is_evaluation, scores)) else None
+    scores = summary.get("evaluations", []) if isinstance(summary, dict) else None
+    return summary if isinstance(scores, list) and all(map(_is_evaluation, scores)) else None
 
 
 def _is_evaluation(value: Any) -> bool:

@@ -60,14 +60,14 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 def read_objects(path: Path) -> list[dict[str, Any]]:
     """The objects in a file of JSON lines; empty if it does not exist. Skips lines that do not parse (partial writes)."""
-    found = []
+    objects = []
     try:
         for line in read_lines(path) if path.exists() else ():
             with contextlib.suppress(ValueError, RecursionError):
-                found.append(json.loads(line))
+                objects.append(json.loads(line))
     except OSError as error:
         raise TacitError(f"cannot read {path}: {error}.") from error
-    return [value for value in found if isinstance(value, dict)]
+    return [value for value in objects if isinstance(value, dict)]
 
 
 def write_json(path: Path, value: Any) -> None:

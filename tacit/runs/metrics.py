@@ -67,8 +67,8 @@ class Metrics:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All records that have a stage and a step."""
-    found = read_objects(path)
-    return [record for record in found if isinstance(record.get("stage"), str) and isinstance(record.get("step"), int)]
+    records = read_objects(path)
+    return [record for record in records if isinstance(record.get("stage"), str) and isinstance(record.get("step"), int)]
 
 
 def _plain(value: float) -> float | None:

@@ -189,7 +189,7 @@ RECORDED = ".jsonl.gz"
 def list_recordings(run: Path, stage: str = "rl") -> dict[int, Path]:
     """The files of recorded episodes by step; `stage` is `rl`, or `eval-rl` and the like for evaluations."""
     named = {parse_recording_name(file): file for file in (run / "trajectories").glob(f"*{RECORDED}")}
-    return {found[1]: named[found] for found in sorted(filter(None, named)) if found[0] == stage}
+    return {key[1]: named[key] for key in sorted(filter(None, named)) if key[0] == stage}
 
 
 def find_recording(run: Path, number: int | None = None) -> Path:
@@ -205,8 +205,8 @@ def find_recording(run: Path, number: int | None = None) -> Path:
 
 def parse_recording_name(file: Path) -> tuple[str, int] | None:
     """(stage, step) of `rl-000012.jsonl.gz`; None for a file of any other name."""
-    found = re.fullmatch(rf"(.+)-([0-9]{{1,12}}){re.escape(RECORDED)}", file.name)
-    return (found[1], int(found[2])) if found and file.name.isprintable() else None
+    match = re.fullmatch(rf"(.+)-([0-9]{{1,12}}){re.escape(RECORDED)}", file.name)
+    return (match[1], int(match[2])) if match and file.name.isprintable() else None
 
 
 def read_trajectories(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:

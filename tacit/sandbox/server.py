@@ -327,16 +327,16 @@ class Job:
 
 
 def descendants(pid: int) -> list[int]:
-    found, queue = [], [pid]
+    pids, queue = [], [pid]
     while queue:
         for tasks in Path(f"/proc/{queue.pop()}/task").glob("*/children"):
             try:
                 children = [int(word) for word in tasks.read_text().split()]
             except OSError:
                 continue
-            found += children
+            pids += children
             queue += children
-    return found
+    return pids
 
 
 def resident_mb(pids: Sequence[int]) -> float:
@@ -351,14 +351,14 @@ def resident_mb(pids: Sequence[int]) -> float:
 
 def open_mb(pids: Sequence[int]) -> float:
     """Size of files that are deleted but still open; `tree_mb` does not see them."""
-    found: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
         with suppress(OSError):
             for descriptor in os.scandir(f"/proc/{pid}/fd"):
                 info = os.stat(descriptor.path)
                 if stat.S_ISREG(info.st_mode) and info.st_nlink == 0:
-                    found[info.st_dev, info.st_ino] = info.st_blocks * 512
-    return sum(found.values()) / (1 << 20)
+                    sizes[info.st_dev, info.st_ino] = info.st_blocks * 512
+    return sum(sizes.values()) / (1 << 20)
 
 
 def tree_mb(folder: str) -> float:
@@ -544,8 +544,8 @@ def load_function(name: str) -> Callable[[list[str], int], int]:
         spec.loader.exec_module(loaded)  # type: ignore[union-attr]
     else:
         loaded = importlib.import_module(module)
-    found = getattr(loaded, function)
-    return found(argument) if is_maker else found
+    member = getattr(loaded, function)
+    return member(argument) if is_maker else member
 
 
 def own_tree(folder: str, uid: int) -> None:

@@ -167,10 +167,10 @@ class Catalog:
     async def refresh(self) -> Changes:
         """Read the directories again: add new modules, replace changed ones, remove missing ones."""
         async with self._refreshing:
-            found, refused = await run_in_thread(self.read_directories, REFRESH_S)
+            on_disk, refused = await run_in_thread(self.read_directories, REFRESH_S)
             changes = Changes(refused=refused)
             served_modules = {name: served for name, served in self.modules.items() if name in refused}
-            for name, (module, world) in found.items():
+            for name, (module, world) in on_disk.items():
                 here = self.modules.get(name)
                 if here is not None and here.module == module:
                     served_modules[name] = here
@@ -233,9 +233,9 @@ class Catalog:
 
     def find(self, name: str) -> ServedModule:
         """A module by its full name, or by its skill if that is unique."""
-        found = [served for served in self.modules.values() if name in (served.name, served.module.skill)]
-        if len(found) == 1:
-            return found[0]
+        matches = [served for served in self.modules.values() if name in (served.name, served.module.skill)]
+        if len(matches) == 1:
+            return matches[0]
         raise not_found(str(unknown("module", name, self.modules)))
 
     @contextmanager
@@ -259,7 +259,7 @@ class Catalog:
 
     def read_directories(self) -> tuple[dict[str, tuple[Module, Environment]], dict[str, str]]:
         """(usable modules, errors) by name; unreadable directories by path."""
-        found: dict[str, tuple[Module, Environment]] = {}
+        admitted: dict[str, tuple[Module, Environment]] = {}
         refused: dict[str, str] = {}
         for path in self._paths:
             try:
@@ -271,13 +271,13 @@ class Catalog:
                 continue
             for directory in directories:
                 try:
-                    self._admit(read_module(directory), found, refused)
+                    self._admit(read_module(directory), admitted, refused)
                 except Exception as error:  # a manifest may contain anything
                     here = [name for name, served in self.modules.items() if served.module.path == directory]
                     refused |= dict.fromkeys(here or [str(directory)], _why(error, directory))
-        return found, refused
+        return admitted, refused
 
-    def _admit(self, module: Module, found: dict[str, tuple[Module, Environment]], refused: dict[str, str]) -> None:
+    def _admit(self, module: Module, admitted: dict[str, tuple[Module, Environment]], refused: dict[str, str]) -> None:
         world = open_world(module.world)
         name = module_name(world, module)
         json.dumps(describe_module(module, world), ensure_ascii=False, allow_nan=False).encode()  # must be sendable as JSON
@@ -291,10 +291,10 @@ class Catalog:
                     f"module {module.path} contains a draft that was not approved to run. It was printed where this server was "
                     "started: read it, then start the server with --yes"
                 )
-        if name in found:
-            wrong.append(f"{found[name][0].path} and {module.path} are both modules of skill {name!r}")
+        if name in admitted:
+            wrong.append(f"{admitted[name][0].path} and {module.path} are both modules of skill {name!r}")
         held = next((served.module for served in self.modules.values() if served.module.adapter), None) or next(
-            (other for other, _ in found.values() if other.adapter), None
+            (other for other, _ in admitted.values() if other.adapter), None
         )
         if module.adapter and held is not None and held.fingerprint != module.fingerprint:
             wrong.append(
@@ -304,7 +304,7 @@ class Catalog:
         if wrong:
             refused[name] = "; ".join(wrong)
         else:
-            found[name] = module, world
+            admitted[name] = module, world
 
     async def _retire(self, served: ServedModule) -> None:
         """Unload a removed or replaced module if no session or request uses it."""

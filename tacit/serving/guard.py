@@ -75,8 +75,8 @@ class NamedRoute(Route):
     """A route that puts itself into the scope, so that metrics can name it; older versions of Starlette do not."""
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
-        match, found = super().matches(scope)
-        return match, {**found, "route": self}
+        match, fields = super().matches(scope)
+        return match, {**fields, "route": self}
 
 
 class Guard:

@@ -47,19 +47,19 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
         return await pages.answer(request, stamp, written, "", lambda live: render_overview(runs, links, most, live))
 
     async def run(request: Request) -> Response:
-        if (found := find_run(request.path_params["number"])) is None:
+        if (numbered := find_run(request.path_params["number"])) is None:
             return make_not_found(request)
-        watched, number = found
+        watched, number = numbered
         stamp, written = watched.get_stamp()
         write = lambda live: _render_run(watched, links[number], most, live, link_others(number))  # noqa: E731
         return await pages.answer(request, stamp, written, f"`{resume_command(watched.path)}` continues it", write)
 
     async def recording(request: Request) -> Response:
-        found, name = find_run(request.path_params["number"]), request.path_params["name"]
-        files = {file.name.removesuffix(RECORDED): file for file in find_recordings(found[0].path)} if found else {}
-        if found is None or name not in files:
+        numbered, name = find_run(request.path_params["number"]), request.path_params["name"]
+        files = {file.name.removesuffix(RECORDED): file for file in find_recordings(numbered[0].path)} if numbered else {}
+        if numbered is None or name not in files:
             return make_not_found(request)
-        watched, number = found
+        watched, number = numbered
         around, state = [(watched.name, links[number])], files[name].stat()
         write = lambda live: render_recording(watched.path, name, most, live, beside=around)  # noqa: E731
         return await pages.answer(request, f"{state.st_mtime_ns}-{state.st_size}", None, "", write)

@@ -85,11 +85,11 @@ class Tools:
         action before did anything (`effective`). Answers with the next action, and with what the module read. Who did not get
         an answer asks again with the same `turn`."""
         with _as_tool_errors():
-            found = self._service.sessions.find_open(session)
+            open_session = self._service.sessions.find_open(session)
             seen = Transition(Observation(observation, tuple(actions)), done, success, effective=effective)
-            answered = await self._service.sessions.observe(found, seen, turn)
+            answered = await self._service.sessions.observe(open_session, seen, turn)
             if answered is None:
-                return {"action": None, "outcome": found.outcome}
+                return {"action": None, "outcome": open_session.outcome}
             return {
                 "action": answered.action,
                 "turn": answered.number,
@@ -100,9 +100,9 @@ class Tools:
     async def end(self, session: Name, success: bool = False) -> dict[str, Any]:
         """End an episode before its world does."""
         with _as_tool_errors():
-            found = self._service.sessions.find_open(session)
-            self._service.sessions.end(found, "success" if success else "failure")
-            return _summarize(found)
+            open_session = self._service.sessions.find_open(session)
+            self._service.sessions.end(open_session, "success" if success else "failure")
+            return _summarize(open_session)
 
     async def refresh(self) -> dict[str, Any]:
         """Look for modules again: new ones become tools, changed ones are replaced, missing ones taken off."""

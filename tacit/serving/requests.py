@@ -41,12 +41,12 @@ def _parse(body: bytes, model: type[Model]) -> Model:
     try:
         return model.model_validate(json.loads(body))
     except ValidationError as error:
-        found = []
+        problems = []
         for one in error.errors(include_url=False, include_input=False)[:MAX_MISTAKES]:
             # drop the type names that pydantic adds to the path of a union
             where = ".".join(str(part) for part in one["loc"] if "[" not in str(part)) or "the body"
-            found.append(f"{where}: {'Input should be an object' if one['type'] == 'model_type' else one['msg']}")
-        mistakes = "; ".join(found)
+            problems.append(f"{where}: {'Input should be an object' if one['type'] == 'model_type' else one['msg']}")
+        mistakes = "; ".join(problems)
     except json.JSONDecodeError as error:
         mistakes = f"it is not JSON (at character {error.pos})"
     except (ValueError, RecursionError) as error:  # invalid text, very long numbers, very deep nesting

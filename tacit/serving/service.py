@@ -241,7 +241,7 @@ async def score_alternatives(session: Session, turn: Turn, most: int, service: S
         scored = [(action, math.exp(float(row.sum()))) for action, row in zip(written, rows, strict=True)]
         return sorted(scored, key=lambda pair: -pair[1])
 
-    found = await wait_for_answer(lambda: service.batching.call(work), service.settings, service.batching)
-    alternatives = [{"action": action, "probability": value} for action, value in found[:most]]
+    scores = await wait_for_answer(lambda: service.batching.call(work), service.settings, service.batching)
+    alternatives = [{"action": action, "probability": value} for action, value in scores[:most]]
     service.sessions.grow(session, count_bytes(alternatives))
     turn.alternatives = alternatives

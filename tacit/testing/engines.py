@@ -157,8 +157,8 @@ class EngineConformance:
     def test_log_probabilities_equal_transformers(self, checkpoint, plain, rows, temperature: float) -> None:
         self.need(SCORING)
         with self.policy(checkpoint) as policy:
-            found = policy.logprobs(rows[0], rows[1], temperature)
-        self.near(found, plain.logprobs(rows[0], rows[1], temperature))
+            actual = policy.logprobs(rows[0], rows[1], temperature)
+        self.near(actual, plain.logprobs(rows[0], rows[1], temperature))
 
     def test_distributions_equal_transformers(self, checkpoint, plain, rows) -> None:
         self.need(DISTRIBUTIONS)
@@ -175,8 +175,8 @@ class EngineConformance:
         self.need(HIDDEN_STATES)
         with self.policy(checkpoint) as policy:
             for layer in (1, -1):
-                found = policy.hidden_states(rows[0], layer, pooling)
-                np.testing.assert_allclose(found, plain.hidden_states(rows[0], layer, pooling), atol=10 * self.tolerance)
+                actual = policy.hidden_states(rows[0], layer, pooling)
+                np.testing.assert_allclose(actual, plain.hidden_states(rows[0], layer, pooling), atol=10 * self.tolerance)
             with pytest.raises(TacitError):
                 policy.check_layer(99)
 
@@ -246,20 +246,20 @@ class EngineConformance:
         with self.policy(checkpoint) as policy:
             if not isinstance(policy, SchedulingSampler):
                 pytest.skip(f"engine {self.engine.name!r} has no scheduler; rollouts submit all waiting requests in one batch")
-            truth, found = policy.sample(requests, sampling), dict[int, Completion]()
+            truth, actual = policy.sample(requests, sampling), dict[int, Completion]()
             with closing(policy.open_scheduler(sampling)) as left:
                 left.submit(requests[0])
             with closing(policy.open_scheduler(sampling)) as scheduler:
                 assert scheduler.wait() == []
                 request_ids = [scheduler.submit(request) for request in requests[:3]]
-                found.update(scheduler.wait())
+                actual.update(scheduler.wait())
                 request_ids += [scheduler.submit(request) for request in requests[3:]]
                 while finished := scheduler.wait():
-                    assert not found.keys() & dict(finished).keys(), "no completion is returned twice"
-                    found.update(finished)
-        assert len(set(request_ids)) == len(requests) and found.keys() == set(request_ids)
+                    assert not actual.keys() & dict(finished).keys(), "no completion is returned twice"
+                    actual.update(finished)
+        assert len(set(request_ids)) == len(requests) and actual.keys() == set(request_ids)
         for request_id, expected in zip(request_ids, truth, strict=True):
-            assert found[request_id].tokens.tolist() == expected.tokens.tolist()
+            assert actual[request_id].tokens.tolist() == expected.tokens.tolist()
 
     def test_samples_use_and_report_the_newest_weights(self, checkpoint, batch, rows) -> None:
         self.need(SAMPLING, SCORING, LEARNING)
@@ -279,8 +279,8 @@ class EngineConformance:
         with self.policy(checkpoint) as policy:
             for pooling in ("last", "mean"):
                 done = policy.sample([Request(p) for p in rows[0]], Sampling(max_tokens=2), HiddenState(1, pooling))
-                found = np.stack([c.hidden for c in done if c.hidden is not None])
-                np.testing.assert_allclose(found, plain.hidden_states(rows[0], 1, pooling), atol=10 * self.tolerance)
+                actual = np.stack([c.hidden for c in done if c.hidden is not None])
+                np.testing.assert_allclose(actual, plain.hidden_states(rows[0], 1, pooling), atol=10 * self.tolerance)
 
     def test_invalid_requests_are_refused(self, checkpoint) -> None:
         self.need(SAMPLING)
@@ -323,12 +323,12 @@ class EngineConformance:
 
     def test_gradient_is_independent_of_micro_batches(self, checkpoint, batch, rows) -> None:
         self.need(LEARNING, SCORING, ENTROPY)
-        found = []
+        results = []
         for budget in (1, 100_000):
             with self.policy(checkpoint, token_budget=budget) as policy:
                 norm = policy.update(batch, [Weighted(frozenset({ENTROPY}))], LR)["grad_norm"]
-                found.append((norm, policy.logprobs(*rows)))
-        (one, ours), (other, theirs) = found
+                results.append((norm, policy.logprobs(*rows)))
+        (one, ours), (other, theirs) = results
         assert one == pytest.approx(other, rel=1e-4)
         self.near(ours, theirs)
 
@@ -403,7 +403,7 @@ class EngineConformance:
                 policy.load(tmp_path / "saved")
             assert policy.digest() == before
 
-    def near(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray], times: float = 1.0) -> None:
-        assert len(found) == len(truth)
-        for ours, theirs in zip(found, truth, strict=True):
+    def near(self, actual: Sequence[np.ndarray], truth: Sequence[np.ndarray], times: float = 1.0) -> None:
+        assert len(actual) == len(truth)
+        for ours, theirs in zip(actual, truth, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=times * self.tolerance)

@@ -49,12 +49,12 @@ class PlainModel:
             return [self._distributions(p, c, 1.0).numpy() for p, c in zip(prompts, completions, strict=True)]
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str) -> np.ndarray:
-        found = []
+        rows = []
         for prompt in prompts:
             with torch.no_grad():
                 states = self.model(input_ids=torch.from_numpy(prompt)[None], output_hidden_states=True).hidden_states[layer][0]
-            found.append((states[-1] if pooling == "last" else states.mean(0)).numpy())
-        return np.stack(found)
+            rows.append((states[-1] if pooling == "last" else states.mean(0)).numpy())
+        return np.stack(rows)
 
     def adamw(self, betas: tuple[float, float], weight_decay: float) -> torch.optim.Optimizer:
         matrices = [p for p in self.model.parameters() if p.ndim > 1]

@@ -119,13 +119,13 @@ def demonstrate(
         assert world.names is not None  # checked before the model was loaded
         turns += rename_turns(original, world.names, rng)
     samples = [make_sample(turn, context, tokenizer) for turn in turns]
-    found = Demonstrations.of(samples, len(tasks), won, len(broken))
-    if not len(found):
+    demonstrations = Demonstrations.of(samples, len(tasks), won, len(broken))
+    if not len(demonstrations):
         raise TacitError(
             f"none of the {len(samples)} turns of the expert of world {world.name!r} fits in the model's context of "
             f"{tokenizer.context_limit} tokens. Choose a model with a longer context, or a shorter prompt (wording, history)."
         )
-    return found
+    return demonstrations
 
 
 class NoisyExpert:
@@ -368,9 +368,9 @@ def relabel(
     world: Environment, played: Sequence[Trajectory], expert: str = "", timeout_s: float = TrainSettings.world_timeout_s
 ) -> RelabeledEpisodes:
     """The expert's action at every turn of the policy's episodes. Stops early if the expert raises in every episode."""
-    make, found = world.expert(expert or None), RelabeledEpisodes()
+    make, relabelled = world.expert(expert or None), RelabeledEpisodes()
     for trajectory in played:
-        if len(found.broken) == MAX_BROKEN and not any(found.advice):
+        if len(relabelled.broken) == MAX_BROKEN and not any(relabelled.advice):
             break
         actions: list[str] = []
         try:
@@ -382,10 +382,10 @@ def relabel(
         except TacitError:
             raise
         except (Exception, SystemExit) as error:
-            found.broken.append(describe_error(error))
-        found.played.append(trajectory)
-        found.advice.append(actions)
-    return found
+            relabelled.broken.append(describe_error(error))
+        relabelled.played.append(trajectory)
+        relabelled.advice.append(actions)
+    return relabelled
 
 
 def make_samples(relabelled: RelabeledEpisodes, context: Context, tokenizer: Tokenizer) -> Demonstrations:
@@ -395,13 +395,13 @@ def make_samples(relabelled: RelabeledEpisodes, context: Context, tokenizer: Tok
         completion = encode_action(step.prompt, advised, context.format, tokenizer)
         fits = len(step.prompt_tokens) + len(completion) <= tokenizer.context_limit
         samples.append((step.prompt_tokens, completion) if fits else None)
-    found = Demonstrations.of(samples, len(relabelled.played), relabelled.won, len(relabelled.broken))
-    if not len(found):
+    demonstrations = Demonstrations.of(samples, len(relabelled.played), relabelled.won, len(relabelled.broken))
+    if not len(demonstrations):
         raise TacitError(
-            f"no turn was relabeled: {relabelled}; {found.too_long} turns exceed the model's context. Fix the expert, or "
-            "remove sft.rounds."
+            f"no turn was relabeled: {relabelled}; {demonstrations.too_long} turns exceed the model's context. Fix the expert, "
+            "or remove sft.rounds."
         )
-    return found
+    return demonstrations
 
 
 def play_round(

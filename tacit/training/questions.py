@@ -53,31 +53,31 @@ def expand_entries(value: str) -> list[str]:
     """`drawer 1-3 5, bed 1` -> drawer 1, drawer 2, drawer 3, drawer 5, bed 1"""
     if "(" in value:  # a command, whose commas do not separate entries
         return [value]
-    found = []
+    names = []
     for part in value.split(", "):
         kind, *numbers = re.split(r" (?=\d)", part)
         for number in numbers:
             first, _, last = number.partition("-")
             if not first.isdigit() or not (last or first).isdigit():
                 return [value]
-            found += [f"{kind} {n}" for n in range(int(first), int(last or first) + 1)]
+            names += [f"{kind} {n}" for n in range(int(first), int(last or first) + 1)]
         if not numbers:
-            found.append(kind)
-    return found
+            names.append(kind)
+    return names
 
 
 def _about_fields(rng: Random, fields: dict[str, str]) -> list[Question]:
     label = rng.choice(sorted(fields))
     questions = [(label, fields[label])]
-    lists = {name: found for name, value in fields.items() if len(found := expand_entries(value)) > 1}
+    lists = {name: entries for name, value in fields.items() if len(entries := expand_entries(value)) > 1}
     if not lists:
         return questions
     name = rng.choice(sorted(lists))
-    found = lists[name]
-    spot = rng.randrange(len(found) - 1)
-    questions += [(f"first {name}", found[0]), (f"next {name} after {found[spot]}", found[spot + 1])]
+    entries = lists[name]
+    spot = rng.randrange(len(entries) - 1)
+    questions += [(f"first {name}", entries[0]), (f"next {name} after {entries[spot]}", entries[spot + 1])]
     item = rng.choice(lists[rng.choice(sorted(lists))])
-    return [*questions, (f"{item} in {name}", "yes" if item in found else "no")]
+    return [*questions, (f"{item} in {name}", "yes" if item in entries else "no")]
 
 
 def _about_places(rng: Random, now: str) -> list[Question]:
@@ -100,7 +100,7 @@ def _about_actions(rng: Random, actions: Sequence[str]) -> list[Question]:
         questions.append((f"how: {described}", action))
         # The same command with another number: is it valid?
         changed = _NUMBERS.sub(
-            lambda found: f" {rng.randint(1, 9)}" if found.group().startswith(" ") else found.group(), action
+            lambda match: f" {rng.randint(1, 9)}" if match.group().startswith(" ") else match.group(), action
         )
         questions[0] = (f"can {changed}", "yes" if changed in actions else "no")
     return questions

@@ -87,7 +87,7 @@ def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
                 raise TacitError(f"there is no observation before action {len(turns) + 1}")
             turns.append({"saw": "\n".join(seen), "action": text})
             seen = []
-    goals = (found[1] for kind, text in parts if kind == "observation" and (found := _TASK.search(text)))
+    goals = (match[1] for kind, text in parts if kind == "observation" and (match := _TASK.search(text)))
     goal, last = data.get("goal") or next(goals, ""), "\n".join(seen)
     return {**data, "goal": goal.strip() if isinstance(goal, str) else "", "turns": turns, **({"saw": last} if last else {})}
 
@@ -227,21 +227,21 @@ class Reading:
     """episodes of other families"""
 
     def notes(self) -> list[str]:
-        found = []
+        lines = []
         if self.unusable:
-            found.append(f"{pluralize(len(self.unusable), 'line')} cannot be used: {_some(self.unusable)}")
+            lines.append(f"{pluralize(len(self.unusable), 'line')} cannot be used: {_some(self.unusable)}")
         if self.differing:
             count = pluralize(len(self.differing), "episode")
-            found.append(f"used as recorded, since their replay differs: {count}, {_some(self.differing)}")
-        found.append(
+            lines.append(f"used as recorded, since their replay differs: {count}, {_some(self.differing)}")
+        lines.append(
             f"{pluralize(self.again, 'episode')} replayed as recorded, {self.unknown} are of tasks unknown to this run, "
             f"{self.lost} were lost and are not imitated"
         )
         if self.belied:
-            found.append(f"{len(self.belied)} of the lost ones are marked as won, but their replay loses: {_some(self.belied)}")
+            lines.append(f"{len(self.belied)} of the lost ones are marked as won, but their replay loses: {_some(self.belied)}")
         if self.others:
-            found.append(f"skipped, since they are of other families: {pluralize(self.others, 'episode')}")
-        return found
+            lines.append(f"skipped, since they are of other families: {pluralize(self.others, 'episode')}")
+        return lines
 
 
 def imitate_recordings(
@@ -284,13 +284,13 @@ def imitate_recordings(
         won += 1
         shown += [make_sample(turn, context, tokenizer) for turn, own in zip(turns, recording.parsed, strict=False) if own]
     matcher.close()
-    found = Demonstrations.of(shown, len(recordings), won)
-    if not len(found):
+    demonstrations = Demonstrations.of(shown, len(recordings), won)
+    if not len(demonstrations):
         raise TacitError(
             f"there is nothing to imitate in {path}: {len(recordings)} episodes, with {len(shown)} turns in won ones, none "
             f"usable. {'. '.join(reading.notes())}."
         )
-    return found, reading.notes()
+    return demonstrations, reading.notes()
 
 
 def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:

@@ -46,7 +46,7 @@ class Renaming:
         numbers: dict[str, list[int]] = {}
         for match in pattern.finditer(text):
             numbers.setdefault(match[1], []).extend(map(int, _NUMBER.findall(match[2])))
-        shifts = {kind: rng.randint(1 - min(found), MAX_SHIFT) for kind, found in numbers.items()}
+        shifts = {kind: rng.randint(1 - min(values), MAX_SHIFT) for kind, values in numbers.items()}
         return cls(pattern, kinds, shifts)
 
     def apply(self, text: str) -> str:

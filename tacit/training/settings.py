@@ -111,13 +111,13 @@ class EvaluationSettings:
     @property
     def further_panels(self) -> tuple[tuple[str, int, bool], ...]:
         """(split, tasks or 0, may be missing) of each panel in `also`."""
-        found = []
+        panels = []
         for entry in filter(None, map(str.strip, self.also.split(","))):
             split, _, count = entry.removesuffix("?").partition(":")
             if count and not (count.isdigit() and int(count)):
                 raise TacitError(f"evaluation.also = {self.also!r}: {entry!r} must be SPLIT, SPLIT? or SPLIT:TASKS.")
-            found.append((split, int(count or 0), entry.endswith("?")))
-        return tuple(found)
+            panels.append((split, int(count or 0), entry.endswith("?")))
+        return tuple(panels)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ REGISTRY = Registry(
     "world",
     "tacit.worlds",
     WORLDS,
-    lambda found: isinstance(found, Environment),
+    lambda value: isinstance(value, Environment),
     "a tacit.core.world.Environment",
     r"tacit\.modules\.work:WORK|tacit\.modules\.carrying:DRAFT_[0-9a-f]{16}",
 )

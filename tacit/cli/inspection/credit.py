@@ -59,12 +59,12 @@ def run(argv: Sequence[str]) -> int:
             say(console, f"  group {number} of {len(groups)}: {counts}, {took}", style="dim")
     finally:
         setup.worlds.close()
-    found = quality(measured)
-    show(console, found, radii, left_out)
+    result = quality(measured)
+    show(console, result, radii, left_out)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         where = circumstances(target, setup, radii, left_out, arguments.rollouts, arguments.discount)
-        write_json(arguments.json, {**where, **found.to_json()})
+        write_json(arguments.json, {**where, **result.to_json()})
         say(console, f"\nwritten to {arguments.json}")
     return 0
 
@@ -86,23 +86,23 @@ def make_parser(method: str) -> Parser:
     return parser
 
 
-def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Mapping[str, str]) -> None:
+def show(console: Any, result: Quality, radii: Mapping[str, float], left_out: Mapping[str, str]) -> None:
     from tacit.evaluation.credit_agreement import ENDINGS, STAGES
 
     console.print()
-    endings = ", ".join(f"{count} {ending}" for ending, count in found.endings.items() if count)
+    endings = ", ".join(f"{count} {ending}" for ending, count in result.endings.items() if count)
     pairs = [
-        ("groups", f"{endings}; {pluralize(found.tasks, 'task')}"),
-        ("truth", f"{pluralize(found.steps, 'step')}, {pluralize(found.episodes, 'continuation')}"),
-        ("advantage", f"spread {_number(found.spread)}, Monte Carlo error {_number(found.noise)} a step"),
-        ("reliability", f"{_number(found.reliability)}; correlations and cosines below are corrected for this noise"),
+        ("groups", f"{endings}; {pluralize(result.tasks, 'task')}"),
+        ("truth", f"{pluralize(result.steps, 'step')}, {pluralize(result.episodes, 'continuation')}"),
+        ("advantage", f"spread {_number(result.spread)}, Monte Carlo error {_number(result.noise)} a step"),
+        ("reliability", f"{_number(result.reliability)}; correlations and cosines below are corrected for this noise"),
     ]
     pairs += [("radius", f"{name}: {value:.4g}") for name, value in radii.items()]
     pairs += [("left out", f"{name}: {reason}") for name, reason in left_out.items()]
     say_pairs(console, pairs)
     undetermined = []
     for on in ("all", *ENDINGS, *STAGES):
-        agreements = [agreement for agreement in found.agreements if agreement.on == on]
+        agreements = [agreement for agreement in result.agreements if agreement.on == on]
         steps = max((agreement.steps for agreement in agreements), default=0)
         if on != "all" and all(a.correlation.value is None and a.cosine.value is None for a in agreements):
             undetermined += [f"{on} ({steps} steps)"] if steps else []
@@ -119,7 +119,7 @@ def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Map
         say(console, f"\nNo result for {', '.join(undetermined)}: {reason}.")
     columns = ("partition", "V unexplained", "singleton steps", "mean size", "largest")
     rows = []
-    for left in found.partitions:
+    for left in result.partitions:
         alone, size, largest = (left.metrics.get(f"parts_{n}", 0.0) for n in ("singleton_steps", "mean_size", "largest"))
         rows.append((left.partition, _interval(left.unexplained), percent(alone), f"{size:.1f}", percent(largest)))
     console.print()

@@ -39,16 +39,16 @@ def run(argv: Sequence[str]) -> int:
     arguments, _ = parser.parse(argv)
     if arguments.episodes < 0 or arguments.top < 1:
         raise TacitError("--episodes must not be negative, and --top must be at least 1.")
-    found = inspect_dictionary(arguments.run, arguments.checkpoint, arguments.iteration, arguments.episodes, arguments.world)
+    report = inspect_dictionary(arguments.run, arguments.checkpoint, arguments.iteration, arguments.episodes, arguments.world)
     if arguments.json:
-        print(json.dumps(found.to_json()))
+        print(json.dumps(report.to_json()))
     else:
-        show(make_console(), found, arguments.top)
+        show(make_console(), report, arguments.top)
     return 0
 
 
-def show(console: Console, found: DictionaryReport, top: int) -> None:
-    story, phrases = found.story, found.story.companion.history.standing()
+def show(console: Console, report: DictionaryReport, top: int) -> None:
+    story, phrases = report.story, report.story.companion.history.standing()
     dictionary, corpus = story.companion.dictionary, story.companion.successes
     say(console, f"skill dictionary, {story.source}", style="bold")
     pairs = [
@@ -75,18 +75,18 @@ def show(console: Console, found: DictionaryReport, top: int) -> None:
     if story.steps:
         say(console, "\nDescription length (Eq. 3) and bound (Theorem 3)", style="bold")
         console.print(step_table(story.readings()))
-    if found.episodes:
-        say(console, f"\nEpisodes of {found.file}", style="bold")
-    for trajectory in found.episodes:
+    if report.episodes:
+        say(console, f"\nEpisodes of {report.file}", style="bold")
+    for trajectory in report.episodes:
         segments = story.cut(trajectory)
         skills = pluralize(sum(map(len, segments)), "skill")
         counts = f"{pluralize(len(trajectory), 'step')}, {skills}, {pluralize(len(segments), 'segment')}"
         ending = ("won ", "green") if trajectory.success else ("lost", "red")
         console.print(Text.assemble(ending, f" {trajectory.task.id}  ", (counts, "dim")))
         console.print(Padding(mark_phrases(segments), (0, 0, 0, 5), expand=False))
-    if found.behaviors:
+    if report.behaviors:
         say(console, "\nBehavior", style="bold")
-        console.print(behavior_table(found.behaviors))
+        console.print(behavior_table(report.behaviors))
 
 
 def mark_phrases(segments: Sequence[Phrase]) -> Text:
@@ -109,29 +109,32 @@ def step_table(readings: Sequence[EStep]) -> Table:
 
 def behavior_table(behaviors: Mapping[str, Behavior]) -> Table:
     """One column per set of episodes. A kind of failure or action that a set lacks is 0; a dash if no episode could have it."""
-    columns = {name: _behavior_lines(found) for name, found in behaviors.items()}
+    columns = {name: _behavior_lines(behavior) for name, behavior in behaviors.items()}
     rows = []
     for label, other in {label: text for own in columns.values() for label, text in own.items()}.items():
         row = [label]
-        for name, found in behaviors.items():
-            counted = found.episodes - found.successes if label.startswith("failures: ") else found.successes
+        for name, behavior in behaviors.items():
+            counted = behavior.episodes - behavior.successes if label.startswith("failures: ") else behavior.successes
             zero = ("0.0%" if other.endswith("%") else "0.00") if counted else "-"
             row.append(columns[name].get(label, zero))
         rows.append(row)
     return table("", ("", *columns), rows, numbers=tuple(columns))
 
 
-def _behavior_lines(found: Behavior) -> dict[str, str]:
-    lengths = {"steps of a success": found.success_length, "steps of a failure": found.failure_length}
-    shares = {"invalid or refused, in successes": found.invalid, "repeated actions, in successes": found.repeats}
-    lines = {"episodes": str(found.episodes), "success": percent(found.successes / found.episodes) if found.episodes else "-"}
+def _behavior_lines(behavior: Behavior) -> dict[str, str]:
+    lengths = {"steps of a success": behavior.success_length, "steps of a failure": behavior.failure_length}
+    shares = {"invalid or refused, in successes": behavior.invalid, "repeated actions, in successes": behavior.repeats}
+    lines = {
+        "episodes": str(behavior.episodes),
+        "success": percent(behavior.successes / behavior.episodes) if behavior.episodes else "-",
+    }
     lines |= {label: "-" if value is None else f"{value:.2f}" for label, value in lengths.items()}
     lines |= {label: "-" if value is None else percent(value) for label, value in shares.items()}
-    lines |= {f"failures: {describe_ending(label)}": percent(share) for label, share in found.failures.items()}
-    if "RESET" in found.without:
-        lines["resets per success"] = f"{found.per_success.get('RESET', 0.0):.2f}"
-        lines["successes without a reset"] = percent(found.without["RESET"])
-    lines |= {f"operations: {name.partition('_')[2] or name}": percent(share) for name, share in found.operators.items()}
-    if not found.operators:
-        lines |= {f"{name} per success": f"{mean:.2f}" for name, mean in found.per_success.items()}
+    lines |= {f"failures: {describe_ending(label)}": percent(share) for label, share in behavior.failures.items()}
+    if "RESET" in behavior.without:
+        lines["resets per success"] = f"{behavior.per_success.get('RESET', 0.0):.2f}"
+        lines["successes without a reset"] = percent(behavior.without["RESET"])
+    lines |= {f"operations: {name.partition('_')[2] or name}": percent(share) for name, share in behavior.operators.items()}
+    if not behavior.operators:
+        lines |= {f"{name} per success": f"{mean:.2f}" for name, mean in behavior.per_success.items()}
     return lines

@@ -164,14 +164,14 @@ class Snapshot:
         queries_QD = normalize(np.asarray(vectors_QD, np.float32))
         scores_QN = queries_QD @ self.vectors_ND.T
         others = max(0, len(self.entries) - count)
-        found = []
+        ranked = []
         for query_D, scores_N in zip(queries_QD, scores_QN, strict=True):
             least = np.partition(scores_N, others)[others] - TOLERANCE
             near = np.flatnonzero(scores_N >= least)  # oldest first
             exact = np.round(self.vectors_ND[near].astype(np.float64) @ query_D.astype(np.float64), 9)
-            found.append([self.entries[i] for i in near[np.argsort(-exact, kind="stable")[:count]]])
-        if not place or all(entry.origin.is_in(place) for near in found for entry in near):
-            return found
+            ranked.append([self.entries[i] for i in near[np.argsort(-exact, kind="stable")[:count]]])
+        if not place or all(entry.origin.is_in(place) for near in ranked for entry in near):
+            return ranked
         rows = [row for row, entry in enumerate(self.entries) if entry.origin.is_in(place)]
         return Snapshot(self.vectors_ND[rows], tuple(self.entries[row] for row in rows)).nearest(vectors_QD, count)
 
@@ -275,7 +275,7 @@ class Bank:
                 self._publish((), set(gone))
 
     def nearest(self, vectors_QD: np.ndarray, count: int) -> list[list[int]]:
-        return [[entry.id for entry in found] for found in self.snapshot.nearest(vectors_QD, count)]
+        return [[entry.id for entry in ranked] for ranked in self.snapshot.nearest(vectors_QD, count)]
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None = None) -> Entry:
         """Add an entry and commit it. A full bank retires its oldest entry."""
@@ -372,11 +372,11 @@ class Bank:
                 raise TacitError(f"{self.path or 'the bank'} has no entry {entry}.")
             origin = json.loads(row[1])
             by_id = "SELECT id, text, retired FROM entries WHERE id = ?"
-            before = [found for old in origin["made_from"] for found in self.database.execute(by_id, (old,))]
+            before = [previous for old in origin["made_from"] for previous in self.database.execute(by_id, (old,))]
             after = "SELECT entries.id FROM entries, json_each(entries.origin, '$.made_from') AS old WHERE old.value = ?"
             uses = "SELECT kind, step, task, success FROM events WHERE entry = ? ORDER BY number"
             events = self.database.execute(uses, (entry,))
-            replaced = [dict(zip(("id", "text", "retired"), found, strict=True)) for found in before]
+            replaced = [dict(zip(("id", "text", "retired"), previous, strict=True)) for previous in before]
             used = [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events]
             record = {"id": entry, "text": row[0], "origin": origin, "retired": row[2], "replaced": replaced}
             return {**record, "replaced_by": _numbers(self.database, after, entry), "events": used}
@@ -427,11 +427,11 @@ class Bank:
 
     def _read(self, base: sqlite3.Connection, path: Path | None) -> tuple[Snapshot, dict[int, Usage], list[int]]:
         """(live entries, their usage, retired entries whose call is still there)."""
-        found = dict(base.execute("SELECT key, value FROM meta").fetchall())
+        meta = dict(base.execute("SELECT key, value FROM meta").fetchall())
         for key, value in self._meta.items():
-            if found.get(key) != value:
+            if meta.get(key) != value:
                 raise TacitError(
-                    f"the experience bank {path} was made with {key} {found.get(key)!r}, but this is {value!r}: vectors "
+                    f"the experience bank {path} was made with {key} {meta.get(key)!r}, but this is {value!r}: vectors "
                     "of two models cannot be compared. Use that embedding, or a new run with --extraction offline --bank FILE."
                 )
         rows = base.execute("SELECT id, text, origin, vector FROM entries WHERE retired IS NULL ORDER BY id").fetchall()

@@ -217,9 +217,9 @@ class GuidedHalf(Conditions):
         if self.share == 0.5 and size % 2:
             raise TacitError(f"group_size = {size} cannot be split into halves; use an even number.")
         queries = [Query(task.goal, task.world, task.family, derive(seed, "demotion", i)) for i in range(guided)]
-        found = self.experience.manager.search(queries, self.experience.step)
-        entries = [entry for entry in found if entry is not None]
-        conditions = [PLAIN if entry is None else Condition(GUIDED, entry.text, str(entry.id)) for entry in found]
+        results = self.experience.manager.search(queries, self.experience.step)
+        entries = [entry for entry in results if entry is not None]
+        conditions = [PLAIN if entry is None else Condition(GUIDED, entry.text, str(entry.id)) for entry in results]
         if self.actor is not None and critic is not None:
             judged = zip(entries, critic.judge(self.actor, task, entries, seed), strict=True)
             conditions = [Condition(GUIDED if note else PLAIN.name, note, f"{e.id} {word}") for e, (word, note) in judged]

@@ -93,14 +93,14 @@ def parse_operations(answer: str, style: Style, guided: bool) -> tuple[Operation
     else:
         parted = [(line.strip(), *line.strip().partition(":")) for line in answer.splitlines() if line.strip()]
         listed = [{"op": word.strip(), "text": rest} if word.strip() in KINDS else line for line, word, _, rest in parted]
-    found: list[Operation] = []
+    operations: list[Operation] = []
     for each in listed:
         if not isinstance(each, dict) or each.get("op") not in KINDS or not isinstance(each.get("text", ""), str):
             raise MalformedAnswer(f"not an operation: {str(each)[:60]!r}")
-        found.append(Operation(each["op"], each.get("text", "")))
-    if not 1 <= len(found) <= MAX_OPERATIONS:
-        raise MalformedAnswer(f"{len(found)} operations, but 1 to {MAX_OPERATIONS} are allowed")
-    for kind, text in found:
+        operations.append(Operation(each["op"], each.get("text", "")))
+    if not 1 <= len(operations) <= MAX_OPERATIONS:
+        raise MalformedAnswer(f"{len(operations)} operations, but 1 to {MAX_OPERATIONS} are allowed")
+    for kind, text in operations:
         if kind == "update" and not guided:
             raise MalformedAnswer("an update, but no entry was retrieved")
         if kind != "return" and not text.strip():
@@ -109,9 +109,9 @@ def parse_operations(answer: str, style: Style, guided: bool) -> tuple[Operation
             raise MalformedAnswer(f"a text of {len(text)} characters, more than {MAX_ENTRY_CHARS}")
         if not is_unicode(text):
             raise MalformedAnswer("a text with half a character in it")
-    if sum(kind == "update" for kind, _ in found) > 1:
+    if sum(kind == "update" for kind, _ in operations) > 1:
         raise MalformedAnswer("one entry updated twice")
-    return tuple(Operation(kind, text.strip()) for kind, text in found)
+    return tuple(Operation(kind, text.strip()) for kind, text in operations)
 
 
 def strip_thinking(answer: str) -> str:
@@ -144,8 +144,8 @@ def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
         return None
     if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
         return None
-    found = [text.strip() for text in listed if text.strip()]
-    return found if 1 <= len(found) <= most and all(map(is_unicode, found)) else None
+    texts = [text.strip() for text in listed if text.strip()]
+    return texts if 1 <= len(texts) <= most and all(map(is_unicode, texts)) else None
 
 
 def parse_advice(answer: str, style: Style) -> str:
@@ -282,14 +282,14 @@ class Extractor:
                 room = int(0.9 * room * limit / len(prompt))
             prompts.append(prompt)
         written = self._write(policy, prompts, [info.derive("extractor", place, i) for i in range(len(prompts))])
-        found: list[Distilled] = []
+        distilled: list[Distilled] = []
         for (_, entry), (text, call, problem) in zip(requests, written, strict=True):
             try:
                 operations = () if problem else parse_operations(text, self.settings.style, bool(entry))
             except MalformedAnswer as error:
                 operations, problem = (), str(error)
-            found.append((operations, call, problem))
-        return found
+            distilled.append((operations, call, problem))
+        return distilled
 
     def merge(self, texts: Sequence[str], info: IterationInfo, place: str) -> tuple[list[str], Call | None]:
         """Fewer entries with the same content; the old ones and no call if the answer is unusable."""
@@ -328,11 +328,11 @@ class Extractor:
         elif requests:
             sampled = policy.sample(requests, sampling)
         unfit: tuple[str, Call | None, str] = ("", None, "a text that does not fit in the extractor's context")
-        found = [unfit] * len(prompts)
+        answers = [unfit] * len(prompts)
         for i, completion in zip(fits, sampled, strict=True):
             call = Call(prompts[i], completion.tokens, completion.logprobs, version)
-            found[i] = completion.text, call, find_cut(completion, policy.decode(prompts[i][-8:]))
-        return found
+            answers[i] = completion.text, call, find_cut(completion, policy.decode(prompts[i][-8:]))
+        return answers
 
     def close(self) -> None:
         if self._thread is not None:

@@ -41,21 +41,21 @@ def export_lines(bank: Bank) -> Iterator[str]:
 
 def import_lines(bank: Bank, embedding: Embedding, lines: Iterable[bytes], source: Path) -> None:
     """Add an entry for every line; `source` is named if one cannot be read, and then none is added."""
-    found = dict[str, Origin]()
+    origins = dict[str, Origin]()
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                found.setdefault(*parse_line(line))
+                origins.setdefault(*parse_line(line))
             except TacitError as error:
                 raise TacitError(f"{source}, line {number}: {error} Fix or delete the line.") from error
-    _add(bank, embedding, found)
+    _add(bank, embedding, origins)
 
 
-def _add(bank: Bank, embedding: Embedding, found: Mapping[str, Origin]) -> None:
-    texts = list(found)
+def _add(bank: Bank, embedding: Embedding, origins: Mapping[str, Origin]) -> None:
+    texts = list(origins)
     for first in range(0, len(texts), IMPORT_BATCH):
         batch = texts[first : first + IMPORT_BATCH]
-        bank.replace((), [(t, v, found[t], None) for t, v in zip(batch, embedding(batch), strict=True)], "")
+        bank.replace((), [(t, v, origins[t], None) for t, v in zip(batch, embedding(batch), strict=True)], "")
 
 
 def parse_line(line: bytes) -> tuple[str, Origin]:
@@ -106,8 +106,8 @@ def read_bank_info(path: Path) -> tuple[str, int]:
         with closing(connect_read_only(path)) as disk:
             if not disk.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
                 raise TacitError(f"{path} is not an experience bank but another SQLite database.")
-            found = dict(disk.execute("SELECT key, value FROM meta").fetchall())
-        return found["embedder"], int(found["dimensions"])
+            meta = dict(disk.execute("SELECT key, value FROM meta").fetchall())
+        return meta["embedder"], int(meta["dimensions"])
     except (sqlite3.DatabaseError, ValueError, KeyError) as error:
         raise _damaged(path, error) from error
 
@@ -140,14 +140,14 @@ def fill_bank(bank: Bank, embedding: Embedding, world: Environment, source: str,
     elif world.hindsight is None:
         raise TacitError(f"world {world.name!r} has no hindsight rule to fill a bank with: name a bank (--bank FILE).")
     else:
-        live, found = world.make(), dict[str, Origin]()
+        live, origins = world.make(), dict[str, Origin]()
         for i, task in enumerate(world.tasks_of("train", episodes, 0)):
             agent = RandomAgent(Random(f"{task.id}/{i}"))
             trajectory = build_trajectory(task, play_episode(live, task, agent, world.max_steps), i)
             if text := world.hindsight(trajectory).episode.strip():
-                found.setdefault(text, Origin(task.world, task.family, task.id, i, trajectory.success, 0, "import"))
+                origins.setdefault(text, Origin(task.world, task.family, task.id, i, trajectory.success, 0, "import"))
         live.close()
-        _add(bank, embedding, found)
+        _add(bank, embedding, origins)
     if not len(bank):
         raise TacitError(f"the bank made before training ({source or 'by rule'}) has no entries.")
 

@@ -72,9 +72,9 @@ class ExperienceManager:
     def search(self, queries: Sequence[Query], step: int, count: bool = True) -> list[Entry | None]:
         began = time.perf_counter()
         self.bank.refresh()
-        found = retrieve(self.bank, self.embedding, queries, step, self.diversity, count)
+        results = retrieve(self.bank, self.embedding, queries, step, self.diversity, count)
         self.search_seconds.append(time.perf_counter() - began)
-        return found
+        return results
 
     def submit(self, request: DistillRequest) -> None:
         with self._submitting:  # the end marker must come after the last request
@@ -147,8 +147,8 @@ class ExperienceManager:
         for ids in scopes.values():
             carried: list[int] = []
             for first in range(0, len(ids), chunk):
-                found = {i: self.bank.entries.get(i) for i in (*carried, *ids[first : first + chunk])}
-                live = {i: entry for i, entry in found.items() if entry is not None}
+                by_id = {i: self.bank.entries.get(i) for i in (*carried, *ids[first : first + chunk])}
+                live = {i: entry for i, entry in by_id.items() if entry is not None}
                 if len(live) > 1 and not self._leaving:
                     carried = self._merge_chunk(live, info, number)[-chunk:]
                 else:
@@ -287,8 +287,8 @@ class QueryQueue(Generic[Question, Answer]):
         while (self._workers or not self._queue.empty()) and (batch := self._gather()):
             batch = [(query, future) for query, future in batch if future.set_running_or_notify_cancel()]
             try:
-                found = self._search([query for query, _ in batch]) if batch else ()
-                for (_, future), answer in zip(batch, found, strict=True):
+                answers = self._search([query for query, _ in batch]) if batch else ()
+                for (_, future), answer in zip(batch, answers, strict=True):
                     future.set_result(answer)
             except BaseException as error:  # raised by future.result
                 for _, future in batch:
@@ -370,8 +370,8 @@ class QueryAnswerer:
 
     def _answer(self, questions: Sequence[Query]) -> list[SearchResult]:
         manager = self._manager
-        found = retrieve(manager.bank, manager.embedding, questions, self.step, manager.diversity, count=False)
-        answers = {i: SearchResult(entry.text, entry.id) for i, entry in enumerate(found) if entry is not None}
+        entries = retrieve(manager.bank, manager.embedding, questions, self.step, manager.diversity, count=False)
+        answers = {i: SearchResult(entry.text, entry.id) for i, entry in enumerate(entries) if entry is not None}
         if self._settings.refined and answers:
             pairs = [(questions[i].text, each.text) for i, each in answers.items()]
             seeds = [derive(self.seed, "advice", self.step, each.entry or 0, questions[i].text) for i, each in answers.items()]

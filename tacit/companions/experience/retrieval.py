@@ -33,10 +33,10 @@ ORDERS: dict[Order, Callable[[Usage], tuple[int, ...]]] = {
 def rank_entries(bank: Bank, order: Order) -> list[tuple[Entry, Usage]]:
     """Live entries by `order`, ties by age. `useful` has only those with more wins than losses, `harmful` the reverse."""
     measure = ORDERS[order]
-    found = [(entry, bank.usage[entry.id]) for entry in bank.entries.values()]
+    ranked = [(entry, bank.usage[entry.id]) for entry in bank.entries.values()]
     if order != "use":
-        found = [(entry, usage) for entry, usage in found if measure(usage)[0] > 0]
-    return sorted(found, key=lambda pair: (*(-value for value in measure(pair[1])), pair[0].id))
+        ranked = [(entry, usage) for entry, usage in ranked if measure(usage)[0] > 0]
+    return sorted(ranked, key=lambda pair: (*(-value for value in measure(pair[1])), pair[0].id))
 
 
 class Embedding(Protocol):
@@ -148,9 +148,9 @@ def retrieve(
     if diversity.shuffled:
         pools = {place: [entry for entry in seen.entries if entry.origin.is_in(place)] for place in dict.fromkeys(places)}
         drawn = [Random(f"{query.seed} {query.text}") for query in queries]
-        found = [rng.choice(pools[place]) if pools[place] else None for rng, place in zip(drawn, places, strict=True)]
-        bank.record("retrieved", [entry.id for entry in found if entry is not None] if count else [], step)
-        return found
+        picks = [rng.choice(pools[place]) if pools[place] else None for rng, place in zip(drawn, places, strict=True)]
+        bank.record("retrieved", [entry.id for entry in picks if entry is not None] if count else [], step)
+        return picks
     near: dict[tuple[tuple[str, ...], str], list[Entry]] = {}
     for place in dict.fromkeys(places):
         texts = list(dict.fromkeys(query.text for query, own in zip(queries, places, strict=True) if own == place))

@@ -48,7 +48,7 @@ def text_of(message: Mapping[str, Any]) -> str | None:
 
 def calls_of(message: Mapping[str, Any]) -> tuple[Call, ...]:
     """The readable tool calls of an answer."""
-    found = []
+    parsed = []
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, Sequence) else ():
         try:
@@ -57,16 +57,16 @@ def calls_of(message: Mapping[str, Any]) -> tuple[Call, ...]:
         except (KeyError, TypeError, ValueError):
             continue
         if isinstance(name, str) and isinstance(arguments, Mapping):
-            found.append(
+            parsed.append(
                 Call(replace_surrogates(name), json.loads(replace_surrogates(json.dumps(arguments, ensure_ascii=False))))
             )
-    return tuple(found)
+    return tuple(parsed)
 
 
 def thought_of(message: Mapping[str, Any]) -> str:
     """The reasoning, if the server returns it separately as `reasoning_content` or `reasoning`; else empty."""
-    found = (message.get(name) for name in ("reasoning_content", "reasoning"))
-    return next((replace_surrogates(text.strip()) for text in found if isinstance(text, str) and text.strip()), "")
+    texts = (message.get(name) for name in ("reasoning_content", "reasoning"))
+    return next((replace_surrogates(text.strip()) for text in texts if isinstance(text, str) and text.strip()), "")
 
 
 def replace_surrogates(text: str) -> str:
@@ -328,15 +328,15 @@ class EmbeddingClient(ChatClient):
         self(["any text"])
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        found = [self._vectors(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)]
-        for vectors_ND in found:
+        batches = [self._vectors(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)]
+        for vectors_ND in batches:
             self._dimensions = self._dimensions or vectors_ND.shape[1]
             if vectors_ND.shape[1] != self._dimensions:
                 raise TacitError(
                     f"{self.url} returned vectors of {vectors_ND.shape[1]} dimensions, but {self._dimensions} before: does it "
                     f"serve another model as {self.model!r} now?"
                 )
-        return np.concatenate(found) if found else np.zeros((0, self._dimensions), np.float32)
+        return np.concatenate(batches) if batches else np.zeros((0, self._dimensions), np.float32)
 
     def _vectors(self, texts: Sequence[str]) -> np.ndarray:
         body = {"model": self.model, "input": list(texts), "encoding_format": "float"}

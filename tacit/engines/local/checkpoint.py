@@ -188,12 +188,12 @@ def read_manifest(directory: Path, lora: bool, members: Iterable[str]) -> dict[s
     file = directory / MANIFEST
     try:
         manifest = read_json(file)
-        found = manifest["format"]
+        version = manifest["format"]
         manifest["lora"], manifest["optimizer"], manifest["digest"], manifest["members"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _unreadable(file, error) from error
-    if found != FORMAT:
-        raise TacitError(f"checkpoint file {file} has format {found}; this version of Tacit reads format {FORMAT}.")
+    if version != FORMAT:
+        raise TacitError(f"checkpoint file {file} has format {version}; this version of Tacit reads format {FORMAT}.")
     if manifest["lora"] != lora:
         kinds = ("all parameters (lora_rank 0)", "LoRA adapters (lora_rank above 0)")
         raise TacitError(

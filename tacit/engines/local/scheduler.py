@@ -233,14 +233,14 @@ class LocalScheduler:
             return {}
         if self.batch is None or not self.slots.has_episodes or not self.batch.decoder.has_prefix_cache:
             return {}
-        found: Prefixes = {}
+        prefixes: Prefixes = {}
         taken: set[int] = set()
         for request in requests:
             prefix = self.slots.find_cached_prefix(request)
             if prefix is not None and prefix.slot not in taken:
-                found[request.request_id] = prefix
+                prefixes[request.request_id] = prefix
                 taken.add(prefix.slot)
-        return found
+        return prefixes
 
     @property
     def _keeps_prefixes(self) -> bool:

@@ -39,11 +39,11 @@ class StopConditions:
 
     def find_candidates(self, tokens: np.ndarray) -> np.ndarray:
         """Which of these tokens may end a completion, same shape."""
-        found = self._is_end_V[tokens]
+        candidates = self._is_end_V[tokens]
         if self._stop:
             flat = [self._may_complete_stop(token) for token in tokens.ravel().tolist()]
-            found = found | np.array(flat, dtype=bool).reshape(tokens.shape)
-        return found
+            candidates = candidates | np.array(flat, dtype=bool).reshape(tokens.shape)
+        return candidates
 
     def is_finished(self, tokens_T: np.ndarray) -> bool:
         """Whether the completion ends with its last token."""
@@ -77,12 +77,12 @@ class StopConditions:
 
 def find_end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     """The EOS tokens of the tokenizer and of the model's generation config."""
-    found: set[int] = set()
+    tokens: set[int] = set()
     for source in (tokenizer, getattr(model, "generation_config", None)):
         ids = getattr(source, "eos_token_id", None)
         if ids is not None:
-            found.update(int(i) for i in (ids if isinstance(ids, list | tuple) else [ids]))
-    return frozenset(found)
+            tokens.update(int(i) for i in (ids if isinstance(ids, list | tuple) else [ids]))
+    return frozenset(tokens)
 
 
 def cache_stop_conditions(

@@ -43,8 +43,8 @@ class ChatTemplate:
             return whole[len(opened) :]
         # The generation prompt opens a thinking block that this message lacks, so locate the start of an assistant message.
         mark = "⁂answer⁂"
-        opening, found, _ = self._render_with(chat, Message("assistant", mark)).partition(mark)
-        if not found or not whole.startswith(opening):
+        opening, marked, _ = self._render_with(chat, Message("assistant", mark)).partition(mark)
+        if not marked or not whole.startswith(opening):
             raise TacitError(
                 "this model's chat template renders past messages differently from new ones, so they cannot be imitated."
             )
@@ -167,7 +167,7 @@ class TextCodec:
         prefixes, pattern = self._control_tokens
         if not any(prefix in text for prefix in prefixes):  # much faster than the pattern
             return text
-        return pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        return pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
     def _escape_chat(self, chat: Chat) -> Chat:
         def escape_value(value: Any) -> Any:
@@ -200,8 +200,8 @@ class TextCodec:
 
     def encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[np.ndarray]:
         if self._rust_tokenizer is not None:
-            found = self._rust_tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-            return [np.asarray(one.ids, dtype=np.int64) for one in found]
+            encodings = self._rust_tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+            return [np.asarray(one.ids, dtype=np.int64) for one in encodings]
         # verbose=False: no warning about long texts, which are refused elsewhere.
         encoded = self.tokenizer(list(texts), add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
         return [np.asarray(ids, dtype=np.int64) for ids in encoded]

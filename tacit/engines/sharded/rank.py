@@ -128,7 +128,7 @@ class Rank:
             return compute(own, *rest) if what == "values" else compute(own, [completions[i] for i in part], *rest)
 
         passes = self._passes(sharded, parts, of)
-        return [pair for part, found in passes for pair in zip(part.tolist(), found, strict=True)]
+        return [pair for part, values in passes for pair in zip(part.tolist(), values, strict=True)]
 
     def hidden_scan(
         self, name: str, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
@@ -261,9 +261,9 @@ class Rank:
     ) -> list[tuple[Any, Any]]:
         answers = []
         for part, counts, _ in assign_micro_batches(parts, self.number, dist.get_world_size()):
-            found = sharded.run(partial(of, part))
+            values = sharded.run(partial(of, part))
             if counts:
-                answers.append((part, found))
+                answers.append((part, values))
         sharded.reshard()
         return answers
 
@@ -271,11 +271,11 @@ class Rank:
 
     def weights(self, name: str) -> bytes | None:
         """A member's trained weights except the value head, gathered, in the compute dtype. None except on the first rank."""
-        found = {}
+        tensors = {}
         for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):
             if not self.number and not own.startswith("value_head."):
-                found[own] = whole.detach().to("cpu", copy=True).contiguous()  # a copy, since training continues
-        return None if self.number else as_bytes(found)
+                tensors[own] = whole.detach().to("cpu", copy=True).contiguous()  # a copy, since training continues
+        return None if self.number else as_bytes(tensors)
 
     def write_weights(self, name: str, path: Path) -> str:
         """Write `weights` to a file for servers, atomically. Returns the error message, or empty."""

@@ -272,9 +272,9 @@ class ShardMember:
 
 def gather_objects(own: Any) -> list[Any]:
     """`own` of every rank, in order. A collective: all ranks must call it."""
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, own)
-    return found
+    objects: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(objects, own)
+    return objects
 
 
 def tokens_per_micro_batch(ranks: int, lengths: np.ndarray, token_budget: int) -> int:
@@ -409,8 +409,8 @@ class ShardedUpdater(Updater):
         for own, _ in gathered:
             for name, value in own.items():
                 all_read.setdefault(name, []).append(value)
-        found = {name: max(values) if name.startswith("max:") else sum(values) for name, values in all_read.items()}
-        return counted.metrics({**found, "norm": read["norm"]}), sum(own for _, own in gathered)
+        reduced = {name: max(values) if name.startswith("max:") else sum(values) for name, values in all_read.items()}
+        return counted.metrics({**reduced, "norm": read["norm"]}), sum(own for _, own in gathered)
 
     def _run_on_all_ranks(self, run_passes: Callable[[], None], token_budget: int) -> None:
         """Run this rank's passes, then reduce gradients; raises on all ranks if any ran out of memory."""

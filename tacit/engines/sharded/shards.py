@@ -72,8 +72,8 @@ def read_shards(state: State, directory: Path, layout: dict[str, Any], rank: int
         raise TacitError(f"checkpoint {directory} does not fit this policy: {len(odd)} tensors differ, first {odd[0]}.")
     for name, tensor in state.items():
         there = layout[name]
-        found = there["shape"], there["dtype"], there["rows"] is not None
-        if found != (list(tensor.shape), _dtype(tensor), isinstance(tensor, DTensor)):
+        stored = there["shape"], there["dtype"], there["rows"] is not None
+        if stored != (list(tensor.shape), _dtype(tensor), isinstance(tensor, DTensor)):
             raise TacitError(
                 f"checkpoint {directory} does not fit this policy: {name} is {there['shape']} {there['dtype']} in the file and "
                 f"{list(tensor.shape)} {_dtype(tensor)} in the policy."

@@ -83,12 +83,12 @@ class TinkerScheduler:
                 f"none of {len(self._under_way)} requests was answered within {self._settings.timeout_s:g} s; raise "
                 "--engine.timeout-s, or check the service's queue."
             )
-        found = []
+        results = []
         for future in done:
             request_id, version = self._under_way.pop(future)
             response = answer(future, self._settings, "a sample")
-            found.append((request_id, self._completion(response.sequences[0], version)))
-        return sorted(found, key=lambda pair: pair[0])
+            results.append((request_id, self._completion(response.sequences[0], version)))
+        return sorted(results, key=lambda pair: pair[0])
 
     def close(self) -> None:
         for future in self._under_way:
@@ -180,20 +180,20 @@ class TinkerScorer:
     ) -> list[np.ndarray]:
         check_temperature(temperature, "scoring")
         rows = [r for r in range(len(prompts)) if len(completions[r])]
-        found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(prompts)
+        scores: list[np.ndarray] = [np.zeros(0, np.float32)] * len(prompts)
         client: Any = self._client() if rows else None
         if rows and self._is_reference:
             futures = [client.compute_logprobs(whole_input(np.concatenate([prompts[r], completions[r]]))) for r in rows]
             for r, future in zip(rows, futures, strict=True):
                 scored = answer(future, self._settings, "the reference's scoring")
-                found[r] = np.array(scored[len(prompts[r]) :], np.float32)
+                scores[r] = np.array(scored[len(prompts[r]) :], np.float32)
         elif rows:
             data = [make_datum(prompts[r], completions[r], weights=np.ones(len(completions[r]))) for r in rows]
             outputs = answer(client.forward(data, "cross_entropy"), self._settings, "scoring").loss_fn_outputs
             for r, output in zip(rows, outputs, strict=True):
                 whole = np.asarray(output["logprobs"].data, np.float64)
-                found[r] = whole[len(prompts[r]) - 1 :][: len(completions[r])].astype(np.float32)
-        return found
+                scores[r] = whole[len(prompts[r]) - 1 :][: len(completions[r])].astype(np.float32)
+        return scores
 
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
@@ -399,13 +399,13 @@ class TinkerPolicy(PolicyBase):
         connection, file = self.connection, Path(directory) / MANIFEST
         try:
             manifest = read_json(file)
-            found = (manifest["format"], manifest["base_model"], manifest["lora_rank"])
+            identity = (manifest["format"], manifest["base_model"], manifest["lora_rank"])
             members = manifest["members"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TacitError(f"cannot read checkpoint file {file}: {error}; use an earlier checkpoint.") from error
         own = (FORMAT, connection.base_model, connection.settings.lora_rank)
-        if found != own:
-            raise TacitError(f"checkpoint {directory} is {found} (format, model, rank), but this policy is {own}.")
+        if identity != own:
+            raise TacitError(f"checkpoint {directory} is {identity} (format, model, rank), but this policy is {own}.")
         check_members(Path(directory), members, connection.members)
         for name, saved in members.items():
             member = connection.member(name)

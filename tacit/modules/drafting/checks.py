@@ -160,56 +160,56 @@ class CheckReport:
 
 
 def check_draft(draft: Draft, episodes: Sequence[Recording]) -> CheckReport:
-    found = CheckReport(len(episodes), sum(e.success for e in episodes), sum(len(e.actions) for e in episodes))
-    found.checks = CHECKS if draft.blocks is None else REWARD_CHECKS
+    report = CheckReport(len(episodes), sum(e.success for e in episodes), sum(len(e.actions) for e in episodes))
+    report.checks = CHECKS if draft.blocks is None else REWARD_CHECKS
     try:
-        _run_checks(draft, episodes, found)
+        _run_checks(draft, episodes, report)
     except DraftError as error:  # it could not be loaded, at first or again
-        found.failures.append(Failure("runs", str(error)))
-        found.last_check = "runs"
-    return found
+        report.failures.append(Failure("runs", str(error)))
+        report.last_check = "runs"
+    return report
 
 
-def _run_checks(draft: Draft, episodes: Sequence[Recording], found: CheckReport) -> None:
+def _run_checks(draft: Draft, episodes: Sequence[Recording], report: CheckReport) -> None:
     whole = draft.blocks is None
     with draft.sandbox() as sandbox:
-        found.enforced_limits = dict(sandbox.enforced_limits)
+        report.enforced_limits = dict(sandbox.enforced_limits)
         if sandbox.findings:
-            found.failures = [Failure("reads", reason) for reason in sandbox.findings]
-            found.last_check = "reads"
+            report.failures = [Failure("reads", reason) for reason in sandbox.findings]
+            report.last_check = "reads"
             return
         rules = DraftRules.of(sandbox.constants, draft.kind)
     traces = draft.follow_all(episodes)
     for episode, trace in zip(episodes, traces, strict=True):
         if trace is not None and trace.error:
             turn = len(trace.events) + (bool(trace.blocks) if whole else 1)
-            found.broke += 1
-            found.failures.append(Failure("runs", trace.error, episode.line, turn))
+            report.broke += 1
+            report.failures.append(Failure("runs", trace.error, episode.line, turn))
     if left := sum(trace is None for trace in traces):
-        found.failures.append(Failure("runs", f"given up: {left} episodes were not looked at any more"))
-    if left or found.broke == found.episodes:
-        found.last_check = "runs"
+        report.failures.append(Failure("runs", f"given up: {left} episodes were not looked at any more"))
+    if left or report.broke == report.episodes:
+        report.last_check = "runs"
         return
     followed = [(e, c) for e, c in zip(episodes, traces, strict=True) if c is not None]
-    _check_determinism(draft, followed, rules, found)
+    _check_determinism(draft, followed, rules, report)
     for episode, trace in followed:
-        _check_rewards(episode, trace, rules, found)
+        _check_rewards(episode, trace, rules, report)
         if whole:
-            _check_blocks(episode, trace, rules, found)
+            _check_blocks(episode, trace, rules, report)
     if whole:
-        _check_long_episode(draft, episodes, rules, found)
-    _add_notes(draft, followed, found)
+        _check_long_episode(draft, episodes, rules, report)
+    _add_notes(draft, followed, report)
 
 
 def _check_determinism(
-    draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], rules: DraftRules, found: CheckReport
+    draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], rules: DraftRules, report: CheckReport
 ) -> None:
     """Run again with another hash seed and the episodes in reverse order; results must be the same."""
     sound = [(e, c) for e, c in followed if not c.error][::-1]
     try:
         with draft.sandbox(seed=1) as sandbox:
             if DraftRules.of(sandbox.constants, draft.kind) != rules:
-                found.failures.append(Failure("deterministic", "another BOUND, REWARDS or CLAIMS the second time"))
+                report.failures.append(Failure("deterministic", "another BOUND, REWARDS or CLAIMS the second time"))
             for episode, before in sound:
                 if not sandbox.alive:
                     return
@@ -222,30 +222,30 @@ def _check_determinism(
                     turn = next((t for t, (one, other) in both if one != other), len(again.events))
                 if turn is not None:
                     what = "another block, `done` or reward the second time"
-                    found.failures.append(Failure("deterministic", what, episode.line, turn))
+                    report.failures.append(Failure("deterministic", what, episode.line, turn))
     except DraftError as error:
-        found.failures.append(Failure("deterministic", f"it could be loaded, and the second time it cannot: {error}"))
+        report.failures.append(Failure("deterministic", f"it could be loaded, and the second time it cannot: {error}"))
 
 
-def _check_blocks(episode: Recording, trace: DraftTrace, rules: DraftRules, found: CheckReport) -> None:
+def _check_blocks(episode: Recording, trace: DraftTrace, rules: DraftRules, report: CheckReport) -> None:
     """No block is longer than BOUND, and `done` is true exactly at the end of a won episode."""
-    found.longest = max([found.longest, *map(len, trace.blocks)])
+    report.longest = max([report.longest, *map(len, trace.blocks)])
     if (long := next((turn for turn, block in enumerate(trace.blocks) if len(block) > rules.bound), None)) is not None:
         what = f"a block of {len(trace.blocks[long])} characters, over the BOUND of {rules.bound}"
-        found.failures.append(Failure("bounded", what, episode.line, long))
+        report.failures.append(Failure("bounded", what, episode.line, long))
     last = len(episode.actions)
     if (early := next((turn for turn, done in enumerate(trace.done) if done and turn < last), None)) is not None:
-        found.failures.append(Failure("done", "done, and it was not won yet", episode.line, early))
+        report.failures.append(Failure("done", "done, and it was not won yet", episode.line, early))
     # Where the observation after the last action was not recorded, the end is not known.
     if not trace.error and len(episode.seen) > last and trace.done[last] != episode.success:
         what = "won, and not done" if episode.success else "done, and it was not won"
-        found.failures.append(Failure("done", what, episode.line, last))
+        report.failures.append(Failure("done", what, episode.line, last))
 
 
-def _check_rewards(episode: Recording, trace: DraftTrace, rules: DraftRules, found: CheckReport) -> None:
+def _check_rewards(episode: Recording, trace: DraftTrace, rules: DraftRules, report: CheckReport) -> None:
     for turn, events in enumerate(trace.events, start=1):
         if stranger := rules.unknown(tuple(events)):
-            found.failures.append(Failure("rewards", f"{stranger!r} is no rule of REWARDS", episode.line, turn))
+            report.failures.append(Failure("rewards", f"{stranger!r} is no rule of REWARDS", episode.line, turn))
             return
     if trace.error:
         return
@@ -256,10 +256,10 @@ def _check_rewards(episode: Recording, trace: DraftTrace, rules: DraftRules, fou
         if total > claim + CLOSE or (episode.success and ended and total < claim - CLOSE):
             kind = "won" if episode.success else "lost"
             what = f"{rule} adds up to {total:g} in a {kind} episode, and the claim is {claim:g}"
-            found.failures.append(Failure("rewards", what, episode.line, len(trace.events)))
+            report.failures.append(Failure("rewards", what, episode.line, len(trace.events)))
 
 
-def _check_long_episode(draft: Draft, episodes: Sequence[Recording], rules: DraftRules, found: CheckReport) -> None:
+def _check_long_episode(draft: Draft, episodes: Sequence[Recording], rules: DraftRules, report: CheckReport) -> None:
     """Concatenate the turns of all episodes into one, to find a state block that keeps growing."""
     if not episodes:
         return
@@ -269,22 +269,22 @@ def _check_long_episode(draft: Draft, episodes: Sequence[Recording], rules: Draf
     long = next((turn for turn, block in enumerate(trace.blocks) if len(block) > rules.bound), None)
     where = "of an episode that goes on through the turns of the others"
     if trace.error:
-        found.failures.append(Failure("bounded", f"turn {len(trace.events) + 1} {where}: {trace.error}"))
+        report.failures.append(Failure("bounded", f"turn {len(trace.events) + 1} {where}: {trace.error}"))
     elif long is not None:
         what = f"turn {long} {where}: {len(trace.blocks[long])} characters, over the BOUND of {rules.bound}"
-        found.failures.append(Failure("bounded", what))
+        report.failures.append(Failure("bounded", what))
 
 
-def _add_notes(draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], found: CheckReport) -> None:
+def _add_notes(draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], report: CheckReport) -> None:
     """Note what the episodes cannot show."""
     ends = "`done` is" if draft.blocks is None else "the claims are"
     open_ended = sum(len(e.seen) <= len(e.actions) for e, _ in followed)
     if open_ended:
-        found.notes.append(f"{open_ended} episodes have no observation after the last action: {ends} not checked at their end")
-    if found.won == found.episodes:
-        found.notes.append(f"no lost episodes: {ends} not checked against an episode that ends without success")
-    if not found.won:
-        found.notes.append("no won episodes: `done` and the claims are hardly checked")
+        report.notes.append(f"{open_ended} episodes have no observation after the last action: {ends} not checked at their end")
+    if report.won == report.episodes:
+        report.notes.append(f"no lost episodes: {ends} not checked against an episode that ends without success")
+    if not report.won:
+        report.notes.append("no won episodes: `done` and the claims are hardly checked")
     if draft.blocks is not None:
         return
     won = [e for e, c in followed if e.success and c.done and c.done[-1]]
@@ -295,6 +295,6 @@ def _add_notes(draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], f
             traces = [run_tracker(sandbox, goal, e.seen, e.actions) for e, goal in swapped]
         still = sum(bool(trace.done and trace.done[-1] and not trace.error) for trace in traces)
         if still == len(swapped):
-            found.notes.append(
+            report.notes.append(
                 f"`done` does not depend on the goal: all {still} won episodes are also done with another episode's goal"
             )

@@ -120,12 +120,12 @@ def _cut(text: str) -> str:
 
 def list_action_kinds(episodes: Sequence[Recording]) -> list[str]:
     """One example per kind of action (first word and number of words), most common first."""
-    found: dict[tuple[str, int], list[str]] = {}
+    kinds: dict[tuple[str, int], list[str]] = {}
     for action in (action for episode in episodes for action in episode.actions):
         words = action.split()
         if words:
-            found.setdefault((words[0], len(words)), []).append(action)
-    return [alike[0] for alike in sorted(found.values(), key=len, reverse=True)]
+            kinds.setdefault((words[0], len(words)), []).append(action)
+    return [alike[0] for alike in sorted(kinds.values(), key=len, reverse=True)]
 
 
 def choose_examples(episodes: Sequence[Recording], count: int) -> list[Recording]:
@@ -169,16 +169,16 @@ def draft_until_valid(
         text = ask(text, failed, attempt)
         show(text, attempt)
         if reasons := check_source(text):
-            found = CheckReport(failures=[Failure("reads", reason) for reason in reasons], last_check="reads")
+            check = CheckReport(failures=[Failure("reads", reason) for reason in reasons], last_check="reads")
         elif not approve():
             return DraftResult(text, None)
         else:
-            found = check_draft(Draft(text, blocks=blocks), episodes)
-        report(found)
-        if found.passed:
+            check = check_draft(Draft(text, blocks=blocks), episodes)
+        report(check)
+        if check.passed:
             break
-        failed = "\n".join(f"- {failure}" for failure in found.failures[:MAX_FAILURES])
-    return DraftResult(text, found)
+        failed = "\n".join(f"- {failure}" for failure in check.failures[:MAX_FAILURES])
+    return DraftResult(text, check)
 
 
 class Drafter:
@@ -215,14 +215,14 @@ def save_draft(out: Path, name: str, kind: str, drafted: DraftResult, world: str
     """Write a draft that passed and a file that makes a world of it, or a failed draft with the suffix `.refused`. Return the
     paths. `kind` is `tracker`, or `rewards` for the world's own `block`."""
     out.mkdir(parents=True, exist_ok=True)
-    found = drafted.report
+    checks = drafted.report
     report = out / f"{name}_{kind}_checks.json"
-    if found is not None:
-        write_json(report, found.to_json())
-    if found is None or not found.passed:
+    if checks is not None:
+        write_json(report, checks.to_json())
+    if checks is None or not checks.passed:
         file = out / f"{name}_{kind}.py.refused"
         write_text(file, drafted.text)
-        return [file, *([report] if found else [])]
+        return [file, *([report] if checks else [])]
     file, work = out / f"{name}_{kind}.py", out / f"{name}_work.py"
     write_text(file, drafted.text)
     own = {"rewards": file.name, "world": world, "block": block} if kind == "rewards" else {"world": world}

@@ -88,13 +88,13 @@ def findings(source):
         return [
             f"line {getattr(error, 'lineno', None) or 1}: cannot be read: {getattr(error, 'msg', None) or type(error).__name__}"
         ]
-    found = []
+    problems = []
     plain = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and _formats_plainly(node.func)}
     for node in ast.walk(tree):
         for reason in _check_node(node, id(node) in plain):
-            found.append(f"line {getattr(node, 'lineno', 1)}: {reason}")
-    more = len(found) - MAX_FINDINGS
-    return found if more <= 0 else [*found[:MAX_FINDINGS], f"and {more} more of such"]
+            problems.append(f"line {getattr(node, 'lineno', 1)}: {reason}")
+    more = len(problems) - MAX_FINDINGS
+    return problems if more <= 0 else [*problems[:MAX_FINDINGS], f"and {more} more of such"]
 
 
 def _formats_plainly(called):
@@ -251,9 +251,9 @@ def main():
 
     begin = json.loads(lines.readline())
     held = apply_limits(begin["limits"])
-    found = findings(begin["source"])
-    if found or not begin["run"]:
-        send({"findings": found, "held": held})
+    problems = findings(begin["source"])
+    if problems or not begin["run"]:
+        send({"findings": problems, "held": held})
         return
     dataclasses.Field.__setattr__ = set_field  # type: ignore[method-assign]
     try:

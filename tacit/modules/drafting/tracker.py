@@ -235,7 +235,7 @@ def render_fields(
     world: Environment, tracker: Tracker, episodes: Sequence[Recording], tasks: Sequence[Any]
 ) -> tuple[dict[Recording, list[Fields]], list[str]]:
     """Run the world's tracker over recorded episodes. Return its fields per turn, and messages for episodes it cannot read."""
-    lookup, found, failed = Known(world, tasks), {}, []
+    lookup, blocks_by_episode, failed = Known(world, tasks), {}, []
     for episode in episodes:
         try:
             task, course, _ = lookup.replay(episode, needs_goal=False)
@@ -244,8 +244,8 @@ def render_fields(
             for _, action, transition, _ in course:
                 state = tracker.update(state, action, transition)
                 blocks.append(tracker.render(state))
-            found[episode] = [parse_block(block) for block in blocks]
+            blocks_by_episode[episode] = [parse_block(block) for block in blocks]
         except Exception as error:  # a log may contain texts that the world never writes
             failed.append(f"line {episode.line}: {type(error).__name__}: {error}")
     lookup.close()
-    return found, failed
+    return blocks_by_episode, failed

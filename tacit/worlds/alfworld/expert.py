@@ -356,12 +356,12 @@ _MOST = 40  # maximum receptacles of one kind in a house
 
 def expand(listed: str) -> list[str]:
     """`drawer 1-3 5, bed 1` -> drawer 1, drawer 2, drawer 3, drawer 5, bed 1"""
-    found = []
+    names = []
     for kind, spans in _GROUP.findall(listed):
         for span in spans.split():
             first, _, last = span.partition("-")
-            found += [f"{kind} {number}" for number in range(int(first), int(last or first) + 1)]
-    return found
+            names += [f"{kind} {number}" for number in range(int(first), int(last or first) + 1)]
+    return names
 
 
 class _Page:

@@ -180,12 +180,12 @@ def _pairs(facts: _Facts, predicate: str) -> Iterator[tuple[str, str]]:
 
 def _indices(facts: _Facts, predicate: str, index: dict[str, int]) -> dict[str, tuple[int, ...]]:
     """first argument -> sorted indices of the second arguments"""
-    found: dict[str, tuple[int, ...]] = defaultdict(tuple)
+    indices: dict[str, tuple[int, ...]] = defaultdict(tuple)
     for first, second in sorted(_pairs(facts, predicate)):
         if second not in index:
             raise TacitError(f"the fact ({predicate} {first} {second}) names something that is not declared.")
-        found[first] += (index[second],)
-    return found
+        indices[first] += (index[second],)
+    return indices
 
 
 NAME = "alfworld"

@@ -501,8 +501,8 @@ def brief(text: str) -> str:
 
 def command_of(feedback: str) -> str:
     """The command that this feedback answers; empty if it changed nothing (look, examine, help, a refusal, the start)."""
-    found = (match.expand(command) for pattern, _, command in FEEDBACK if command and (match := pattern.match(feedback)))
-    return next(found, "")
+    commands = (match.expand(command) for pattern, _, command in FEEDBACK if command and (match := pattern.match(feedback)))
+    return next(commands, "")
 
 
 def _without_help(observation: Observation) -> list[str]:

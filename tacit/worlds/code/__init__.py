@@ -67,13 +67,13 @@ def code_environment(
         open_folder(root)
 
     def own_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
-        found = tasks(split, count, seed, families, root)
+        selected = tasks(split, count, seed, families, root)
         if tests != SHOWN:
-            found = [replace(task, data={**task.data, "tests": tests}) for task in found]
+            selected = [replace(task, data={**task.data, "tests": tests}) for task in selected]
         if issue == PLAIN:
-            return found
+            return selected
         hint = skills.show_defects if issue == SOURCE else skills.locate_defects
-        return [replace(task, goal=f"{task.goal.rstrip()}\n\n{hint(task)}") for task in found]
+        return [replace(task, goal=f"{task.goal.rstrip()}\n\n{hint(task)}") for task in selected]
 
     return replace(
         ENVIRONMENT,

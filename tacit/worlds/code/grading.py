@@ -146,15 +146,15 @@ class Runner:
 
 def find_tools() -> dict[str, Path]:
     """path inside -> path outside, of pytest and its dependencies; other installed packages are not visible"""
-    found: dict[str, Path] = {}
+    tools: dict[str, Path] = {}
     for name in NEEDED:
         try:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             raise TacitError(f"the code world needs {name} to run tests: {install_command('code')}.") from None
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
-            found[f"{TOOLS}/{top}"] = Path(str(distribution.locate_file(top)))
-    return found
+            tools[f"{TOOLS}/{top}"] = Path(str(distribution.locate_file(top)))
+    return tools
 
 
 def read_run(result: Result, key: bytes) -> TestRun:
@@ -372,10 +372,10 @@ def make_canary(record: Record, tree: Path) -> str:
 
 def contradict(test: ast.FunctionDef) -> bool:
     """Change one random assertion, so that the test and the original cannot both pass. False if it has no assertion."""
-    found = [node for node in ast.walk(test) if isinstance(node, ast.Assert) or _is_assert_equal(node)]
-    if not found:
+    asserts = [node for node in ast.walk(test) if isinstance(node, ast.Assert) or _is_assert_equal(node)]
+    if not asserts:
         return False
-    match secrets.choice(found):
+    match secrets.choice(asserts):
         case ast.Assert(test=ast.Compare(ops=[ast.Eq()], comparators=[expected]) as compared):
             constants = [
                 node for node in ast.walk(expected) if isinstance(node, ast.Constant) and type(node.value) in (int, str)

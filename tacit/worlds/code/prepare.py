@@ -86,14 +86,14 @@ class Source:
 
 def read_sources(table: str) -> tuple[Source, ...]:
     """Parse lines `name version sha256`, each followed by lines of paths: code, ?tests, +other files, -excluded tests."""
-    found = []
+    sources = []
     for words in (row.split() for row in re.split(r"\n(?! )", table.strip())):
         marked: dict[str, tuple[str, ...]] = {}
         for mark in "?+-":
             marked[mark] = tuple(word[1:] for word in words[3:] if word[0] == mark)
         code = tuple(word for word in words[3:] if word[0] not in "?+-")
-        found.append(Source(words[0], words[1], words[2], code, marked["?"], marked["-"], marked["+"]))
-    return tuple(found)
+        sources.append(Source(words[0], words[1], words[2], code, marked["?"], marked["-"], marked["+"]))
+    return tuple(sources)
 
 
 SOURCES = read_sources("""
@@ -214,9 +214,9 @@ def fetch(source: Source, archives: Path | None = None) -> Path:
     for again in range(2):
         for archive in (folder / name for name in names):
             if archive.is_file():
-                found = hashlib.sha256(archive.read_bytes()).hexdigest()
-                if found != source.sha256:
-                    raise TacitError(f"{archive} has sha256 {found}, not {source.sha256}; remove it to download it again.")
+                digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+                if digest != source.sha256:
+                    raise TacitError(f"{archive} has sha256 {digest}, not {source.sha256}; remove it to download it again.")
                 return archive
         if not again:
             pinned = folder / f"{source.label}.txt"
@@ -237,8 +237,8 @@ def unpack(source: Source, archive: Path, tree: Path) -> None:
         with tarfile.open(archive) as opened:
             for member in opened.getmembers():
                 path = member.name.partition("/")[2]
-                found = member.isfile() and any(path == part or path.startswith(f"{part}/") for part in wanted)
-                if found and path not in source.without and not path.endswith(".pyc"):
+                selected = member.isfile() and any(path == part or path.startswith(f"{part}/") for part in wanted)
+                if selected and path not in source.without and not path.endswith(".pyc"):
                     member.name = path
                     opened.extract(member, tree, filter="data")
     except (tarfile.TarError, EOFError, OSError) as error:
@@ -250,12 +250,12 @@ def unpack(source: Source, archive: Path, tree: Path) -> None:
 
 def find_tests(tree: Path, parts: Sequence[str]) -> list[str]:
     """Paths of the test files in these files and directories."""
-    found: set[str] = set()
+    tests: set[str] = set()
     for part in parts:
         place = tree / part
         files = [place] if place.is_file() else [*place.rglob("test*.py"), *place.rglob("*_test.py")]
-        found |= {file.relative_to(tree).as_posix() for file in files}
-    return sorted(found)
+        tests |= {file.relative_to(tree).as_posix() for file in files}
+    return sorted(tests)
 
 
 def check_suite(runner: Runner, tree: Path, files: Sequence[str]) -> Suite:
@@ -297,10 +297,10 @@ def find_candidates(tree: Path, source: Source, suite: Suite, seed: int) -> list
         if any(path == part or path.startswith(f"{part}/") for part in source.tests):
             continue
         try:
-            found = find_mutations(path, read_source(tree / path))
+            mutations = find_mutations(path, read_source(tree / path))
         except (SyntaxError, ValueError):
             continue
-        for each in found:
+        for each in mutations:
             if (path, each.line) in suite.callers:
                 kinds[each.kind].append(each)
     for each_kind in kinds.values():
@@ -398,17 +398,17 @@ def verify(
             return reason
         files = sorted({test.partition("::")[0] for test in first})
         expected = frozenset(test for test in passing if test.partition("::")[0] in files)
-        found = []
+        verified = []
         for _ in range(RUNS):
             run = runner.run(workspace, ["-q", "--tb=short", *files], MUTANT)
             failing = expected - run.passed
             reason = _reject(run, expected, len(failing), most)
             if reason:
                 return reason
-            found.append(failing)
-        if any(failing != found[0] for failing in found):
+            verified.append(failing)
+        if any(failing != verified[0] for failing in verified):
             return "different tests fail in each run"
-        return Verdict(tuple(sorted(found[0])), tuple(files), run.messages)
+        return Verdict(tuple(sorted(verified[0])), tuple(files), run.messages)
     finally:
         workspace.close()
 
@@ -454,14 +454,14 @@ def show_test(tree: Path, node: str) -> str:
         body: Sequence[ast.AST] = ast.parse(text).body
     except (SyntaxError, ValueError):
         return ""
-    found: ast.AST | None = None
+    definition: ast.AST | None = None
     for name in names:
         wanted = name.partition("[")[0]
-        found = next((each for each in body if getattr(each, "name", None) == wanted), None)
-        body = getattr(found, "body", ())
-    if not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
+        definition = next((each for each in body if getattr(each, "name", None) == wanted), None)
+        body = getattr(definition, "body", ())
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
         return ""
-    lines = text.splitlines()[found.lineno - 1 : found.end_lineno]
+    lines = text.splitlines()[definition.lineno - 1 : definition.end_lineno]
     margin = len(lines[0]) - len(lines[0].lstrip())
     lines = [line[margin:] for line in lines]
     return "\n".join(lines if len(lines) <= SHOWN_LINES else [*lines[:SHOWN_LINES], "    …"])

@@ -65,7 +65,7 @@ def find_sources(tree: str) -> Iterator[tuple[str, bytes]]:
 
 def compile_trees(trees: list[str], cache: Path | None) -> Codes:
     """Byte code of the sources of all trees. `cache` is a directory that keeps it for later servers."""
-    found: Codes = {}
+    codes: Codes = {}
     for tree in trees:
         for relative, source in find_sources(tree):
             inside = f"{AT}/{relative}"
@@ -74,7 +74,7 @@ def compile_trees(trees: list[str], cache: Path | None) -> Codes:
                 key = hash_source(inside, kind, source)
                 kept = None if cache is None else cache / f"{key}.code"
                 if kept is not None and kept.is_file():
-                    found[key] = kept.read_bytes()
+                    codes[key] = kept.read_bytes()
                     continue
                 try:
                     if kind == "plain":
@@ -85,12 +85,12 @@ def compile_trees(trees: list[str], cache: Path | None) -> Codes:
                         code = compile(parsed, inside, "exec", dont_inherit=True)
                 except (SyntaxError, ValueError):  # not Python: a template, or data for a test of syntax errors
                     continue
-                found[key] = marshal.dumps(code)
+                codes[key] = marshal.dumps(code)
                 if kept is not None:
                     partial = kept.with_suffix(f".{os.getpid()}")
-                    partial.write_bytes(found[key])
+                    partial.write_bytes(codes[key])
                     partial.rename(kept)
-    return found
+    return codes
 
 
 def make_runner(settings: str) -> Callable[[list[str], int], int]:
@@ -155,8 +155,8 @@ def move(path: str, base_prefix: str) -> str:
     """The path inside the sandbox of the server's `path`."""
     if path.startswith(base_prefix + os.sep) and "site-packages" not in path:
         return PYTHON + path[len(base_prefix) :]
-    _, found, tail = path.partition(f"site-packages{os.sep}")
-    return f"{TOOLS}/{tail}" if found else path
+    _, marker, tail = path.partition(f"site-packages{os.sep}")
+    return f"{TOOLS}/{tail}" if marker else path
 
 
 def use_codes(codes: Codes) -> None:
@@ -243,8 +243,8 @@ class CallTracer:
             send("")
 
         def pytest_sessionfinish(session: Any) -> None:
-            found = [[os.path.relpath(code.co_filename, AT), code.co_firstlineno] for code in numbers]
-            messenger.send({"functions": found})
+            functions = [[os.path.relpath(code.co_filename, AT), code.co_firstlineno] for code in numbers]
+            messenger.send({"functions": functions})
 
         self.pytest_runtest_logstart = pytest_runtest_logstart
         self.pytest_runtest_logfinish = pytest_runtest_logfinish

@@ -82,7 +82,7 @@ def replace_lines(path: str, text: str, first: int, last: int, new: list[str]) -
 
 @lru_cache(maxsize=512)
 def find_hunks(record: Record, folder: TaskFolder) -> tuple[Hunk, ...]:
-    found = []
+    hunks = []
     for path, text in broken_files(record, folder.tree(record)).items():
         whole = read_source(folder.tree(record) / path)
         broken, original = text.removesuffix("\n").split("\n"), whole.removesuffix("\n").split("\n")
@@ -90,8 +90,8 @@ def find_hunks(record: Record, folder: TaskFolder) -> tuple[Hunk, ...]:
             if kind != "equal":
                 edit = replace_lines(path, text, i1, i2, original[j1:j2])
                 region = tuple(broken[max(0, i1 - 1) : i2 + 1]), tuple(original[max(0, j1 - 1) : j2 + 1])
-                found.append(Hunk(path, i1 + 1, i2, *region, edit))
-    return tuple(found)
+                hunks.append(Hunk(path, i1 + 1, i2, *region, edit))
+    return tuple(hunks)
 
 
 class Oracle(ByReading):
@@ -207,19 +207,19 @@ class Search(ByReading):
             return []
         [(path, number, *_, right)] = self.repairs
         text = self._texts[path]
-        found: dict[str, list[str]] = {}
+        by_kind: dict[str, list[str]] = {}
         for each in find_mutations(path, text):
             if abs(text[: each.edit.start].count("\n") + 1 - number) <= AROUND and each.kind not in HELD_KINDS:
                 action = line_action(text, each.edit.start, each.edit.end, path, each.edit.after)
-                found.setdefault(each.kind, []).append(action)
-        kinds = rng.sample(sorted(found), min(rng.randrange(3), len(found)))
-        return [action for kind in kinds for action in [rng.choice(found[kind])] if action != right]
+                by_kind.setdefault(each.kind, []).append(action)
+        kinds = rng.sample(sorted(by_kind), min(rng.randrange(3), len(by_kind)))
+        return [action for kind in kinds for action in [rng.choice(by_kind[kind])] if action != right]
 
     @property
     def actions(self) -> list[str]:
         """all actions that it may take, except tests and views"""
-        found = [action for _, _, _, function, right in self.repairs for action in (self._grep(function), right)]
-        return [*found, *self._wrong, f"undo_edit {self.repairs[0][0]}"]
+        useful = [action for _, _, _, function, right in self.repairs for action in (self._grep(function), right)]
+        return [*useful, *self._wrong, f"undo_edit {self.repairs[0][0]}"]
 
     def happened(self, action: str) -> None:
         """In another agent's episode, it plans no wrong edits of its own."""
@@ -242,8 +242,8 @@ class Search(ByReading):
         if left:
             return self._wrong.pop() if self._wrong else left[0][4]
         for path, number, _, function, _ in self.repairs:
-            found = [int(at) for at in re.findall(rf"^{re.escape(path)}:(\d+):\s*def {function}\(", text, re.MULTILINE)]
-            if near := [at for at in found if at <= number]:
+            definitions = [int(at) for at in re.findall(rf"^{re.escape(path)}:(\d+):\s*def {function}\(", text, re.MULTILINE)]
+            if near := [at for at in definitions if at <= number]:
                 return f"view {path} {max(near)} -1"
         return self._grep(self.repairs[0][3])
 
@@ -395,10 +395,10 @@ class RepairTracker(RuleTracker):
         return self._enter(replace(state, edited=edited, stale=True, done=frozenset()), "check")
 
     def _tested(self, state: RepairState, command: str, text: str) -> RepairState:
-        found = _COUNTS.search(text)
-        if "pytest" not in command or not found or not (found[1] or found[2]):
+        counts = _COUNTS.search(text)
+        if "pytest" not in command or not counts or not (counts[1] or counts[2]):
             return state
-        failing, passing = int(found[1] or 0), int(found[2] or 0)
+        failing, passing = int(counts[1] or 0), int(counts[2] or 0)
         worse = state.failing >= 0 and failing > state.failing
         fewest = failing if state.fewest < 0 else min(failing, state.fewest)
         tested = replace(state, failing=failing, passing=passing, fewest=fewest, stale=False)

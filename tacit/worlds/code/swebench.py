@@ -123,19 +123,19 @@ def read_instances(path: Path) -> tuple[tuple[Instance, ...], tuple[str, ...]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"cannot read {path}: {error}.") from error
-    found: dict[str, Instance] = {}
+    instances: dict[str, Instance] = {}
     failures = []
     for number, line in enumerate(lines, 1):
         try:
             instance = read_instance(json.loads(line))
-            if instance.id in found:
+            if instance.id in instances:
                 raise TacitError(f"{instance.id!r} occurs twice")
-            found[instance.id] = instance
+            instances[instance.id] = instance
         except (ValueError, TypeError, AttributeError, RecursionError, TacitError) as error:
             failures.append(f"line {number}: {error}")
-    if not found:
+    if not instances:
         raise TacitError(f"{path} has no usable instances{describe_failures(failures)}")
-    return tuple(found.values()), tuple(failures)
+    return tuple(instances.values()), tuple(failures)
 
 
 def find_runtime(name: str = "") -> str:
@@ -432,18 +432,18 @@ def read_outcomes(log: str) -> dict[str, str]:
     """test -> outcome. Of pytest only the summary counts, which it prints after the tests; published lists have its names up to
     the first blank. Of Django's tests with a description they have the description."""
     head = list(re.finditer(r"^=+ short test summary info =+$", log, re.MULTILINE))
-    found: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     for line in log[head[-1].end() :].splitlines() if head else ():
         if match := re.match(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+)", line):
             name = match[2] if match[1] == "PASSED" else match[2].partition(" - ")[0]
-            found[name] = found[name.partition(" ")[0]] = match[1]
+            outcomes[name] = outcomes[name.partition(" ")[0]] = match[1]
     if not head:
         for line in log.splitlines():
             django = re.match(r"(.+?) \.\.\. +(ok|OK|FAIL|ERROR|skipped|expected failure)", line)
             match = django or re.match(r"(test_\w+) (ok|F|E|f|s|w)\b", line)
             if match:
-                found[match[1]] = match[2].replace("OK", "ok")
-    return found
+                outcomes[match[1]] = match[2].replace("OK", "ok")
+    return outcomes
 
 
 class ContainerWorld(CodeWorld):
@@ -472,11 +472,11 @@ def instance_environment(base: Environment, path: Path, runtime: str = "") -> En
 
     def tasks(split: str, count: int, seed: int, families: Sequence[str] = (PATCH,)) -> Sequence[Task]:
         check_split_and_count(NAME, SPLITS, split, count)
-        found = [each for each in instances if choose_split(each.repo, (), each.id, (), ()) == split and PATCH in families]
-        found.sort(key=lambda each: shuffle_key(seed, each.id))
+        selected = [each for each in instances if choose_split(each.repo, (), each.id, (), ()) == split and PATCH in families]
+        selected.sort(key=lambda each: shuffle_key(seed, each.id))
         return [
             Task(NAME, f"{NAME}/{split}/{each.id}", PATCH, split, seed, each.issue, {"instance": asdict(each)})
-            for each in found[:count]
+            for each in selected[:count]
         ]
 
     return replace(

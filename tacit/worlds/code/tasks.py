@@ -217,8 +217,8 @@ def open_folder(root: Path) -> TaskFolder:
     except ValueError as error:
         raise TacitError(f"{root / 'manifest.json'} is damaged ({error}); remake it with `tacit prepare code`.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else manifest
-        raise TacitError(f"{root / 'manifest.json'} has format {found!r}; this version reads {FORMAT}. Remake the folder.")
+        version = manifest.get("format") if isinstance(manifest, dict) else manifest
+        raise TacitError(f"{root / 'manifest.json'} has format {version!r}; this version reads {FORMAT}. Remake the folder.")
     packages, failures = {}, []
     for row in manifest["packages"]:
         package = Package(**{**row, "passing": tuple(row["passing"])})
@@ -259,9 +259,9 @@ def open_folder(root: Path) -> TaskFolder:
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES, root: Path = PACKAGED) -> list[Task]:
     """Up to `count` tasks of the split in a seeded order; a larger count begins with the same tasks."""
     check_split_and_count(NAME, SPLITS, split, count)
-    found = [record for record in open_folder(root).records if record.split == split and record.family in families]
-    found.sort(key=lambda record: shuffle_key(seed, record.id))
-    return [make_task(record, root, seed) for record in found[:count]]
+    selected = [record for record in open_folder(root).records if record.split == split and record.family in families]
+    selected.sort(key=lambda record: shuffle_key(seed, record.id))
+    return [make_task(record, root, seed) for record in selected[:count]]
 
 
 def split_sizes(root: Path = PACKAGED) -> dict[str, int]:
@@ -359,9 +359,9 @@ class _Text:
     def between(self, left: ast.expr, right: ast.expr, pattern: str) -> tuple[int, int] | None:
         """The span of the operator between two expressions. Comments are skipped."""
         start, end = self.span(left)[1], self.span(right)[0]
-        gap = re.sub(r"#[^\n]*", lambda found: " " * len(found[0]), self.source[start:end])
-        found = re.search(pattern, gap)
-        return (start + found.start(), start + found.end()) if found else None
+        gap = re.sub(r"#[^\n]*", lambda match: " " * len(match[0]), self.source[start:end])
+        match = re.search(pattern, gap)
+        return (start + match.start(), start + match.end()) if match else None
 
 
 def find_mutations(path: str, source: str) -> list[Mutation]:
@@ -370,7 +370,7 @@ def find_mutations(path: str, source: str) -> list[Mutation]:
         warnings.simplefilter("ignore")
         tree = ast.parse(source)
         text = _Text(path, source)
-        found = []
+        mutations = []
         for function, name in _functions(tree):
             line = min([function.lineno, *(node.lineno for node in function.decorator_list)])
             nodes = list(_walk(function))
@@ -378,8 +378,8 @@ def find_mutations(path: str, source: str) -> list[Mutation]:
             stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
             names = sorted({*(each.arg for each in parameters), *stored} - {"self", "cls", "_"})
             for node in nodes:
-                found += [Mutation(kind, edit, name, line) for kind, edit in _mutate(text, node, names)]
-    return sorted(set(found), key=lambda each: (each.edit.start, each.kind, each.edit.after))
+                mutations += [Mutation(kind, edit, name, line) for kind, edit in _mutate(text, node, names)]
+    return sorted(set(mutations), key=lambda each: (each.edit.start, each.kind, each.edit.after))
 
 
 def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[Function, str]]:
@@ -476,7 +476,7 @@ class FilePatch:
 
 def read_patch(text: str) -> list[FilePatch]:
     """The files of a unified diff. Raises TacitError if the text is not one."""
-    found: list[FilePatch] = []
+    patches: list[FilePatch] = []
     lines = text.splitlines(keepends=True)
     at = 0
     while at < len(lines):
@@ -497,10 +497,10 @@ def read_patch(text: str) -> list[FilePatch]:
             hunks.append((int(head[1]), tuple(lines[start:at])))
         if not hunks:
             raise TacitError(f"the patch has no hunks for {new}")
-        found.append(FilePatch(path, old == "/dev/null", new == "/dev/null", tuple(hunks)))
-    if not found:
+        patches.append(FilePatch(path, old == "/dev/null", new == "/dev/null", tuple(hunks)))
+    if not patches:
         raise TacitError("it is not a unified diff")
-    return found
+    return patches
 
 
 def patch_edits(patch: FilePatch, source: str) -> list[Edit]:

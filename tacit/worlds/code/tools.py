@@ -120,7 +120,7 @@ def _escape(text: str) -> str:
 
 
 def _unescape(text: str) -> str:
-    return re.sub(r"\\(.)", lambda found: {"n": "\n", "r": "\r", "t": "\t", "s": " "}.get(found[1], found[1]), text)
+    return re.sub(r"\\(.)", lambda match: {"n": "\n", "r": "\r", "t": "\t", "s": " "}.get(match[1], match[1]), text)
 
 
 def _relative(path: str) -> str:
@@ -155,18 +155,18 @@ class FunctionTags(ActionFormat):
         >>> FunctionTags().parse("Done.\\n<function=submit>\\n</function>")
         Parsed(action='submit', valid=True)
         """
-        found = list(re.finditer(r"<function=([\w-]+)>(.*?)</function>", text, re.DOTALL))
-        thought = text[: found[0].start()].strip() if found else ""
+        calls = list(re.finditer(r"<function=([\w-]+)>(.*?)</function>", text, re.DOTALL))
+        thought = text[: calls[0].start()].strip() if calls else ""
         try:
-            if not found:
+            if not calls:
                 raise CallError("no call")
-            pairs = re.findall(r"<parameter=(\w+)>(.*?)</parameter>", found[0][2], re.DOTALL)
+            pairs = re.findall(r"<parameter=(\w+)>(.*?)</parameter>", calls[0][2], re.DOTALL)
             # Multi-line values are surrounded by line ends.
             inside = {name: value[1:-1] if re.fullmatch(r"\n.*\n", value, re.DOTALL) else value for name, value in pairs}
-            line = _checked_line(found[0][1], inside)
+            line = _checked_line(calls[0][1], inside)
         except CallError:
             return Parsed(NO_CALL + text.strip()[-60:], False, thought)
-        return Parsed(line, len(found) == 1, thought)
+        return Parsed(line, len(calls) == 1, thought)
 
     def write(self, action: str, thought: str = "") -> str:
         call = read_line(action)
@@ -328,13 +328,13 @@ def open_beneath(folder: Path, path: str, flags: int) -> int:
     *parents, name = PurePosixPath(path).parts or ("/",)
     at = enter_beneath(folder, parents, bool(flags & os.O_CREAT))
     try:
-        found = os.open(name, flags | _FILE, 0o644, dir_fd=at)
+        descriptor = os.open(name, flags | _FILE, 0o644, dir_fd=at)
     finally:
         os.close(at)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(f"{path!r} is no regular file")
-    return found
+    return descriptor
 
 
 def read_beneath(folder: Path, path: str, most: int = LARGEST) -> bytes:
@@ -414,7 +414,7 @@ class Editor:
 
     def _list(self, path: str) -> str:
         """List a directory two levels deep, without hidden files."""
-        found: list[str] = []
+        paths: list[str] = []
         queue = [PurePosixPath(path).parts]
         for parts in queue:
             at = enter_beneath(self.folder, parts)
@@ -425,10 +425,10 @@ class Editor:
                 os.close(at)
             for name, folder in inside:
                 if not name.startswith(".") and name != "__pycache__":
-                    found.append("/".join((*parts, name)) + "/" * folder)
+                    paths.append("/".join((*parts, name)) + "/" * folder)
                     if folder and parts == queue[0]:
                         queue.append((*parts, name))
-        return clip(f"{AT}/{path}".rstrip("/") + ", two levels:\n" + "\n".join(sorted(found)))
+        return clip(f"{AT}/{path}".rstrip("/") + ", two levels:\n" + "\n".join(sorted(paths)))
 
     def _create(self, path: str, fields: Mapping[str, str]) -> str:
         if "file_text" not in fields or not path:
@@ -502,11 +502,11 @@ _SHOWN = re.compile(rf"^(?:Edited |Undid the last edit of )?{AT}/(\S+), lines (\
 
 def shown_lines(observation: str) -> tuple[str, dict[int, str]]:
     """(path, line number -> text) of the file in an editor observation; ("", {}) if it shows none."""
-    found = _SHOWN.search(observation)
-    if not found:
+    match = _SHOWN.search(observation)
+    if not match:
         return "", {}
-    rows = (line.partition("\t") for line in observation[found.end() :].split("\n"))
-    return found[1], {int(number): text for number, tab, text in rows if tab and number.strip().isdigit()}
+    rows = (line.partition("\t") for line in observation[match.end() :].split("\n"))
+    return match[1], {int(number): text for number, tab, text in rows if tab and number.strip().isdigit()}
 
 
 def check_action(action: str) -> Call | None:

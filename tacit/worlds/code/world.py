@@ -111,9 +111,9 @@ class CodeWorld:
 
 def read_pytest(command: str) -> list[str] | None:
     """The arguments if the command is a single plain pytest call; else None."""
-    found = _PYTEST.fullmatch(command)
+    match = _PYTEST.fullmatch(command)
     try:
-        return shlex.split(found[1]) if found else None
+        return shlex.split(match[1]) if match else None
     except ValueError:
         return None
 
@@ -208,8 +208,8 @@ class TerseWording(Brief):
     then = "\n> "
 
     def task(self, task: Task) -> str:
-        found = _ISSUE.search(task.goal)
-        text = " ".join(found.group(3, 1, 2)) if found else task.goal
+        match = _ISSUE.search(task.goal)
+        text = " ".join(match.group(3, 1, 2)) if match else task.goal
         return re.sub(r"\s+", " ", text).strip()[:TERSE_ISSUE]
 
     def turn(self, number: int, observation: Observation, action: str) -> str:

@@ -39,8 +39,8 @@ class Explorer(ByReading):
         if self._prepared:
             return _take("meal", scene.place_of("meal")) if scene.place_of("meal") else self._approach(scene, {"meal"})
         if recipe is None:
-            found = scene.place_of("cookbook") or "cookbook" in scene.carried
-            return "examine cookbook" if found else self._approach(scene, {"cookbook"})
+            has_cookbook = scene.place_of("cookbook") or "cookbook" in scene.carried
+            return "examine cookbook" if has_cookbook else self._approach(scene, {"cookbook"})
         if work := self._work_here(scene, recipe):
             return work
         missing, pending = {food for food in recipe.ingredients if food not in scene.carried}, recipe.pending(scene.carried)

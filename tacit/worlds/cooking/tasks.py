@@ -33,20 +33,20 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different games of the split; a larger count begins with the same games."""
     check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
-    found: dict[str, Task] = {}
-    while len(found) < count:
+    tasks_by_goal: dict[str, Task] = {}
+    while len(tasks_by_goal) < count:
         block = [("hard", True, True)] * 5
         if split != "hard":
             block[1:] = [("simple", cook, cut) for cook in (False, True) for cut in (False, True)]
             rng.shuffle(block)
         for family, cook, cut in block:
-            before = len(found)
-            while len(found) == before:
+            before = len(tasks_by_goal)
+            while len(tasks_by_goal) == before:
                 data = draw_game(rng, family, cook, cut, split)
                 digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
                 name = f"{NAME}/{split}/{family}-{digest}"
-                found.setdefault(name, Task(NAME, name, family, split, seed, GOAL, data))
-    return list(found.values())[:count]
+                tasks_by_goal.setdefault(name, Task(NAME, name, family, split, seed, GOAL, data))
+    return list(tasks_by_goal.values())[:count]
 
 
 def split_of(recipe: Sequence[Sequence[str]]) -> str:

@@ -222,16 +222,16 @@ class MiniHackTracker(RuleTracker):
 
 
 def _achieved(state: MiniHackState, scene: Scene, success: bool) -> frozenset[str]:
-    found = set(state.achieved)
-    sunk = sum(name.startswith("sunk") for name in found)
+    names = set(state.achieved)
+    sunk = sum(name.startswith("sunk") for name in names)
     reached = {
         "key": scene.holds,
-        "door": scene.find(game.OPEN_DOOR) or ((scene.holds or "key" in found) and "door opens" in scene.message),
+        "door": scene.find(game.OPEN_DOOR) or ((scene.holds or "key" in names) and "door opens" in scene.message),
         f"sunk {min(sunk + 1, BOULDERS)}": "boulder into the water" in scene.message,
         "stairs seen": scene.find(game.STAIRS) or success,
         "stairs": success,
     }
-    return frozenset(found | {name for name, met in reached.items() if met})
+    return frozenset(names | {name for name, met in reached.items() if met})
 
 
 def _phase(family: str, achieved: frozenset[str]) -> str:

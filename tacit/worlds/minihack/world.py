@@ -442,14 +442,14 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     kinds = HARD if split == "hard" else FAMILIES
     if not set(families) & set(kinds):
         return []
-    found: dict[int, Task] = {}
-    while sum(task.family in families for task in found.values()) < count:
+    by_seed: dict[int, Task] = {}
+    while sum(task.family in families for task in by_seed.values()) < count:
         for family in rng.sample(kinds, len(kinds)):
             drawn = rng.randrange(SEEDS)
-            while split_by_digest(str(drawn)) != split or drawn in found:
+            while split_by_digest(str(drawn)) != split or drawn in by_seed:
                 drawn = rng.randrange(SEEDS)
-            found[drawn] = make_task(family, drawn, split, seed)
-    return [task for task in found.values() if task.family in families][:count]
+            by_seed[drawn] = make_task(family, drawn, split, seed)
+    return [task for task in by_seed.values() if task.family in families][:count]
 
 
 def make_task(family: str, level_seed: int, split: str = "own", seed: int = 0) -> Task:

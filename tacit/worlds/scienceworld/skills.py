@@ -69,7 +69,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
     steps = critical_steps(trajectory, _Adviser(states), ScienceTracker(), achieved=_ACHIEVED)
     if trajectory.success:
         signals = tracker_signals(trajectory, ScienceTracker())
-        paid = [any(found.get(name, 0.0) > 0 for name in _ACHIEVED) for found in signals]
+        paid = [any(own.get(name, 0.0) > 0 for name in _ACHIEVED) for own in signals]
         done = [step.action for step, reached in zip(trajectory.steps, paid, strict=True) if reached]
         return Skills("; ".join(dict.fromkeys(done)), steps, f"Done in {len(trajectory)} steps.")
     label = failure(trajectory)

@@ -72,8 +72,8 @@ def read_goal(sentence: str) -> Goal:
 
 
 def _first(patterns: tuple[str, ...], sentence: str) -> str:
-    found = next((found for pattern in patterns if (found := re.search(pattern, sentence))), None)
-    return next(filter(None, found.groups())) if found else ""
+    match = next((match for pattern in patterns if (match := re.search(pattern, sentence))), None)
+    return next(filter(None, match.groups())) if match else ""
 
 
 # Rules

@@ -290,10 +290,10 @@ def read_event(text: str) -> Event:
     if REFUSED.match(text):
         return Event("refused")
     for kind, pattern in _EVENTS:
-        found = pattern.match(text)
-        if found:
-            return Event(kind, *found.groups()[:2])
-    return Event("room", found[1]) if (found := _ROOM.match(text)) else Event()
+        match = pattern.match(text)
+        if match:
+            return Event(kind, *match.groups()[:2])
+    return Event("room", match[1]) if (match := _ROOM.match(text)) else Event()
 
 
 def read_room(text: str) -> str:

@@ -35,7 +35,7 @@ def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
     """Pretraining questions about the visible passages: `teacher of Mara Velden? Jon Hale`."""
     pairs = []
     for title, text in parse_passages(observation.text):
-        there = [(fact, found[1]) for pattern, fact in _FACTS if (found := pattern.search(text))]
+        there = [(fact, match[1]) for pattern, fact in _FACTS if (match := pattern.search(text))]
         if there:
             fact, value = rng.choice(there)
             pairs.append((f"{fact} of {title}", value))
@@ -81,8 +81,8 @@ def searchqa_environment(
     def own_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
         if split not in PUBLISHED:
             raise unknown(f"split of world {name!r}", split, PUBLISHED)
-        found = published_tasks(split, count, seed, families, root, retriever, scoring)
-        return found if name == NAME else [replace(task, world=name) for task in found]
+        selected = published_tasks(split, count, seed, families, root, retriever, scoring)
+        return selected if name == NAME else [replace(task, world=name) for task in selected]
 
     return replace(
         ENVIRONMENT,

@@ -311,10 +311,10 @@ def question_files(root: Path) -> list[Path]:
         return [root]
     if not root.is_dir():
         raise TacitError(f"there is no file or folder {str(root)!r}; check {DATA_VARIABLE}.")
-    found = sorted(p for p in root.iterdir() if p.suffix in _SUFFIXES and not p.stem.endswith("corpus"))
-    if not found:
+    files = sorted(p for p in root.iterdir() if p.suffix in _SUFFIXES and not p.stem.endswith("corpus"))
+    if not files:
         raise TacitError(f"{root} holds no question files (.json or .jsonl, beside a …_corpus.json).")
-    return found
+    return files
 
 
 def _tasks(root: Path, seed: int, retriever: str, scoring: str) -> Iterator[Task]:
@@ -365,10 +365,10 @@ def hash_corpus(path: Path, changed: int) -> str:
     with open(path, "rb") as file:
         if (size := path.stat().st_size) < LARGE:
             return hashlib.sha256(file.read()).hexdigest()[:12]
-        found = hashlib.sha256(f"{size} ".encode() + file.read(2**20))
+        digest = hashlib.sha256(f"{size} ".encode() + file.read(2**20))
         file.seek(-(2**20), os.SEEK_END)
-        found.update(file.read())
-        return found.hexdigest()[:12]
+        digest.update(file.read())
+        return digest.hexdigest()[:12]
 
 
 def _dataset(path: Path) -> str:

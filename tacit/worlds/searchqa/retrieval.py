@@ -70,14 +70,14 @@ def format_passages(passages: Iterable[Passage]) -> str:
 
 
 def parse_passages(text: str) -> tuple[Passage, ...]:
-    return tuple(Passage(*found) for found in _DOC.findall(text)) if text.startswith(OPENING) else ()
+    return tuple(Passage(*match) for match in _DOC.findall(text)) if text.startswith(OPENING) else ()
 
 
 def suggest_actions(question: str, passages: Iterable[Passage]) -> tuple[str, ...]:
     """Example actions: search for, or answer with, a name that was read. Other queries and answers are allowed too."""
     texts = [question, *(f"{title}. {text}" for title, text in passages)]
-    found = dict.fromkeys(name for text in texts for name in map(_trim_name, _NAME.findall(text)) if name)
-    names = list(found)[:MAX_NAMES]
+    all_names = dict.fromkeys(name for text in texts for name in map(_trim_name, _NAME.findall(text)) if name)
+    names = list(all_names)[:MAX_NAMES]
     return (*(f"search {name}" for name in names), *(f"answer {name}" for name in names))
 
 
@@ -112,10 +112,10 @@ def exact_match(answer: str, golds: Sequence[str]) -> bool:
 def f1(answer: str, golds: Sequence[str]) -> float:
     pairs = [(_comparable(answer), _comparable(gold)) for gold in golds]
     whole = [answer == gold or answer in _WHOLE or gold in _WHOLE for answer, gold in pairs]
-    found = (
+    scores = (
         float(answer == gold != "") if same else _share(answer, gold) for (answer, gold), same in zip(pairs, whole, strict=True)
     )
-    return max(found, default=0.0)
+    return max(scores, default=0.0)
 
 
 # The strict mode `squad` is SQuAD's evaluation script: ASCII punctuation only, no exception for empty texts or for yes and no.
@@ -221,8 +221,8 @@ class RetrievalServer:
         request = urllib.request.Request(self._address, body, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
-                found = json.load(response)["result"][0]
-            documents = [row["document"] if isinstance(row.get("document"), dict) else row for row in found]
+                hits = json.load(response)["result"][0]
+            documents = [row["document"] if isinstance(row.get("document"), dict) else row for row in hits]
             rows = [str(document["contents"]).partition("\n") for document in documents]
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise TacitError(
@@ -362,11 +362,11 @@ def build_index(directory: Path, passages: Iterable[Passage], digest: str, done:
             line = f"{title}\n{text}".encode()
             out.write(line)
             places.append(places[-1] + len(line))
-            found = Counter(content_words(f"{title} {text}"))
-            lengths.append(found.total())
-            documents.extend([number] * len(found))
-            words.extend(word_ids.setdefault(word, len(word_ids)) for word in found)
-            counts.extend(min(count, 65535) for count in found.values())
+            word_counts = Counter(content_words(f"{title} {text}"))
+            lengths.append(word_counts.total())
+            documents.extend([number] * len(word_counts))
+            words.extend(word_ids.setdefault(word, len(word_ids)) for word in word_counts)
+            counts.extend(min(count, 65535) for count in word_counts.values())
             done[0] = number + 1
             if done[0] % chunk == 0:
                 flush()

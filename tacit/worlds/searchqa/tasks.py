@@ -142,28 +142,28 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     check_split_and_count(NAME, SPLITS, split, count)
     if split in PUBLISHED:
         return published_tasks(split, count, seed, families)
-    found: list[Task] = []
+    tasks_so_far: list[Task] = []
     for number in range(_MOST_LANDS_PER_TASK * count):
-        if len(found) >= count:
+        if len(tasks_so_far) >= count:
             break
-        found += [task for task in _land_tasks(split, seed, number) if task.family in families]
-    return found[:count]
+        tasks_so_far += [task for task in _land_tasks(split, seed, number) if task.family in families]
+    return tasks_so_far[:count]
 
 
 def _land_tasks(split: str, seed: int, number: int) -> list[Task]:
     name = f"{split}/{seed}/{number}"
     land, rng = make_land(name), Random(f"{NAME}/questions/{name}")
-    found: dict[str, Question] = {}
-    while len(found) < QUESTIONS_PER_LAND:
+    questions: dict[str, Question] = {}
+    while len(questions) < QUESTIONS_PER_LAND:
         block = list(_HARD_BLOCK if split == "hard" else _BLOCK)
         rng.shuffle(block)
         for family, hops in block:
-            before = len(found)
-            while len(found) == before:
+            before = len(questions)
+            while len(questions) == before:
                 question = draw_question(rng, land, family, hops)
-                found.setdefault(question.text, question)
+                questions.setdefault(question.text, question)
     made = []
-    for number, (family, text, answers, titles) in enumerate(found.values()):
+    for number, (family, text, answers, titles) in enumerate(questions.values()):
         data = {"question": text, "answers": list(answers), "titles": list(titles), "land": name, "retriever": USUAL_RETRIEVER}
         made.append(Task(NAME, f"{NAME}/{name}/{number}", family, split, seed, text, data))
     return made

@@ -43,10 +43,10 @@ def moves_left(layout: Layout) -> Mapping[Position, int]:
                 came_from = behind[agent]
                 if came_from < 0 or boxes >> came_from & 1:
                     continue
-                found, box = [Position(came_from, boxes)], ahead[agent]
+                positions, box = [Position(came_from, boxes)], ahead[agent]
                 if box >= 0 and boxes >> box & 1:
-                    found.append(Position(came_from, boxes ^ 1 << box | 1 << agent))
-                for position in found:
+                    positions.append(Position(came_from, boxes ^ 1 << box | 1 << agent))
+                for position in positions:
                     if position not in reached:
                         reached[position] = moves
                         further.append(position)
@@ -93,7 +93,7 @@ def pushes_left(layout: Layout, boxes: int) -> float:
 def _distances(layout: Layout) -> Mapping[int, Mapping[int, int]]:
     """target -> cell -> pushes to move a single box from the cell to the target"""
     beside = layout.beside
-    found: dict[int, dict[int, int]] = {}
+    distances: dict[int, dict[int, int]] = {}
     for target in bits(layout.targets):
         reached, edge = {target: 0}, [target]
         while edge:
@@ -105,8 +105,8 @@ def _distances(layout: Layout) -> Mapping[int, Mapping[int, int]]:
                         reached[before] = reached[cell] + 1
                         further.append(before)
             edge = further
-        found[target] = reached
-    return found
+        distances[target] = reached
+    return distances
 
 
 @lru_cache(maxsize=4 * KEPT)

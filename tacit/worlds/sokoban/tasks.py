@@ -92,14 +92,14 @@ def _draw_levels(split: str, count: int, seed: int) -> list[Task]:
         )
     rng = Random(f"{NAME}/{split}/{seed}")
     rng.shuffle(files)
-    found: list[Task] = []
+    drawn_levels: list[Task] = []
     for file in files:
         levels = list(enumerate(read_levels(file)))
         for number, rows in rng.sample(levels, len(levels)):
-            found.append(replace(make_task(rows, split, seed), id=f"{NAME}/{split}/{file.stem}-{number}"))
-            if len(found) >= count:
-                return found[:count]
-    raise TacitError(f"{count} levels of {split!r} were requested; {str(place)!r} has {len(found)}.")
+            drawn_levels.append(replace(make_task(rows, split, seed), id=f"{NAME}/{split}/{file.stem}-{number}"))
+            if len(drawn_levels) >= count:
+                return drawn_levels[:count]
+    raise TacitError(f"{count} levels of {split!r} were requested; {str(place)!r} has {len(drawn_levels)}.")
 
 
 def share_of(layout: Layout) -> int:

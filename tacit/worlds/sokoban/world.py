@@ -48,14 +48,14 @@ class Layout:
     @cached_property
     def beside(self) -> Mapping[str, tuple[int, ...]]:
         """direction -> for each cell, the next cell; -1 for a wall or the border"""
-        found = {way: [-1] * len(self.empty) for way in DIRECTIONS}
+        neighbors = {way: [-1] * len(self.empty) for way in DIRECTIONS}
         for way, (down, right) in DIRECTIONS.items():
             for cell in range(len(self.empty)):
                 row, column = cell // self.width + down, cell % self.width + right
                 there = row * self.width + column
                 if 0 <= row < self.height and 0 <= column < self.width and not self.walls >> there & 1:
-                    found[way][cell] = there
-        return {way: tuple(cells) for way, cells in found.items()}
+                    neighbors[way][cell] = there
+        return {way: tuple(cells) for way, cells in neighbors.items()}
 
     def move(self, at: Position, direction: str) -> Position | None:
         """The position after a step, pushing a box that is in the way; None if a wall or a second box blocks it."""

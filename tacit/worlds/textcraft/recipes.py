@@ -97,11 +97,11 @@ class Book:
     def _walk(self, name: str, met: dict[str, dict[Recipe, None]]) -> dict[Recipe, None]:
         if name not in met:
             met[name] = {}  # a kind may lead back to itself: avoid endless recursion
-            found = dict.fromkeys(self.recipes_for(name))
+            recipes = dict.fromkeys(self.recipes_for(name))
             for recipe in self.recipes_for(name):
                 for part in recipe.ingredients:
-                    found.update(self._walk(part.name, met))
-            met[name] = found
+                    recipes.update(self._walk(part.name, met))
+            met[name] = recipes
         return met[name]
 
     def matching_items(self, ingredient: Ingredient) -> tuple[str, ...]:
@@ -118,11 +118,11 @@ class Book:
     @cached_property
     def uses(self) -> Mapping[str, list[Recipe]]:
         """ingredient -> recipes that use it"""
-        found: dict[str, list[Recipe]] = {}
+        by_part: dict[str, list[Recipe]] = {}
         for recipe in self:
             for part in recipe.ingredients:
-                found.setdefault(part.name, []).append(recipe)
-        return found
+                by_part.setdefault(part.name, []).append(recipe)
+        return by_part
 
     @cached_property
     def digest(self) -> str:
@@ -146,24 +146,24 @@ class Book:
             return min(prices.get(item, inf) for item in self.matching_items(part))
 
         while True:
-            found = {i: 1 + min(sum(map(ingredient, way.ingredients)) for way in ways) for i, ways in self.recipes.items()}
-            if all(prices.get(item, inf) == price for item, price in found.items()):
+            cheapest = {i: 1 + min(sum(map(ingredient, way.ingredients)) for way in ways) for i, ways in self.recipes.items()}
+            if all(prices.get(item, inf) == price for item, price in cheapest.items()):
                 return prices
-            prices.update(found)
+            prices.update(cheapest)
 
     @cached_property
     def _depths(self) -> dict[str, int]:
         """Fixed-point iteration; items that cannot be made have no depth."""
         depths = {part.name: 0 for recipe in self for part in recipe.ingredients if not self.recipes_for(part.name)}
         while True:
-            found = {}
+            updated = {}
             for name in (*self.recipes, *self.of_kind):
                 ways = [r for r in self.recipes_for(name) if all(part.name in depths for part in r.ingredients)]
                 if ways:
-                    found[name] = min(max(depths[part.name] + 1 for part in way.ingredients) for way in ways)
-            if all(depths.get(name) == depth for name, depth in found.items()):
+                    updated[name] = min(max(depths[part.name] + 1 for part in way.ingredients) for way in ways)
+            if all(depths.get(name) == depth for name, depth in updated.items()):
                 return depths
-            depths.update(found)
+            depths.update(updated)
 
 
 def make_book(recipes: Iterable[Recipe]) -> Book:
@@ -271,7 +271,7 @@ def load_recipes(source: Path | str) -> tuple[Book, list[str]]:
     if path.is_dir():
         path = next((inner for inner in (path / "recipes", path / "recipes.jsonl") if inner.exists()), path)
     failures: list[str] = []
-    found: list[tuple[str, Recipe]] = []
+    recipes: list[tuple[str, Recipe]] = []
     texts: list[tuple[str, str, str]] = []  # location, name and JSON of every recipe
     try:
         if path.is_dir():
@@ -291,12 +291,12 @@ def load_recipes(source: Path | str) -> tuple[Book, list[str]]:
             failures.append(f"{where}: {what}: {'it has no ' if isinstance(error, KeyError) else ''}{error}.")
             continue
         if recipe is not None:
-            found.append((str(written.get("name") or name or recipe.makes.removeprefix(NAMESPACE)), recipe))
-    if not found:
+            recipes.append((str(written.get("name") or name or recipe.makes.removeprefix(NAMESPACE)), recipe))
+    if not recipes:
         reason = failures[0] if failures else f"{path} holds no crafting recipe."
         raise TacitError(f"no recipes could be loaded from {source}. {reason}")
-    found.sort(key=lambda named: named[0])
-    return make_book(recipe for _, recipe in found), failures
+    recipes.sort(key=lambda named: named[0])
+    return make_book(recipe for _, recipe in recipes), failures
 
 
 def read_recipe(written: Mapping[str, Any]) -> Recipe | None:

@@ -33,12 +33,12 @@ class Plan:
 
     @property
     def commands(self) -> list[str]:
-        found = [f"get {n} {display_name(item)}" for item, n in self.gets.items()]
+        lines = [f"get {n} {display_name(item)}" for item, n in self.gets.items()]
         for recipe, items in self.crafts:
             parts = zip(recipe.ingredients, items, strict=True)
             listed = ", ".join(f"{part.count} {display_name(item)}" for part, item in parts)
-            found.append(f"craft {recipe.count} {display_name(recipe.makes)} using {listed}")
-        return found
+            lines.append(f"craft {recipe.count} {display_name(recipe.makes)} using {listed}")
+        return lines
 
     def craft(self, item: str, missing: int) -> None:
         """Use the recipe that adds the fewest commands."""
@@ -196,8 +196,8 @@ def failure(trajectory: Trajectory) -> str:
     if trajectory.stop is not StopReason.STEP_LIMIT:
         return str(trajectory.stop)
     answers = [parse_observation(observation.text).answer for observation in trajectory.observations[1:]]
-    found = (next((kind for start, kind in _KINDS.items() if answer.startswith(start)), "") for answer in answers)
-    kinds = Counter(filter(None, found))
+    reasons = (next((kind for start, kind in _KINDS.items() if answer.startswith(start)), "") for answer in answers)
+    kinds = Counter(filter(None, reasons))
     return "timeout" if 2 * kinds.total() <= len(answers) else max(kinds, key=lambda kind: (kinds[kind], kind))
 
 

@@ -98,7 +98,7 @@ def _read_adapt_games(seed: int) -> list[Task]:
             f"'adapt_test' needs ADaPT's 200 games: set {ADAPT_VARIABLE} to this file of its repository: "
             "results/ADaPT_maxd3_textcraft_gpt-3.5-turbo-instruct.json."
         )
-    book, found = open_book(PUBLISHED), []
+    book, game_tasks = open_book(PUBLISHED), []
     try:
         games = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
         for number in range(SIZES["adapt_test"]):
@@ -107,10 +107,10 @@ def _read_adapt_games(seed: int) -> list[Task]:
             commands = [line for line in game["commands"].splitlines() if line.startswith("craft ")]
             if strange := [command for command in commands if command not in book.by_text]:
                 raise ValueError(f"game {number} lists {strange[0]!r}, which is not a published recipe")
-            found.append(_task(PUBLISHED, goal, commands, "adapt_test", f"{number:03d}", seed))
+            game_tasks.append(_task(PUBLISHED, goal, commands, "adapt_test", f"{number:03d}", seed))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TacitError(f"{path} is not ADaPT's TextCraft result file: {describe_error(error)}.") from error
-    return found
+    return game_tasks
 
 
 @cache

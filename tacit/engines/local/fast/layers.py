@@ -128,8 +128,8 @@ def _rms_norm_matches_torch(device: torch.device, dtype: torch.dtype, width: int
     h_ND = torch.randn(7, width, generator=generator, device=device) * torch.logspace(-3, 3, 7, device=device)[:, None]
     h_ND, weight = h_ND.to(dtype), torch.randn(width, generator=generator, device=device).to(dtype)
     expected = rms_norm(h_ND.float(), (width,), weight.float(), 1e-5)
-    found = rms_norm_forward(h_ND, weight, 1e-5).float()
-    return torch.allclose(found, expected, atol=1e-5, rtol=2 * torch.finfo(dtype).eps)
+    result = rms_norm_forward(h_ND, weight, 1e-5).float()
+    return torch.allclose(result, expected, atol=1e-5, rtol=2 * torch.finfo(dtype).eps)
 
 
 # RoPE: (a, b) ← (a cos − b sin, b cos + a sin) for every pair of a query or key. Prefill rotates in place and writes keys and
@@ -214,8 +214,8 @@ def _rope_qkv_matches_torch(device: torch.device, dtype: torch.dtype, heads: int
         a, b = torch.cat([q, k], 1).float().chunk(2, -1)
         turn = -sin if back else sin
         expected = torch.cat([torch.cat([a * cos - b * turn, b * cos + a * turn], -1), v.float()], 1).flatten(1)
-        found = rope_qkv(q, k, v, cos, sin, back).float()
-        if not torch.allclose(found, expected, atol=1e-5, rtol=2 * torch.finfo(dtype).eps):
+        result = rope_qkv(q, k, v, cos, sin, back).float()
+        if not torch.allclose(result, expected, atol=1e-5, rtol=2 * torch.finfo(dtype).eps):
             return False
     return True
 
@@ -242,12 +242,12 @@ def _rope_cache_matches_torch(device: torch.device, dtype: torch.dtype, heads: i
     qk, v = before[:, :width].unflatten(1, (-1, head_dim)).split((heads + key_heads, key_heads), 1)
     pairs = torch.view_as_complex(qk.float().unflatten(-1, (-1, 2))) * turns[positions_N, None]
     expected = torch.cat([torch.view_as_real(pairs).flatten(-2).to(dtype), v], 1)
-    found = wide[:, :width].unflatten(1, (-1, head_dim))
+    result = wide[:, :width].unflatten(1, (-1, head_dim))
     close = partial(torch.allclose, atol=1e-5, rtol=2 * torch.finfo(dtype).eps)
     return (
-        close(found.float(), expected.float())
+        close(result.float(), expected.float())
         and torch.equal(wide[:, width:], before[:, width:])
-        and torch.equal(keys[slots_N], found[:, heads : heads + key_heads])
+        and torch.equal(keys[slots_N], result[:, heads : heads + key_heads])
         and torch.equal(values[slots_N], v)
         and not keys[1::2].any()
         and not values[1::2].any()

@@ -147,5 +147,5 @@ def _check_swiglu_kernel(device: torch.device, dtype: torch.dtype, inner: int, r
     return close(FEW_ROWS + 3) and close(MANY + 3)
 
 
-def _is_close(found: Tensor, expected: Tensor) -> bool:
-    return torch.allclose(found.double(), expected, atol=2e-2, rtol=2e-2)
+def _is_close(result: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(result.double(), expected, atol=2e-2, rtol=2e-2)

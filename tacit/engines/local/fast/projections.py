@@ -251,12 +251,12 @@ def _source_modules(module: Any) -> list[nn.Module]:
     _, _, adapters = parts_of(module)
     if type(module) is nn.Linear:
         return [module]
-    found = [module.base_layer]
+    modules = [module.base_layer]
     if adapters:
         for name in module.active_adapters:
             if name in module.lora_A:
-                found += [module.lora_A[name], module.lora_B[name]]
-    return found
+                modules += [module.lora_A[name], module.lora_B[name]]
+    return modules
 
 
 @cache

@@ -157,19 +157,19 @@ def _matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_hea
     for start, count in zip(starts_B.tolist(), keys_B.tolist(), strict=True):
         for cached in (k, v):
             cached[start + count : start + capacity] = float("inf")
-    found = attend_prefix(q, k, v, layout, head_dim**-0.5).float()
+    result = attend_prefix(q, k, v, layout, head_dim**-0.5).float()
     with sdpa_kernel(SDPBackend.MATH):  # other backends warn in deterministic mode
         expected = attend_row_by_row(q.float(), k.float(), v.float(), layout, head_dim**-0.5)
     # softmax weights and outputs are rounded
-    return bool((found - expected).abs().max() <= (4 * torch.finfo(dtype).eps + 1e-5) * expected.abs().max())
+    return bool((result - expected).abs().max() <= (4 * torch.finfo(dtype).eps + 1e-5) * expected.abs().max())
 
 
 class _FlashVarlenAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
         rows = (layout.cu_seqlens_q, layout.starts_k, layout.max_seqlen_q, layout.max_seqlen_k)
-        found = torch.ops.aten._flash_attention_forward(q, k, v, *rows, 0.0, True, False, scale=scale)
-        out, logsumexp, seed, offset, _ = found
+        results = torch.ops.aten._flash_attention_forward(q, k, v, *rows, 0.0, True, False, scale=scale)
+        out, logsumexp, seed, offset, _ = results
         ctx.save_for_backward(q, k, v, out, logsumexp, seed, offset)
         ctx.layout, ctx.scale = layout, scale
         return out
@@ -179,10 +179,10 @@ class _FlashVarlenAttention(torch.autograd.Function):
         (q, k, v, out, logsumexp, seed, offset), layout = ctx.saved_tensors, ctx.layout
         rows = (layout.cu_seqlens_q, layout.starts_k, layout.max_seqlen_q, layout.max_seqlen_k)
         with _strict_determinism():
-            found = torch.ops.aten._flash_attention_backward(
+            input_gradients = torch.ops.aten._flash_attention_backward(
                 gradients[0].contiguous(), q, k, v, out, logsumexp, *rows, 0.0, True, seed, offset, scale=ctx.scale
             )
-        return *found, None, None
+        return *input_gradients, None, None
 
 
 @contextmanager
