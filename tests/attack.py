@@ -190,15 +190,15 @@ def do_expensive(port: int, over: Any) -> Suite:
     async def run() -> None:
         serving_load.TOKEN = TOKEN
         while not over.is_set():
-            begun = await asyncio.gather(*(ask(path, body) for path, body in bodies))
-            begun.append(await ask("/sessions", BEGIN))
-            for session in [found["session"] for found in begun if found]:
-                if not found_hosted(begun, session):
+            responses = await asyncio.gather(*(ask(path, body) for path, body in bodies))
+            responses.append(await ask("/sessions", BEGIN))
+            for session in [found["session"] for found in responses if found]:
+                if not found_hosted(responses, session):
                     await ask(f"/sessions/{session}/observe", {"observation": "The " * 4096})
                 await ask(f"/sessions/{session}/end", {})
 
-    def found_hosted(begun: list[Any], session: str) -> bool:
-        return next(found["hosted"] for found in begun if found and found["session"] == session)
+    def found_hosted(responses: list[Any], session: str) -> bool:
+        return next(found["hosted"] for found in responses if found and found["session"] == session)
 
     asyncio.run(run())
     return suite

@@ -123,7 +123,7 @@ class Browser:
 
     def complaints_beyond(self, address: str) -> list[str]:
         """Complaints other than requests to the server under test."""
-        return [said for said in self.complaints if not said.startswith(f"fetched {address}/")]
+        return [complaint for complaint in self.complaints if not complaint.startswith(f"fetched {address}/")]
 
     def close(self) -> None:
         self._process.terminate()

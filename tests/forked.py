@@ -91,10 +91,10 @@ class Forked:
     def address(self) -> str:
         """The address of a server, once it has printed it."""
         self.until(lambda: "http://" in self.out)
-        said = [line.strip() for line in self.out.splitlines() if line.startswith("http://")]
-        if not said:
+        addresses = [line.strip() for line in self.out.splitlines() if line.startswith("http://")]
+        if not addresses:
             raise AssertionError(f"it did not start (status {self.wait()}): {self.err}")
-        return said[0]
+        return addresses[0]
 
     def finish(self) -> str:
         """The output, after a successful end."""

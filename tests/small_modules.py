@@ -70,18 +70,18 @@ def train_modules(recipe: Path, out: Path, *flags: str) -> int:
 class Trained:
     recipe: Path
     modules: Path
-    said: str
+    output: str
     """the output of the training"""
 
 
 def train_both(directory: Path) -> Trained:
     """Train the modules unless the directory already has them."""
-    recipe, modules, said = write_recipe(directory), directory / "modules", directory / "said.txt"
-    if not said.exists():
+    recipe, modules, output_file = write_recipe(directory), directory / "modules", directory / "said.txt"
+    if not output_file.exists():
         with redirect_stdout(io.StringIO()) as printed:
             assert train_modules(recipe, modules, "--skills", "heat,pick") == 0
-        said.write_text(printed.getvalue())
-    return Trained(recipe, modules, said.read_text())
+        output_file.write_text(printed.getvalue())
+    return Trained(recipe, modules, output_file.read_text())
 
 
 def change_manifest(module: Path, **changes: Any) -> None:

@@ -100,10 +100,10 @@ def test_str_of_a_run_is_its_result_in_one_line(run, tmp_path):
     text = str(run)
     assert text.startswith(f"{run.path}: success {run.success:.1%} [") and "of 4 episodes after rl 4 on same/test/4" in text
     assert "; before: untrained " in text and ", after sft 3 " in text and "\n" not in text
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    (begun / "settings.json").write_text('{"method": {"name": "grpo"}}')
-    assert str(tacit.open_run(begun)) == f"{begun}: not finished"
+    unfinished = tmp_path / "begun"
+    unfinished.mkdir()
+    (unfinished / "settings.json").write_text('{"method": {"name": "grpo"}}')
+    assert str(tacit.open_run(unfinished)) == f"{unfinished}: not finished"
 
 
 def test_run_equals_the_command_lines_run(run, tmp_path):
@@ -126,7 +126,7 @@ def test_run_equals_the_command_lines_run(run, tmp_path):
 def test_numpy_and_torch_numbers_are_accepted_as_settings(tmp_path):
     import torch
 
-    said = {
+    values = {
         "iterations": np.int64(0),
         "lr": np.float32(1e-4),
         "kl": torch.tensor(0.0),
@@ -135,7 +135,7 @@ def test_numpy_and_torch_numbers_are_accepted_as_settings(tmp_path):
         "seed": np.uint8(7),
     }
     method = replace(GRPO(), entropy=np.float32(0.1), clip_high=np.float16(0.3), clip_low=np.float32(0.1234567))
-    done = small(tmp_path / "run", SAME, method, **said)
+    done = small(tmp_path / "run", SAME, method, **values)
     settings = done.settings
     assert settings["schedule"]["lr"] == 1e-4 and settings["method"]["kl"] == 0.0 and settings["method"]["entropy"] == 0.1
     assert settings["method"]["clip_high"] == 0.3 and settings["method"]["clip_low"] == 0.1234567

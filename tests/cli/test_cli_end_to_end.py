@@ -86,10 +86,10 @@ def test_eval_reproduces_the_runs_final_result(finished, capsys):
     run, _ = finished
     assert main(["eval", str(run), "--json"]) == 0
     out = capsys.readouterr().out
-    result, said = last_json(out), read_summary(run)["final"]
+    result, final = last_json(out), read_summary(run)["final"]
     assert result["checkpoint"] == "rl-000002" and result["equals_run"] is True and "after rl 2: the same" in out
     for name in ("success", "successes", "interval", "steps", "prompt_tokens", "completion_tokens", "panel_hash", "seed"):
-        assert result[name] == said[name]
+        assert result[name] == final[name]
     (kept,) = (run / "evaluations").glob("rl-000002*.json")
     assert json.loads(kept.read_text()) == result
 
@@ -99,8 +99,8 @@ def test_eval_reproduces_sft_and_untrained_results(finished, capsys, name, stage
     run, _ = finished
     assert main(["eval", str(run), "--checkpoint", name, "--json"]) == 0
     result = last_json(capsys.readouterr().out)
-    said = next(e for e in read_summary(run)["evaluations"] if e["stage"] == stage)
-    assert result["equals_run"] is True and result["completion_tokens"] == said["completion_tokens"]
+    recorded = next(e for e in read_summary(run)["evaluations"] if e["stage"] == stage)
+    assert result["equals_run"] is True and result["completion_tokens"] == recorded["completion_tokens"]
 
 
 def test_eval_reports_a_result_that_differs_from_the_run(finished, capsys, monkeypatch):

@@ -92,8 +92,8 @@ def test_bipace_run_records_cluster_metrics_and_geometry(trained):
         assert line["parts"] >= 1 and 0 <= line["parts_singleton"] <= 1 and line["parts_mean_size"] >= 1
         assert line["pace_used"] + line["pace_leave_one_out"] + line["pace_zero"] == pytest.approx(1.0, abs=1e-4)
         assert line["grad_norm"] >= 0
-    said = read_settings(trained / "run")["method"]
-    assert (said["layer"], said["pooling"], said["epsilon"]) == (-2, "last", 0.1), "what was decided is written down"
+    method = read_settings(trained / "run")["method"]
+    assert (method["layer"], method["pooling"], method["epsilon"]) == (-2, "last", 0.1), "what was decided is written down"
 
 
 @pytest.mark.slow
@@ -150,8 +150,8 @@ def test_pace_difference_on_equal_observations_with_token_keys(trained, tmp_path
     ]
     names = ["--estimator", "difference", "--action-key", "tokens"]
     assert main([*words, *names, "--out", str(tmp_path / "run")]) == 0
-    said = read_settings(tmp_path / "run")["method"]
-    assert (said["estimator"], said["action_key"], said["epsilon"]) == ("difference", "tokens", 0.0)
+    method = read_settings(tmp_path / "run")["method"]
+    assert (method["estimator"], method["action_key"], method["epsilon"]) == ("difference", "tokens", 0.0)
     for record in read_records(tmp_path / "run" / "trajectories" / "rl-000001.jsonl.gz"):
         seen = {}
         for turn in record["turns"]:
@@ -404,8 +404,8 @@ def test_adaptive_radius_is_read_from_the_checkpoint(trained, tmp_path, capsys, 
     few = rollout_setup(target, groups=1).collect(1)
     other = search_radius(ActorHidden(target.recipe.settings.layer, "last")(few, target.policy))[0]
     assert other != found[0], "one group alone would have another"
-    said = replace(target.recipe.settings, adaptive=False, epsilon=found[0])
-    with_own = replace(target, recipe=replace(target.recipe, settings=said))
+    settings = replace(target.recipe.settings, adaptive=False, epsilon=found[0])
+    with_own = replace(target, recipe=replace(target.recipe, settings=settings))
     np.testing.assert_allclose(np.concatenate(credit_as_trained(target, few)), np.concatenate(credit_as_trained(with_own, few)))
     out = tmp_path / "credit.json"
     words = ["inspect", "credit", str(run), "--groups", "1", "--rollouts", "2", "--methods", "reuserl", "--json", str(out)]

@@ -125,9 +125,9 @@ def test_eval_works_with_a_damaged_summary(run, capsys, tmp_path, evaluations):
     shutil.copytree(run, hurt)
     (hurt / "summary.json").write_text(f'{{"evaluations": {evaluations}')
     assert main(["eval", str(hurt)]) == 0
-    said = capsys.readouterr().out
-    assert "in the run" in said and "after sft 60: the same" in said, "the checkpoint still knows"
-    assert f"summary.json is damaged; `tacit train --resume {hurt}` resumes it" in " ".join(said.split())
+    output = capsys.readouterr().out
+    assert "in the run" in output and "after sft 60: the same" in output, "the checkpoint still knows"
+    assert f"summary.json is damaged; `tacit train --resume {hurt}` resumes it" in " ".join(output.split())
 
 
 def test_missing_checkpoint_is_refused_and_lists_existing_ones(run, capsys):
@@ -227,7 +227,7 @@ def test_run_with_a_custom_evaluation_panel(capsys, tmp_path):
     assert f"panel  {panel}" in capsys.readouterr().out
     result = measure(capsys, place)
     assert result["panel"] == "my-own" and result["episodes"] == 3 and result["equals_run"] is True
-    assert measure(capsys, place, "--tasks", "4")["panel"] == "countdown/test/4", "what is said wins"
+    assert measure(capsys, place, "--tasks", "4")["panel"] == "countdown/test/4", "the flag wins"
     assert measure(capsys, place, "--panel", "countdown/hard/2")["panel"] == "countdown/hard/2"
     assert main([*TRAIN, "--evaluation.panel", str(tmp_path / "none.json"), "--out", str(tmp_path / "other")]) == 2
     assert "cannot read the panel" in capsys.readouterr().err and not (tmp_path / "other").exists()

@@ -95,19 +95,19 @@ def test_one_unparsed_completion_is_shown(capsys, tmp_path):
 
 
 def test_slow_model_load_prints_progress(capsys, monkeypatch):
-    said = []
+    lines = []
 
     def slowly(*words, **named):
         patience = time.monotonic() + 30
-        while not said and time.monotonic() < patience:
+        while not lines and time.monotonic() < patience:
             time.sleep(0.02)
-            said.extend(capsys.readouterr().out.splitlines())
+            lines.extend(capsys.readouterr().out.splitlines())
         return open_agent(*words, **named)
 
     monkeypatch.setattr("tacit.cli.eval.open_agent", slowly)
     monkeypatch.setattr("tacit.core.progress.EVERY_S", 0.02)
     assert main(["eval", "expert", "--world", "countdown", "--tasks", "2"]) == 0
-    assert re.fullmatch(r"eval: loading expert, [\d.]+ s", said[0])
+    assert re.fullmatch(r"eval: loading expert, [\d.]+ s", lines[0])
 
 
 def test_progress_shows_turns_speed_and_time_left():

@@ -27,7 +27,7 @@ def recipe(trained_modules: Trained) -> Path:
 @pytest.fixture(scope="module")
 def trained(trained_modules: Trained) -> tuple[Path, str]:
     """Two trained modules and the output of their training. Read-only."""
-    return trained_modules.modules, trained_modules.said
+    return trained_modules.modules, trained_modules.output
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def copy(trained, tmp_path: Path) -> Path:
 
 
 def test_modules_train_makes_a_run_and_a_module_per_skill(trained) -> None:
-    out, said = trained
+    out, output = trained
     for skill, families in (("heat", "heat"), ("pick", "pick,pick2")):
         run = out / "runs" / skill
         assert read_settings(run)["families"] == families and read_summary(run)["panel"].endswith(f"[{families}]")
         assert read_module(out / skill).digest == read_summary(run)["digest"]
-        assert f"{skill}: rl-000002 exported to {out / skill}" in said
-    assert said.index("after SFT") > said.index("pick: rl-000002") and f"tacit eval {out}" in said
+        assert f"{skill}: rl-000002 exported to {out / skill}" in output
+    assert output.index("after SFT") > output.index("pick: rl-000002") and f"tacit eval {out}" in output
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_modules_export_of_a_chosen_checkpoint(trained, tmp_path, capsys) -> Non
 def test_eval_of_a_module_repeats_its_score(trained, tmp_path, capsys) -> None:
     out, _ = trained
     assert main(["eval", str(out / "pick"), "--json", "--out", str(tmp_path)]) == 0
-    result, said = json.loads(capsys.readouterr().out.splitlines()[-1]), read_module(out / "pick").scores["rl"]
+    result, score = json.loads(capsys.readouterr().out.splitlines()[-1]), read_module(out / "pick").scores["rl"]
     for name in (
         "successes",
         "interval",
@@ -196,7 +196,7 @@ def test_eval_of_a_module_repeats_its_score(trained, tmp_path, capsys) -> None:
         "panel_hash",
         "seed",
     ):
-        assert result[name] == said[name], name
+        assert result[name] == score[name], name
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_repeated_draft_request_uses_the_cached_answer(logs, tmp_path, capsys) -
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
-    ("draft", "check", "said"),
+    ("draft", "check", "message"),
     [
         (drafts.ALWAYS_DONE, "done", "done: episode of line 1, turn 0: done, and it was not won yet"),
         (drafts.ASKS_THE_OUTCOME, "runs", "missing 1 required positional argument: 'success'"),
@@ -87,10 +87,10 @@ def test_repeated_draft_request_uses_the_cached_answer(logs, tmp_path, capsys) -
         (drafts.READS_FILES, "reads", "reads: line 48: uses open"),
     ],
 )
-def test_bad_draft_is_refused_and_saved_as_refused(logs, tmp_path, capsys, draft, check, said) -> None:
+def test_bad_draft_is_refused_and_saved_as_refused(logs, tmp_path, capsys, draft, check, message) -> None:
     code, requests = drafted(logs, tmp_path, drafts.fenced(draft), flags=("--yes", "--attempts", "1"))
     out = capsys.readouterr().out
-    assert code == 1 and said in out and "no draft passed" in out and len(requests) == 1
+    assert code == 1 and message in out and "no draft passed" in out and len(requests) == 1
     assert not list(tmp_path.glob("*.py")) and (tmp_path / "pick_tracker.py.refused").read_text().strip() == draft.strip()
     assert "failed" in json.loads((tmp_path / "pick_tracker_checks.json").read_text())["checks"][check]
 
@@ -186,8 +186,8 @@ def test_module_trained_from_logs_without_a_world(logs, tmp_path, capsys, monkey
     assert main([*command, "--iterations", "3"]) == 2
     assert "--sft.from FILE, --iterations 0 and --sft.rounds 0" in capsys.readouterr().err and not out.exists()
     assert main(command) == 0
-    said = capsys.readouterr().out
-    assert "nothing is measured" in said and "without RL" in said and "held-out turns" in said
+    output = capsys.readouterr().out
+    assert "nothing is measured" in output and "without RL" in output and "held-out turns" in output
     module = read_module(out / "pick")
     assert module.families == ("pick",) and not module.scores and str(module.tracker).startswith("mugs_tracker-")
     assert (module.from_logs["practised"], module.from_logs["episodes"]) == (False, 11)
@@ -210,8 +210,8 @@ def _passes_on_with_its_draft(module: Path, tmp_path: Path, capsys, monkeypatch)
     capsys.readouterr()
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     assert main(["modules", "install", str(package), "--out", str(theirs)]) == 2 and not theirs.exists()
-    said = capsys.readouterr()
-    assert "def events(before, action, observation, after):" in said.out and "was not approved to run" in said.err
+    output = capsys.readouterr()
+    assert "def events(before, action, observation, after):" in output.out and "was not approved to run" in output.err
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(["modules", "install", str(package), "--out", str(theirs)]) == 0
     card = (theirs / "pick" / "README.md").read_text()
@@ -237,8 +237,8 @@ def test_logs_without_world_or_tracker_use_turn_history(tmp_path, capsys) -> Non
     lines = [{**line, "family": None} for line in household(3, ["heat"])]
     logs, out = write_lines(tmp_path / "heat.jsonl", lines), tmp_path / "modules"
     assert main(["modules", "train", "--from", str(logs), "--style", "bare", "--history", "2", "--out", str(out), *TINY]) == 0
-    said = capsys.readouterr().out
-    assert "work" in said and "few: fewer than 12 won" in said
+    output = capsys.readouterr().out
+    assert "work" in output and "few: fewer than 12 won" in output
     module = read_module(out / "work")
     assert main(["modules", "export", str(out / "runs" / "work"), "--out", str(tmp_path / "elsewhere")]) == 2
     assert "was trained from logs alone" in capsys.readouterr().err
@@ -256,9 +256,9 @@ def test_alfworld_modules_from_logs_then_rl(tmp_path, capsys) -> None:
     recipe = write_recipe(tmp_path)
     out = tmp_path / "modules"
     assert train_modules(recipe, out, "--from", str(logs), "--tasks", "400") == 0
-    said = capsys.readouterr().out
-    assert f"{logs} line 15: " in said and "line 16: unknown family 'cook'" in said
-    assert "14 episodes can be used, 2 lines cannot" in said and "pick: no module, no won episode of pick, pick2" in said
+    output = capsys.readouterr().out
+    assert f"{logs} line 15: " in output and "line 16: unknown family 'cook'" in output
+    assert "14 episodes can be used, 2 lines cannot" in output and "pick: no module, no won episode of pick, pick2" in output
     report = {each["family"]: each for each in json.loads((out / "logs" / COVERAGE).read_text())["families"]}
     assert (report["heat"]["won"] + report["look"]["won"], report["cool"]["remark"]) == (12, "none")
     assert report["heat"]["episodes"] + report["look"]["episodes"] == 14 and "few" in report["heat"]["remark"]

@@ -40,8 +40,8 @@ def test_output_uses_singular_for_one(run, capsys):
     assert main(["eval", run, "--tasks", "1"]) == 0
     assert main(["play", "--policy", run, "--max-steps", "1"]) in (0, 1)
     assert main(["report", run]) == 0
-    said = capsys.readouterr().out
-    assert "1 iteration of 1 task × 2 episodes" in said and "of 1 episode on countdown/test/1" in said
-    assert "already played: 1 episode, in" in said
-    assert WRONG.findall(said) == []
+    output = capsys.readouterr().out
+    assert "1 iteration of 1 task × 2 episodes" in output and "of 1 episode on countdown/test/1" in output
+    assert "already played: 1 episode, in" in output
+    assert WRONG.findall(output) == []
     assert WRONG.findall(words_of(Path(run, "report.html").read_text())) == []

@@ -82,6 +82,6 @@ def test_analyzer_that_cannot_be_loaded_is_refused_before_rollout(tmp_path, caps
     config = tmp_path / "opid.toml"
     config.write_text(f'method = {{ name = "opid", analyzer = "model" }}\n[policies.analyzer]\nmodel = "{place}"\n')
     assert main(["train", "--config", str(config), *SMALL, "--out", str(tmp_path / "run")]) != 0
-    said = capsys.readouterr().err
-    assert "[policies.analyzer]: " in said and repr(str(place)) in said and remedy in said
+    errors = capsys.readouterr().err
+    assert "[policies.analyzer]: " in errors and repr(str(place)) in errors and remedy in errors
     assert not prompts and not (tmp_path / "run").exists()

@@ -105,17 +105,17 @@ def test_malformed_analyses_yield_no_skills_and_are_reported(tmp_path, capsys):
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["stage"] == "rl"]
     assert [(row["hindsight/without_skill"], row["skill_shift/with_skill"]) for row in rows] == [(1.0, 0.0)] * 2
     assert sum(row["hindsight/asked"] for row in rows) == len(questions) - 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "hindsight has no skill for 100% of episodes" in said
-    assert "no episode_skill and no valid step skill" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "hindsight has no skill for 100% of episodes" in output
+    assert "no episode_skill and no valid step skill" in output
 
 
 @pytest.mark.parametrize("status", [401, 404])
 def test_refusing_endpoint_fails_before_first_episode(tmp_path, capsys, status):
     with serving(lambda body: (status, {"error": {"message": "no"}})) as server:
         assert main(write(tmp_path, server.url)) != 0
-    said = capsys.readouterr().err
-    assert "refuses the key" in said or "has no such path or model" in said
+    errors = capsys.readouterr().err
+    assert "refuses the key" in errors or "has no such path or model" in errors
     assert not list((tmp_path / "run").glob("trajectories/*"))
 
 

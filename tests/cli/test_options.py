@@ -93,8 +93,8 @@ def test_each_leaf_field_is_a_flag_and_class_variables_are_not():
     ],
 )
 def test_flag_values_are_parsed_by_type(argv, place, value):
-    said = parse(*argv)
-    assert said == {(place,): value} and type(said[(place,)]) is type(value)
+    overrides = parse(*argv)
+    assert overrides == {(place,): value} and type(overrides[(place,)]) is type(value)
 
 
 def test_no_flags_parse_to_nothing():

@@ -128,19 +128,19 @@ def test_plain_reporter_writes_to_the_console():
 
 
 def test_slow_model_load_prints_progress(capsys, monkeypatch, tmp_path):
-    said = []
+    lines = []
 
     def slowly(self):
         patience = time.monotonic() + 30
-        while not any(line.startswith("loading") for line in said) and time.monotonic() < patience:
+        while not any(line.startswith("loading") for line in lines) and time.monotonic() < patience:
             time.sleep(0.02)
-            said.extend(capsys.readouterr().out.splitlines())
+            lines.extend(capsys.readouterr().out.splitlines())
         raise TacitError("it broke")
 
     monkeypatch.setattr("tacit.config.resources.RunResources.open", slowly)
     monkeypatch.setattr("tacit.core.progress.EVERY_S", 0.02)
     assert main(["train", "--world", "countdown", "--model", "tiny-0.5m", "--out", str(tmp_path / "run")]) == 2
-    assert re.fullmatch(r"loading tiny-0.5m, [\d.]+ s", said[-1]) and not (tmp_path / "run").exists()
+    assert re.fullmatch(r"loading tiny-0.5m, [\d.]+ s", lines[-1]) and not (tmp_path / "run").exists()
 
 
 def test_pack_lines_fills_the_width():

@@ -34,8 +34,8 @@ def test_eval_reader_records_its_prompts(capsys, own_directory):
 
 def test_play_reader(capsys):
     assert main(["play", "--policy", "reader", "--world", "alfworld", "--prompts"]) == 0
-    said = capsys.readouterr().out
-    assert "subgoal: find_object" in said and "success in" in said
+    output = capsys.readouterr().out
+    assert "subgoal: find_object" in output and "success in" in output
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_hostile_packs_are_refused_and_write_nothing(tmp_path, capsys):
     }
     for number, (says, data) in enumerate(hostile.items()):
         assert main(["runs", "unpack", str(write_pack(tmp_path / f"pack-{number}", data))]) == 2
-        assert says in (said := capsys.readouterr().err) and said.count("\n") == 1, said
+        assert says in (errors := capsys.readouterr().err) and errors.count("\n") == 1, errors
     for key, value in (("model", 5), ("run", "a\0b"), ("run", "\33[2J"), ("fingerprint", None)):
         pack = write_pack(tmp_path / f"pack-{key}-{type(value).__name__}{len(str(value))}", b"", **{key: value})
         assert main(["runs", "unpack", str(pack)]) == 2 and f"{key} is" in capsys.readouterr().err

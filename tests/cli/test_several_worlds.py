@@ -66,9 +66,9 @@ def test_eval_repeats_the_final_result_of_each_world(run, world, tmp_path, capsy
     final = read_summary(run)["final"]
     assert found["equals_run"] is True and found["run_success"] == final["worlds"][world]["success"]
     show_summary(Console(), read_summary(run), run)
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"tacit eval {run} --world alfworld repeats the last evaluation in one world; the others are countdown" in said
-    assert f"tacit play --policy {run} --world alfworld" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"tacit eval {run} --world alfworld repeats the last evaluation in one world; the others are countdown" in output
+    assert f"tacit play --policy {run} --world alfworld" in output
 
 
 def test_from_scratch_run_in_several_worlds_cannot_be_exported(tmp_path, capsys):

@@ -22,13 +22,13 @@ def own_directory(tmp_path, monkeypatch):
 def measure(capsys, *flags):
     command = ["eval", "tiny", "--world", "countdown", "--tasks", "3", "--max-steps", "8", "--json", "--tokens"]
     assert main([*command, *SMALL, *flags]) == 0
-    said = capsys.readouterr().out
-    return json.loads(said.splitlines()[-1]), said
+    output = capsys.readouterr().out
+    return json.loads(output.splitlines()[-1]), output
 
 
 @pytest.mark.slow
 def test_token_table_covers_five_contexts(own_directory, capsys):
-    result, said = measure(capsys, "--method", "constant_context")
+    result, output = measure(capsys, "--method", "constant_context")
     own, one, one_unlisted, full, full_unlisted = result["tokens"]
     assert [use["context"] for use in result["tokens"]] == [
         *("own context", "ReAct-1step with actions", "ReAct-1step without actions"),
@@ -36,11 +36,11 @@ def test_token_table_covers_five_contexts(own_directory, capsys):
     ]
     for listed, unlisted in ((one, one_unlisted), (full, full_unlisted)):
         assert unlisted["prompt_tokens_per_turn"] < listed["prompt_tokens_per_turn"]
-        assert unlisted["context"] in said and listed["context"] in said
+        assert unlisted["context"] in output and listed["context"] in output
     # The counts of the own context equal what the evaluation read.
     assert own["prompt_tokens_per_turn"] == pytest.approx(result["prompt_tokens"])
     assert full["growth_per_turn"] > 5 and abs(own["growth_per_turn"]) < full["growth_per_turn"] / 5
-    assert f"{full['prompt_tokens_per_turn'] / own['prompt_tokens_per_turn']:.2f}×" in said
+    assert f"{full['prompt_tokens_per_turn'] / own['prompt_tokens_per_turn']:.2f}×" in output
     assert len(full["by_turn"]) == 8
 
     again, _ = measure(capsys, "--method", "constant_context")
@@ -49,8 +49,8 @@ def test_token_table_covers_five_contexts(own_directory, capsys):
 
 def test_tokens_are_not_counted_without_the_flag(own_directory, capsys):
     assert main(["eval", "tiny", "--world", "countdown", "--tasks", "1", "--max-steps", "1", "--json", *SMALL]) == 0
-    said = capsys.readouterr().out
-    assert "tokens" not in json.loads(said.splitlines()[-1]) and "ReAct" not in said
+    output = capsys.readouterr().out
+    assert "tokens" not in json.loads(output.splitlines()[-1]) and "ReAct" not in output
 
 
 def test_tokens_of_the_expert_are_refused(own_directory, capsys):

@@ -36,8 +36,8 @@ SMALL = [
 def test_two_iterations_of_each_method(world, method, tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["train", "--world", world, "--method", method, *SMALL, "--out", str(out)]) == 0
-    said, summary = capsys.readouterr().out, read_summary(out)
-    assert f"{method} on {world}" in said and "sft 3/3" in said and "rl 2/2" in said
+    output, summary = capsys.readouterr().out, read_summary(out)
+    assert f"{method} on {world}" in output and "sft 3/3" in output and "rl 2/2" in output
     assert summary["panel"] == f"{world}/test/2" and summary["final"]["stage"] == "rl"
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert all(row.get("crashed", 0) == 0 for row in steps) and any("success" in row for row in steps)

@@ -99,7 +99,7 @@ def test_overlapped_rollouts_match_the_local_engine_in_the_same_order(opened: Op
             np.testing.assert_allclose(a.tokens_T, b.tokens_T, atol=1e-4)
         assert ours.metrics["versions_behind"] == theirs.metrics["versions_behind"] == float(number > 1)
         assert ours.metrics["behaviour_gap"] == pytest.approx(theirs.metrics["behaviour_gap"], abs=1e-4)
-    assert done[-1].metrics["behaviour_gap"] > 1e-3, "the ratios are against what was said an update ago"
+    assert done[-1].metrics["behaviour_gap"] > 1e-3, "ratios are relative to the previous weights"
     _check_weights(opened, tmp_path)
 
 

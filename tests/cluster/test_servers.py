@@ -115,9 +115,9 @@ def test_unfinished_requests_restart_with_new_weights(fresh: ShardedPolicy) -> N
     while len(found) < len(batch):
         found |= {delivery.request_id: delivery for delivery in servers.fetch(request_ids)}
     for request_id, request in zip(request_ids, batch, strict=True):
-        tokens, said = np.array(found[request_id].tokens), np.array(found[request_id].logprobs)
+        tokens, logprobs = np.array(found[request_id].tokens), np.array(found[request_id].logprobs)
         assert found[request_id].version == fresh.version
-        np.testing.assert_allclose(said, fresh.logprobs([request.prompt], [tokens])[0], atol=1e-4)
+        np.testing.assert_allclose(logprobs, fresh.logprobs([request.prompt], [tokens])[0], atol=1e-4)
 
 
 def test_pinned_weights_are_used_during_an_update(fresh: ShardedPolicy) -> None:

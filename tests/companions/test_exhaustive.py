@@ -47,7 +47,7 @@ def test_true_minimum_is_below_all_singletons_below_greedy():
 def test_original_search_drops_single_skills_covered_by_phrases():
     corpus = [("A", "B")] * 30 + [("A",)]
     found = original(corpus, ("A", "B", "C"))
-    assert set(found.phrases) == {("A",), ("A", "B")}, "B is only ever said after A; C never"
+    assert set(found.phrases) == {("A",), ("A", "B")}, "B occurs only after A; C never"
     assert all_singletons(corpus, ("A", "B", "C")).merged == (("A", "B"),)
 
 

@@ -288,8 +288,8 @@ def kill_writers(path: Path, kills: int, rng: random.Random) -> int:
     model, written = bank_writer.opened(None), 0
     with Nursery() as nursery:
         for _ in range(kills):
-            said = nursery.killed_after(rng.randrange(8), rng.uniform(0.0, 0.002), str(path), written)
-            numbers = [int(line) for line in said.split(b"\n")[:-1] if line != b"open"]
+            output = nursery.killed_after(rng.randrange(8), rng.uniform(0.0, 0.002), str(path), written)
+            numbers = [int(line) for line in output.split(b"\n")[:-1] if line != b"open"]
             for number in numbers:
                 assert number == written
                 bank_writer.apply(model, written)
@@ -359,13 +359,13 @@ for line in sys.stdin:
     if not child:
         bank_writer.write_without_end(path, int(first), theirs)
     os.close(theirs)
-    said = b""
-    while said.count(10) < int(lines):
-        said += os.read(ours, 1)
+    output = b""
+    while output.count(10) < int(lines):
+        output += os.read(ours, 1)
     time.sleep(float(seconds))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    print((said + b"".join(iter(lambda: os.read(ours, 65536), b""))).hex(), flush=True)
+    print((output + b"".join(iter(lambda: os.read(ours, 65536), b""))).hex(), flush=True)
     os.close(ours)
 """
 

@@ -97,8 +97,8 @@ DRAFT = '{"operations": [{"op": "add", "text": "look first"}]}'
     ],
 )
 def test_only_finished_answers_become_entries(policy, style, answer, refused):
-    said = policy(lambda prompt, seed: answer)
-    manager = ExperienceManager(bank_of(None), EMBED, Extractor(lambda: said, ExtractorSettings(style=style)))
+    model = policy(lambda prompt, seed: answer)
+    manager = ExperienceManager(bank_of(None), EMBED, Extractor(lambda: model, ExtractorSettings(style=style)))
     episode = make_group([[1]], success=[True]).trajectories[0]
     manager.submit(DistillRequest(episode, None, IterationInfo(0, 1), "episode"))
     manager.work()

@@ -32,8 +32,8 @@ def managing(answer: str | Callable[[str, int], str], texts=(), path=None, **set
     bank = Bank(path, EMBED.name, EMBED.dimensions, 100)
     for text in texts:
         bank.add(text, EMBED([text])[0], Origin())
-    said = ScriptedPolicy(answer if callable(answer) else lambda prompt, seed: answer)
-    return ExperienceManager(bank, EMBED, Extractor(lambda: said, ExtractorSettings(tokens=64)), **settings)
+    policy = ScriptedPolicy(answer if callable(answer) else lambda prompt, seed: answer)
+    return ExperienceManager(bank, EMBED, Extractor(lambda: policy, ExtractorSettings(tokens=64)), **settings)
 
 
 def request(number: int = 0) -> DistillRequest:
@@ -102,16 +102,16 @@ def test_submit_after_close_is_refused(background):
 
 @pytest.mark.slow
 def test_abandon_drops_waiting_requests():
-    begun, go_on = threading.Event(), threading.Event()
+    sampling, go_on = threading.Event(), threading.Event()
 
     def slow(prompt: str, seed: int) -> str:
-        begun.set()
+        sampling.set()
         go_on.wait(10)
         return '{"operations": [{"op": "return"}]}'
 
     manager = managing(slow, background=True, waiting=99)
     manager.submit(request(0))
-    assert begun.wait(10)
+    assert sampling.wait(10)
     for number in range(1, 100):
         manager.submit(request(number))
     leaving = threading.Thread(target=manager.abandon)

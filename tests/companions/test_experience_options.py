@@ -154,9 +154,9 @@ def test_critic_prompt_has_success_rate_and_one_entry():
     for trajectory in group.trajectories:
         critic.record(trajectory)
     policy = ScriptedPolicy(acting)
-    said = critic.judge(policy, task, [Entry(1, "mug behind red"), Entry(2, "bell behind blue")], 7)
+    scores = critic.judge(policy, task, [Entry(1, "mug behind red"), Entry(2, "bell behind blue")], 7)
     ((first, second),) = policy.calls
-    assert len(said) == 2 and critic.rate(task) == 0.25 and first[1] != second[1]
+    assert len(scores) == 2 and critic.rate(task) == 0.25 and first[1] != second[1]
     assert first[0].splitlines() == [task.goal, "entry: mug behind red", "success: 25%", "accept, refine or reject:"]
     assert critic.judge(ScriptedPolicy(acting, context_limit=70), task, [Entry(1, "word " * 60)], 7) == [
         ("unread", "word " * 60)
@@ -169,10 +169,10 @@ def test_extractor_reward_combines_critic_and_outcome(tmp_path):
     words = set()
     for trajectory in (t for g in done[1].groups for t in g.trajectories):
         if (verdict := critic_verdict(trajectory.condition)) is not None:
-            entry, said = verdict
-            words.add(said)
-            earned.setdefault(entry, []).append(critic_reward(said, trajectory.success))
-            assert (trajectory.condition.name == GUIDED) == (said != "reject") == bool(trajectory.condition.note)
+            entry, word = verdict
+            words.add(word)
+            earned.setdefault(entry, []).append(critic_reward(word, trajectory.success))
+            assert (trajectory.condition.name == GUIDED) == (word != "reject") == bool(trajectory.condition.note)
     assert words >= {"accept", "reject"}
     kept = {sample.entry: sample.reward for sample in method.companions[0].manager.extractor.buffer}
     assert kept == pytest.approx({entry: np.mean(own) for entry, own in earned.items()})

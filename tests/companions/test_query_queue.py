@@ -77,10 +77,12 @@ def test_batch_is_sent_when_full_or_after_wait_time():
 
 
 def test_abandon_does_not_wait_for_a_stuck_search():
-    never, begun = threading.Event(), threading.Event()
-    query_queue = QueryQueue(lambda batch: [begun.set() or never.wait(60) or q for q in batch], size=1, wait_s=0.0, workers=1)
+    never, searching = threading.Event(), threading.Event()
+    query_queue = QueryQueue(
+        lambda batch: [searching.set() or never.wait(60) or q for q in batch], size=1, wait_s=0.0, workers=1
+    )
     stuck, waiting = query_queue.ask("stuck"), query_queue.ask("waiting")
-    begun.wait(30)
+    searching.wait(30)
     began = time.monotonic()
     query_queue.abandon(patience_s=0.2)
     assert time.monotonic() - began < 20 and not stuck.done() and waiting.cancelled()

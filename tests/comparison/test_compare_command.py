@@ -44,11 +44,11 @@ def file(tmp_path_factory) -> Path:
 
 def compare(file: Path, out: Path, *words: str, code: int = 0) -> str:
     """Run the command in this process and return its output. The training runs are subprocesses."""
-    said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(said):
+    output = io.StringIO()
+    with redirect_stdout(output), redirect_stderr(output):
         ended = main(["compare", str(file), "--out", str(out), "--jobs", "2", *words])
-    assert ended == code, said.getvalue()
-    return said.getvalue()
+    assert ended == code, output.getvalue()
+    return output.getvalue()
 
 
 def read(out: Path) -> dict[str, Any]:
@@ -198,8 +198,10 @@ def test_changed_panel_is_refused_with_both_hashes(whole, file, tmp_path, capsys
         evaluation["panel_hash"] = "0123456789abcdef"
     write_json(place / "summary.json", summary)
     assert main(["compare", str(file), "--out", str(out)]) == 2
-    said = capsys.readouterr().err
-    assert known in said and "0123456789abcdef" in said and "runs/next/plain/1" in said and not (out / "table.md").exists()
+    errors = capsys.readouterr().err
+    assert (
+        known in errors and "0123456789abcdef" in errors and "runs/next/plain/1" in errors and not (out / "table.md").exists()
+    )
 
 
 def test_dry_run_writes_nothing(file, tmp_path, capsys):

@@ -37,9 +37,9 @@ def differences(plan: Plan, world: str = "countdown") -> dict[str, Difference]:
 def test_differing_method_defaults_are_refused_with_values_and_remedies():
     with pytest.raises(TacitError) as refused:
         plan_of(REUSE)
-    said = str(refused.value)
-    assert "In countdown, invalid_penalty: 0.1 in grpo; 0.01 in reuserl, reuserl-batch (by the methods' defaults)." in said
-    assert "[common.method]" in said and "[methods.…]" in said and 'unequal = ["invalid_penalty"]' in said
+    message = str(refused.value)
+    assert "In countdown, invalid_penalty: 0.1 in grpo; 0.01 in reuserl, reuserl-batch (by the methods' defaults)." in message
+    assert "[common.method]" in message and "[methods.…]" in message and 'unequal = ["invalid_penalty"]' in message
 
 
 def test_common_setting_makes_methods_equal():
@@ -75,15 +75,15 @@ def test_setting_listed_as_unequal_is_allowed_and_noted():
 
 
 @pytest.mark.parametrize(
-    ("unequal", "said"),
+    ("unequal", "message"),
     [
         ('["invalid_penalty", "kl"]', "unequal names 'kl', but no method differs"),
         ('["invalid_penalty", "buffer"]', "unequal names 'buffer', but no method differs"),
         ('"invalid_penalty"', "unequal must be a list of settings"),
     ],
 )
-def test_unequal_must_list_settings_that_differ(unequal, said):
-    with pytest.raises(TacitError, match=said):
+def test_unequal_must_list_settings_that_differ(unequal, message):
+    with pytest.raises(TacitError, match=message):
         plan_of(f"unequal = {unequal}" + REUSE)
 
 

@@ -22,8 +22,8 @@ def test_tokenizer_threads_are_each_runs_share_of_the_cores(most, printed, tmp_p
     monkeypatch.delenv("TOKENIZERS_PARALLELISM")
     monkeypatch.delenv("RAYON_NUM_THREADS", raising=False)
     processes = Processes(tell, most)
-    for said, expected in (({}, printed), ({"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "4"}, "false 4")):
-        for name, value in said.items():
+    for variables, expected in (({}, printed), ({"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "4"}, "false 4")):
+        for name, value in variables.items():
             monkeypatch.setenv(name, value)
         command = processes.start(["TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"], tmp_path / "log")
         command.wait(120)

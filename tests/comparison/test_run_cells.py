@@ -62,8 +62,8 @@ def world(monkeypatch, tmp_path):
             self.started.append(label)
 
             def end() -> int:
-                code, said = self.ends.get(label, (0, ""))
-                log.write_text(said)
+                code, output = self.ends.get(label, (0, ""))
+                log.write_text(output)
                 if code == 0:
                     iterations = json.loads((log.parent / "recipe.json").read_text())["schedule"]["iterations"]
                     write_json(log.parent / "summary.json", {"iterations": iterations, "final": {"success": 0.25}})
@@ -115,15 +115,15 @@ def test_runs_of_a_failed_start_are_not_started(plan, world):
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "reason"),
+    ("code", "output", "reason"),
     [
         (-9, "rl 3/40\n", "killed by SIGKILL"),
         (1, "Traceback\n  File\nValueError: odd\n", "exit status 1: ValueError: odd"),
         (3, "", "exit status 3: no output"),
     ],
 )
-def test_reason_of_a_failed_run_is_reported(plan, world, code, said, reason):
-    world.ends["next/grpo/0"] = (code, said)
+def test_reason_of_a_failed_run_is_reported(plan, world, code, output, reason):
+    world.ends["next/grpo/0"] = (code, output)
     events = []
     (failed,) = run_cells(plan, [c for c in plan.cells if c.world == "next"], world.directory, world.at_most(3), events.append)
     assert failed.label == "next/grpo/0" and failure_of(world.directory / failed.place) == reason

@@ -60,7 +60,7 @@ def test_file_paths_become_absolute_and_names_stay(away):
         Path(name).write_text("")
     for name in ("model", "tiny", "extractor"):
         Path(name).mkdir()
-    said = {
+    settings = {
         "world": "letters_here.py:SAME=0.5,countdown=0.5",
         "model": "model",
         "method": {"name": "grpo"},
@@ -68,7 +68,7 @@ def test_file_paths_become_absolute_and_names_stay(away):
         "worlds": {"letters_here.py:SAME": {"evaluation": {"panel": "panel.json"}}},
         "policies": {"extractor": {"model": "extractor"}},
     }
-    document = Recipe.from_json(said).to_json()
+    document = Recipe.from_json(settings).to_json()
     assert document["world"] == f"{home}/letters_here.py:SAME=0.5,countdown=0.5"
     assert (document["model"], document["policies"]["extractor"]["model"]) == (f"{home}/model", f"{home}/extractor")
     assert document["sft"]["from"] == f"{home}/shown.jsonl" and document["evaluation"]["panel"] == ""

@@ -28,8 +28,8 @@ NARROW = Engine("narrow", "samples and learns", frozenset({"sampling", "learning
 """
 
 
-def recipe(**said) -> Recipe:
-    return Recipe.from_json({"world": "countdown", "model": "tiny-base", **said})
+def recipe(**settings) -> Recipe:
+    return Recipe.from_json({"world": "countdown", "model": "tiny-base", **settings})
 
 
 def test_local_engine_has_all_capabilities():
@@ -105,7 +105,9 @@ def test_second_policy_defaults_to_settings_of_the_first():
     assert resolved.policies["pupil"].tiny.layers == 1 and resolved.policies["pupil"].engine.threads == 1
     own = {"model": "tiny-base", "engine": {"device": "cpu"}}
     other = recipe(model="tiny", method=teaching, engine={"lora_rank": 8}, policies={"pupil": own}).policies["pupil"]
-    assert other.tiny is None and (other.engine.lora_rank, other.engine.device) == (8, "cpu"), "what is not said is the first's"
+    assert other.tiny is None and (other.engine.lora_rank, other.engine.device) == (8, "cpu"), (
+        "omitted settings are those of the first"
+    )
     larger = recipe(model="tiny", method=teaching, policies={"pupil": {"model": "tiny-4m"}}).policies["pupil"]
     assert larger.tiny == TINY_SIZES["tiny-4m"]
     assert Recipe.from_json(resolved.to_json()) == resolved

@@ -20,7 +20,7 @@ def test_changeable_settings_may_change_in_one_world():
     before = written({"countdown": {"workers": 1, "max_steps": 9}})
     after = written({"countdown": {"workers": 2, "world_timeout_s": 5.0, "max_steps": 9}}, keep=7, workers=3)
     assert fixed_differences(before, after) == []
-    assert fixed_differences(written(), after | {"worlds": {"countdown": {"workers": 2}}}) == [], "nothing was said before"
+    assert fixed_differences(written(), after | {"worlds": {"countdown": {"workers": 2}}}) == [], "no setting was given before"
     assert fixed_differences(after | {"worlds": {"countdown": {"workers": 2}}}, written(keep=7)) == [], "nor is it now"
 
 

@@ -10,8 +10,8 @@ from tacit.config.recipe import Recipe, run_recipe
 
 
 def warnings(*words: str, method: str = "grpo") -> str:
-    _, said = make_parser(method).parse(["--world", "countdown", *words])
-    return "\n".join(prepare(Recipe.resolve(None, said)).recipe.notes)
+    _, overrides = make_parser(method).parse(["--world", "countdown", *words])
+    return "\n".join(prepare(Recipe.resolve(None, overrides)).recipe.notes)
 
 
 def test_random_policy_without_imitation_and_with_low_learning_rate_warns():
@@ -31,11 +31,11 @@ def test_high_imitation_learning_rate_for_a_language_model_warns():
 def test_extractor_style_that_differs_from_its_examples_warns():
     shown = ("--method", "complementary", "--sft.steps", "60", "--sft.entries", "100", "--sft.lr", "1e-4")
     assert "add --extractor.style terse" in warnings("--model", "owner/language-model", *shown, method="complementary")
-    said = warnings("--model", "owner/language-model", *shown, "--extractor.style", "terse", method="complementary")
-    assert "lines" not in said + warnings("--model", "tiny-base", *shown, method="complementary")
+    notes = warnings("--model", "owner/language-model", *shown, "--extractor.style", "terse", method="complementary")
+    assert "lines" not in notes + warnings("--model", "tiny-base", *shown, method="complementary")
     both = (*shown[2:], "--method", "reuserl+complementary", "--invalid-penalty", "0.1")
-    said = warnings("--model", "owner/language-model", *both, method="reuserl+complementary")
-    assert said.count("add --extractor.style terse") == 1, "it is said by whom it concerns, and once"
+    notes = warnings("--model", "owner/language-model", *both, method="reuserl+complementary")
+    assert notes.count("add --extractor.style terse") == 1, "only the extractor's style warns, once"
 
 
 def test_sensible_settings_do_not_warn():

@@ -101,9 +101,9 @@ def test_custom_tags_prefix_the_action_and_keep_its_case(text, action, valid):
 
 
 @given(words, st.sampled_from(["search", "answer"]))
-def test_custom_tag_actions_parse_back_unchanged(said, kind):
-    action = f"{kind} {said.strip()}"
-    if said.strip():
+def test_custom_tag_actions_parse_back_unchanged(text, kind):
+    action = f"{kind} {text.strip()}"
+    if text.strip():
         assert SEARCH.parse(SEARCH.write(action, "so")) == Parsed(action, True)
 
 

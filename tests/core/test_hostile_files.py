@@ -186,8 +186,8 @@ def test_deeply_nested_files_give_one_line_errors(run: Path, tmp_path: Path, cap
     (run / "settings.json").write_text('{"a":' * 100_000)
     for command in (["report"], ["eval"], ["train", "--resume"], ["play", "--policy"]):
         assert main([*command, str(run)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("error: ") == len(said.splitlines()) == 5, said
+    errors = capsys.readouterr().err
+    assert errors.count("error: ") == len(errors.splitlines()) == 5, errors
 
 
 def make_model(path: Path, **config: object) -> Path:
@@ -237,7 +237,7 @@ KNOWN = (
 
 def test_tokenizer_with_backtracking_regex_is_refused(tmp_path: Path) -> None:
     assert not any(map(may_backtrack, KNOWN))
-    assert may_backtrack("[" * 300_000 + "]" * 300_000), "said at once, though it is nested"
+    assert may_backtrack("[" * 300_000 + "]" * 300_000), "decided at once, though it is nested"
     for pattern in (
         "(a+)+$",
         "(a|aa)*b",
@@ -278,9 +278,9 @@ def test_system_limit_errors_are_one_line(monkeypatch, capsys, error: Exception)
 
     monkeypatch.setattr("tacit.cli.main.dispatch", fail)
     assert main(["list"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1
-    assert "out of memory" in said or "cannot write /x: read-only disk" in said
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert "out of memory" in errors or "cannot write /x: read-only disk" in errors
 
 
 @pytest.mark.parametrize(

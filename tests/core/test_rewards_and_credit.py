@@ -129,7 +129,7 @@ class Bonus:
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "message"),
     [
         (lambda group: [], r"one Rewards for each of the 1 groups, but returned \[\], of length 0"),
         (lambda group: None, "but returned None"),
@@ -143,9 +143,9 @@ class Bonus:
         ),
     ],
 )
-def test_invalid_output_error_names_the_term(found, said):
+def test_invalid_output_error_names_the_term(found, message):
     group = make_group([[2], [1]])
-    with pytest.raises(TacitError, match=f"the term Bonus .*{said}"):
+    with pytest.raises(TacitError, match=f"the term Bonus .*{message}"):
         given_by(Bonus(), found(group), [group], Rewards)
     fine = [Rewards.zeros(group)]
     assert given_by(Bonus(), fine, [group], Rewards) is fine

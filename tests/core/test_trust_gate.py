@@ -176,10 +176,14 @@ def test_untrusted_run_cannot_send_keys_to_its_endpoint(tmp_path: Path, monkeypa
         (tmp_path / "run" / "settings.json").write_text(text)
         for command in (["train", "--resume"], ["eval"], ["play", "--policy"]):
             assert main([*command, str(tmp_path / "run")]) == 2
-            said = capsys.readouterr().err
-            assert said.count("\n") == 1 and "Traceback" not in said
+            errors = capsys.readouterr().err
+            assert errors.count("\n") == 1 and "Traceback" not in errors
             if command[0] == "train":
-                assert "a file names the endpoint" in said and "$SECRET" in said and "pass --trust-code if you trust it" in said
+                assert (
+                    "a file names the endpoint" in errors
+                    and "$SECRET" in errors
+                    and "pass --trust-code if you trust it" in errors
+                )
         assert main(["train", "--config", str(tmp_path / "run" / "settings.json"), "--out", str(tmp_path / "new")]) == 2
         assert "a file names the endpoint" in capsys.readouterr().err, "a run's settings are data wherever they are read"
         assert main(["report", str(tmp_path / "run")]) == 0

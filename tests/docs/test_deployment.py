@@ -31,8 +31,8 @@ def test_unit_starts_a_valid_command() -> None:
     (command,) = re.findall(r"^ExecStart=(.*)$", block("ini"), re.M)
     program, verb, *words = command.split()
     assert program.endswith("/tacit") and verb == "serve"
-    arguments, said = make_parser().parse(words)
-    assert arguments.modules == [Path("/srv/tacit/modules")] and said == {("serving", "worlds"): False}
+    arguments, overrides = make_parser().parse(words)
+    assert arguments.modules == [Path("/srv/tacit/modules")] and overrides == {("serving", "worlds"): False}
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:

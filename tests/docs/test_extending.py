@@ -56,8 +56,8 @@ def test_commands_of_the_pages_do_not_warn(written: Path) -> None:
     own = [command.split() for command in commands if "my_package" not in command and "MODEL" not in command]
     assert len(own) == 5
     for words in own:
-        _, said = make_parser(*peek_arguments(words)).parse(words)
-        assert not [note for note in prepare(Recipe.resolve(None, said)).recipe.notes if "hardly" in note], words
+        _, overrides = make_parser(*peek_arguments(words)).parse(words)
+        assert not [note for note in prepare(Recipe.resolve(None, overrides)).recipe.notes if "hardly" in note], words
 
 
 def test_example_worlds_can_be_played(written: Path, capsys) -> None:

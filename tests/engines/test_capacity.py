@@ -31,8 +31,8 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def said(monkeypatch):
-    """said(path, free bytes, **settings): the warnings for this model on such a GPU."""
+def warn(monkeypatch):
+    """warn(path, free bytes, **settings): the warnings for this model on such a GPU."""
 
     def check(path: Path, free: float, **settings) -> str:
         monkeypatch.setattr(capacity, "free_bytes", lambda device: int(free))
@@ -46,24 +46,24 @@ def said(monkeypatch):
 
 
 @pytest.mark.parametrize("config", ["", "[]", "{}", '{"model_type": "mamba"}'])
-def test_unknown_configs_give_no_warning(tmp_path, said, config) -> None:
+def test_unknown_configs_give_no_warning(tmp_path, warn, config) -> None:
     (tmp_path / "config.json").write_text(config)
-    assert not said(tmp_path, 0)
+    assert not warn(tmp_path, 0)
 
 
-def test_model_too_large_is_refused_or_warned_with_settings_that_fit(model, said) -> None:
+def test_model_too_large_is_refused_or_warned_with_settings_that_fit(model, warn) -> None:
     with pytest.raises(
         OutOfGPUMemory, match=r"has 8,030,261,248 weights: 15\.0 GiB in bfloat16, and 8\.5 GiB of fused copies.* 23\.0 GiB free"
     ):
-        said(model, 23 * GIB)
-    whole = said(model, 79 * GIB)
+        warn(model, 23 * GIB)
+    whole = warn(model, 79 * GIB)
     assert "Training all weights takes 159.6 GiB, and 5.6 GiB for every 1,000 tokens" in whole
     assert "has 79.0 GiB free. It can be sampled; to train it, set --engine.lora-rank 64, which takes 27.8 GiB" in whole
-    assert not said(model, 79 * GIB, lora_rank=64) and not said(model, 170 * GIB)
-    assert "set --engine.lora-rank 64 --engine.gradient-checkpointing, which takes 19.3 GiB" in said(model, 30 * GIB)
-    assert "Training adapters of rank 32 takes" in said(model, 26 * GIB, lora_rank=32)
-    assert "to train it, set --engine.gradient-checkpointing, which" in said(model, 26 * GIB, lora_rank=32)
-    assert "to train it, use a larger GPU, or several" in said(model, 24 * GIB, lora_rank=1024)
+    assert not warn(model, 79 * GIB, lora_rank=64) and not warn(model, 170 * GIB)
+    assert "set --engine.lora-rank 64 --engine.gradient-checkpointing, which takes 19.3 GiB" in warn(model, 30 * GIB)
+    assert "Training adapters of rank 32 takes" in warn(model, 26 * GIB, lora_rank=32)
+    assert "to train it, set --engine.gradient-checkpointing, which" in warn(model, 26 * GIB, lora_rank=32)
+    assert "to train it, use a larger GPU, or several" in warn(model, 24 * GIB, lora_rank=1024)
 
 
 def test_memory_is_not_checked_for_cpus_and_hub_names(model, monkeypatch) -> None:

@@ -301,8 +301,8 @@ def test_unusable_answer_becomes_an_empty_completion():
     number = count()
     with serving(lambda body: (200, says(None)) if next(number) == 1 else (200, says("fine"))) as server:
         policy = ChatPolicy(client(server), concurrency=1)
-        said = [(c.text, c.finish) for c in policy.sample(requests(policy, "a", "b", "c"), Sampling(top_k=5))]
-    assert said == [("fine", "stop"), ("", "unusable"), ("fine", "stop")]
+        answers = [(c.text, c.finish) for c in policy.sample(requests(policy, "a", "b", "c"), Sampling(top_k=5))]
+    assert answers == [("fine", "stop"), ("", "unusable"), ("fine", "stop")]
     assert policy.broken == ["the answer's message has no text, no thought and no call"]
     assert server.requests[0]["top_k"] == 5
 

@@ -33,8 +33,8 @@ def test_lone_surrogate_in_an_answer_becomes_a_question_mark():
     with serving(lambda body: (200, {**says(f"look {HALF}"), "usage": None})) as server:
         policy = ChatPolicy(ChatClient(server.url, "m"))
         prompts = policy.encode_prompt("hello"), policy.encode_chat(Chat((Message("user", "hello"),)))
-        said = policy.sample([Request(prompt, 0) for prompt in prompts], Sampling())
-    assert [completion.text for completion in said] == ["look ?", "look ?"]
+        completions = policy.sample([Request(prompt, 0) for prompt in prompts], Sampling())
+    assert [completion.text for completion in completions] == ["look ?", "look ?"]
 
 
 def test_lone_surrogate_in_an_error_message_becomes_a_question_mark():
@@ -52,8 +52,8 @@ def test_answer_with_only_a_truncated_thought_is_unfinished():
 @pytest.mark.parametrize("arguments", ["{not json", '["go"]', "go"])
 @pytest.mark.parametrize("content", [None, ""])
 def test_unparsable_tool_call_is_returned_as_text(content, arguments):
-    said = answer(content, tool_calls=[call(arguments)])
-    assert (said.text, said.calls, said.finished) == (arguments, (), True)
+    parsed = answer(content, tool_calls=[call(arguments)])
+    assert (parsed.text, parsed.calls, parsed.finished) == (arguments, (), True)
 
 
 def test_refusal_text_is_the_answer():
@@ -79,6 +79,6 @@ def test_failures_of_the_model_are_completions_and_not_server_errors():
     with serving(reply) as server:
         policy = ChatPolicy(ChatClient(server.url, "m"), concurrency=1)
         prompt = policy.encode_chat(Chat((Message("user", "hello"),)))
-        said = policy.sample([Request(prompt, i) for i in range(3)], Sampling())
-    assert [c.text for c in said] == ["<think>\nhm\n</think>\n\n", "{not json", "no"] and policy.broken == []
-    assert {c.finish for c in said} == {"length"}
+        completions = policy.sample([Request(prompt, i) for i in range(3)], Sampling())
+    assert [c.text for c in completions] == ["<think>\nhm\n</think>\n\n", "{not json", "no"] and policy.broken == []
+    assert {c.finish for c in completions} == {"length"}

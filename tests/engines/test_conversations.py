@@ -125,8 +125,8 @@ def test_invalid_answers_stay_verbatim_in_the_conversation(style, block):
     context = (
         StateBlock(wording, world.tracker, style=style, chat=True) if block else History(wording, None, False, style, True)
     )
-    said = iter([MUMBLED, "", context.format.write("reset"), "", ""])
-    policy = Talker(lambda prompt, seed: next(said))
+    texts = iter([MUMBLED, "", context.format.write("reset"), "", ""])
+    policy = Talker(lambda prompt, seed: next(texts))
     (played,) = rollout([EpisodePlan(task, 0)], context, InProcessPool(world.make), policy, Sampling(max_tokens=99), 4 - block)
     assert [step.valid for step in played.steps[:3]] == [False, False, True]
     answers = [m for m in played.steps[-1].prompt.chat.messages if m.role == "assistant"]
@@ -196,7 +196,7 @@ def test_thinking_is_requested_and_parsed_separately():
 
 
 @pytest.mark.parametrize(
-    ("said", "action"),
+    ("text", "action"),
     [
         ('<tool_call>\n{"name": "act", "arguments": {"action": "Go East"}}\n</tool_call>', "go east"),
         ('I will go. {"name": "act", "parameters": {"action": "go east"}}', "go east"),
@@ -206,17 +206,17 @@ def test_thinking_is_requested_and_parsed_separately():
         ('{broken {"name": "other", "arguments": {}} {"name": "act", "arguments": {"action": "look"}}', "look"),
     ],
 )
-def test_common_tool_call_formats_are_parsed(said, action):
-    parsed = CALLS.parse(said)
+def test_common_tool_call_formats_are_parsed(text, action):
+    parsed = CALLS.parse(text)
     assert (parsed.action, parsed.valid) == (action, True)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     ["go east", '{"name": "act", "arguments": {"action": ""}}', '{"name": "fly", "arguments": {"action": "x"}}', "{", "[1]"],
 )
-def test_text_without_a_valid_tool_call_is_invalid(said):
-    assert not CALLS.parse(said).valid and CALLS.parse(said).action == said[-30:]
+def test_text_without_a_valid_tool_call_is_invalid(text):
+    assert not CALLS.parse(text).valid and CALLS.parse(text).action == text[-30:]
 
 
 def test_several_kinds_of_action_become_several_tools():

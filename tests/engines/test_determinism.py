@@ -21,11 +21,11 @@ print(torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("device", "said"), [("cuda", "True :4096:8"), ("cpu", "False None")])
-def test_enable_determinism_sets_torch_and_cublas_only_for_cuda(device, said, monkeypatch):
+@pytest.mark.parametrize(("device", "printed"), [("cuda", "True :4096:8"), ("cpu", "False None")])
+def test_enable_determinism_sets_torch_and_cublas_only_for_cuda(device, printed, monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     done = subprocess.run([sys.executable, "-c", SAYS.format(device=device)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == said
+    assert done.stdout.strip() == printed
 
 
 IN_BACKWARD = """

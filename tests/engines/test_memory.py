@@ -130,11 +130,11 @@ class Short:
     seen: list[int] = field(default_factory=list)
 
     def __call__(self, view):
-        loss, said = Imitation()(view)
+        loss, metrics = Imitation()(view)
         self.seen.append(len(view.logprobs_T))
         if len(view.logprobs_T) > self.most and len(self.seen) > self.spared:
             raise no_room(len(view.logprobs_T))
-        return loss, said
+        return loss, metrics
 
 
 def weights(policy) -> dict[str, torch.Tensor]:
@@ -147,7 +147,7 @@ def test_update_retried_after_out_of_memory_gives_the_same_weights(make_policy, 
     batch = Batch.imitation(*rows)
     whole, finer = make_policy(token_budget=80, **settings), make_policy(token_budget=40, **settings)
     short = make_policy(token_budget=80, **settings)
-    begun = weights(short)
+    before = weights(short)
     loss = Short(most=14, spared=1)  # the first micro-batch leaves a gradient behind, the second does not fit
     for policy, term in ((whole, Imitation()), (finer, Imitation()), (short, loss)):
         metrics = policy.update(batch, [term], 1e-2)
@@ -158,7 +158,7 @@ def test_update_retried_after_out_of_memory_gives_the_same_weights(make_policy, 
     assert all(torch.equal(moved[name], exactly[name]) for name in moved)
     if "dtype" not in settings:  # a rounded gradient near zero may have either sign, and Adam's first step is its sign
         assert all(torch.allclose(moved[name], nearly[name], atol=1e-4) for name in moved)
-    assert any(not torch.equal(moved[name], begun[name]) for name in moved)
+    assert any(not torch.equal(moved[name], before[name]) for name in moved)
     assert all(p.grad is None for p in short.engine.model.hf.parameters())
 
 

@@ -53,11 +53,11 @@ class ShortInBackward:
         self.passes = 0
 
     def __call__(self, view):
-        loss, said = Imitation()(view)
+        loss, metrics = Imitation()(view)
         self.passes += 1
         if self.passes == 2:
             view.logprobs_T.register_hook(lambda gradient: (_ for _ in ()).throw(shortage()))
-        return loss, said
+        return loss, metrics
 
 
 def weights(policy) -> dict[str, torch.Tensor]:

@@ -372,8 +372,8 @@ def test_slots_are_kept_while_prompts_grow(tokenizer, monkeypatch, by_token):
         assert read < 0.4 * total if grows else read == total
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_weight_change_invalidates_cached_prefixes(said, tokenizer, monkeypatch, by_token):
+@pytest.mark.parametrize("notify", [True, False])
+def test_weight_change_invalidates_cached_prefixes(notify, tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     model, prompt = make_model("llama"), np.arange(30)
     sampler = make_sampler(model, tokenizer, monkeypatch)
@@ -386,7 +386,7 @@ def test_weight_change_invalidates_cached_prefixes(said, tokenizer, monkeypatch,
         prompt = np.concatenate([prompt, completion.tokens])
         with torch.no_grad():
             model.model.layers[0].self_attn.v_proj.weight.mul_(-1.5)
-        if said:
+        if notify:
             sampler.weights_changed()
 
 

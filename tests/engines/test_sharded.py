@@ -426,15 +426,15 @@ def test_lost_rank_is_named_within_the_timeout(open_on: Open, what: str) -> None
     ranks = policy.engine.ranks
     ranks.timeout_s = 5.0
     pids = [int(rank.started.name.split()[-1]) for rank in ranks.members]
-    begun = time.monotonic()
+    start = time.monotonic()
     if what == "before":
         os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(TacitError, match=f"rank 1 .*process {pids[1]}") as caught:
         policy.update(a_batch(), [OnOneRank(1, what)], LR)
-    assert time.monotonic() - begun < 5.0 + 5.0
-    said = str(caught.value)
-    assert {"before": "SIGKILL", "die": "SIGKILL", "stop": "--engine.timeout_s", "fail": "no more memory"}[what] in said
-    assert "--resume" in said
+    assert time.monotonic() - start < 5.0 + 5.0
+    message = str(caught.value)
+    assert {"before": "SIGKILL", "die": "SIGKILL", "stop": "--engine.timeout_s", "fail": "no more memory"}[what] in message
+    assert "--resume" in message
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

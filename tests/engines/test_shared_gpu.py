@@ -94,10 +94,10 @@ def test_memory_held_by_others_is_waited_for_with_one_warning(card):
         work.most = 5 if len(card.slept) == 3 else 0
 
     card.later = later
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning) as caught:
         assert AdaptiveBudget(5, CPU).run(work, 5, "an update of {}", clean_up=lambda: rooms.append(1)) == 5
     assert card.slept == [2.0, 4.0, 8.0] and len(rooms) == 3
-    (message,) = [str(warning.message) for warning in said]
+    (message,) = [str(warning.message) for warning in caught]
     assert message == (
         "out of GPU memory in an update of 5: other processes hold 90.0 of this GPU's 100.0 GiB; waiting for them up to 600 s"
     )
@@ -232,11 +232,11 @@ class ShortOf:
         self._card, self._error, self.seen = card, error, []
 
     def __call__(self, view):
-        loss, said = Imitation()(view)
+        loss, metrics = Imitation()(view)
         self.seen.append(len(view.logprobs_T))
         if self.seen[-1] > self._card.room:
             raise self._error
-        return loss, said
+        return loss, metrics
 
 
 def weights(policy) -> dict[str, torch.Tensor]:

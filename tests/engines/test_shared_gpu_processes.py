@@ -100,12 +100,12 @@ def test_update_waits_until_the_other_process_exits(policy, batch):
 def test_scoring_and_sampling_budgets_shrink_and_recover(policy, batch):
     requests = [Request(prompt, seed=i) for i, prompt in enumerate(batch.prompts)]
     scoring, places = policy.engine.scoring_budget, policy.engine.sampler.slot_budget
-    with neighbor(left_gib=0.1), pytest.warns(UserWarning, match="out of GPU memory in") as said:
+    with neighbor(left_gib=0.1), pytest.warns(UserWarning, match="out of GPU memory in") as caught:
         policy.logprobs(batch.prompts, batch.completions)
         memory.free_memory(policy.engine.device)
         policy.sample(requests, Sampling(max_tokens=16))
     few = scoring.current, places.current
-    print(*(str(warning.message) for warning in said), sep="\n")
+    print(*(str(warning.message) for warning in caught), sep="\n")
     assert few[0] < BUDGET and few[1] < 256
     policy.logprobs(batch.prompts, batch.completions)
     policy.sample(requests, Sampling(max_tokens=16))
@@ -138,8 +138,8 @@ print((x + 1).sum().item())
     )
     time.sleep(20)  # until it has imported torch and allocated its first tensor
     with neighbor(left_gib=0.01):
-        said, complained = process.communicate("go on\n")
-    first, second = said.splitlines()
+        output, complained = process.communicate("go on\n")
+    first, second = output.splitlines()
     print(first, f"({memory.available_and_total(torch.device('cuda'))[0] / GIB:.0f} GiB of room afterwards)")
     assert first.split()[0] in ("short", "made"), complained  # the driver may have reserved enough for it
     assert second == str(64 * 64 * 2.0)

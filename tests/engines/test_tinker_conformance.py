@@ -55,11 +55,11 @@ class TestTinker(EngineConformance):
         from transformers import AutoModelForCausalLM
 
         with self.policy(checkpoint) as policy:
-            begun = policy.member.client.model
+            model = policy.member.client.model
             truth = get_peft_model(
                 AutoModelForCausalLM.from_pretrained(checkpoint), LoraConfig(r=8, lora_alpha=32, target_modules=PROJECTIONS)
             ).eval()
-            truth.load_state_dict(begun.state_dict())
+            truth.load_state_dict(model.state_dict())
             trained = [p for p in truth.parameters() if p.requires_grad]
             adamw = torch.optim.AdamW(trained, lr=LR, betas=self.betas, weight_decay=self.weight_decay)
             for _ in range(3):
@@ -73,7 +73,7 @@ class TestTinker(EngineConformance):
                 assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)), rel=1e-3)
                 adamw.step()
                 adamw.zero_grad()
-            for ours, theirs in zip(begun.parameters(), truth.parameters(), strict=True):
+            for ours, theirs in zip(model.parameters(), truth.parameters(), strict=True):
                 torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
     def test_restored_checkpoint_continues_bit_for_bit(self, checkpoint, batch, tmp_path, rows):

@@ -88,17 +88,17 @@ def test_busy_sampler_keeps_its_caches(make_policy, monkeypatch):
     policy = make_policy()
     expected = words(policy)
     sampler, decoder = policy.engine.sampler, policy.engine.sampler.llama_decoder
-    begun, go_on, advance, found = threading.Event(), threading.Event(), LlamaDecodeBatch.decode, []
+    decoding, go_on, advance, found = threading.Event(), threading.Event(), LlamaDecodeBatch.decode, []
 
     def held(*given):
-        begun.set()
+        decoding.set()
         assert go_on.wait(60)
         return advance(*given)
 
     monkeypatch.setattr(LlamaDecodeBatch, "decode", held)
     thread = threading.Thread(target=lambda: found.append(words(policy)))
     thread.start()
-    assert begun.wait(60)
+    assert decoding.wait(60)
     free_memory(policy.engine.device)
     assert sampler.llama_decoder is decoder
     go_on.set()

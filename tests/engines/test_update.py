@@ -194,10 +194,10 @@ def test_small_steps_accumulate_in_float32_masters(make_policy, rows) -> None:
     weights = policy.engine.member("default").weights
     weights.dither_masters()
     master = weights.master["model.norm.weight"]
-    begun = master.detach().clone()
+    before = master.detach().clone()
     for _ in range(5):
         policy.update(batch, [PolicyGradient()], 1e-6)
-    assert ((master - begun).abs() > 2e-6).any() and ((master - begun).abs() < 1e-5).all()
+    assert ((master - before).abs() > 2e-6).any() and ((master - before).abs() < 1e-5).all()
     assert (policy.engine.model.hf.model.norm.weight == 1).all()
     assert policy.engine.model.hf.dtype == torch.bfloat16
 

@@ -156,7 +156,7 @@ class Sampler:
         assert num_samples == 1 and isinstance(sampling_params, tinker.SamplingParams)
         noise = torch.Generator().manual_seed(sampling_params.seed or 0)
         tokens, read = [], prompt.to_ints()
-        said, reason = [], "length"
+        sampled, reason = [], "length"
         end = self.model.config.eos_token_id
         for _ in range(sampling_params.max_tokens):
             logits = self._next((*read, *tokens))
@@ -167,11 +167,11 @@ class Sampler:
             else:
                 token = int(torch.multinomial(logprobs.exp(), 1, generator=noise))
             tokens.append(token)
-            said.append(float(logprobs[token]))
+            sampled.append(float(logprobs[token]))
             if token == end or self._stops(tokens, sampling_params.stop):
                 reason = "stop"
                 break
-        written = {"tokens_np": np.array(tokens, np.int32), "logprobs_np": np.array(said, np.float32)}
+        written = {"tokens_np": np.array(tokens, np.int32), "logprobs_np": np.array(sampled, np.float32)}
         return given(types.SampleResponse([types.SampledSequence(reason, "loopback", **written)]))
 
     def _next(self, tokens: tuple[int, ...]) -> torch.Tensor:

@@ -142,8 +142,8 @@ def test_steady_policy_rarely_raises_a_false_fall_alarm():
 
 @pytest.mark.parametrize("alike", [0.0, 0.5])
 def test_fall_alarm_fires_soon_after_a_collapse(alike):
-    begun = [p / 100 for p in QUICKSTART[:6]]
-    (alarm,) = first_alarms(trained(*begun, 0.3, 0.1, 0.05, 0.05, alike=alike))
+    start = [p / 100 for p in QUICKSTART[:6]]
+    (alarm,) = first_alarms(trained(*start, 0.3, 0.1, 0.05, 0.05, alike=alike))
     assert alarm.name == "fall" and alarm.step <= 9
     assert alarm.message.startswith("success fell from 74% at the start to")
     slow = [0.8 - 0.03 * i for i in range(20)]

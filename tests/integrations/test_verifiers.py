@@ -107,11 +107,11 @@ class Sums(vf.MultiTurnEnv):
     async def env_response(self, messages, state, **more):
         if self.broken:
             raise vf.Error("out of order")
-        said, right = messages[-1].content, state["answer"]
-        if said == right:
+        text, right = messages[-1].content, state["answer"]
+        if text == right:
             state["final_env_response"] = [UserMessage(content="Right.")]
             return state["final_env_response"]
-        return [UserMessage(content="Too low." if said < right else "Too high.")]
+        return [UserMessage(content="Too low." if text < right else "Too high.")]
 
 
 def play(world, task, actions):

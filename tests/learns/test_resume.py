@@ -41,8 +41,8 @@ ROUNDS = ["--sft.rounds", "2", "--sft.round-steps", "12", "--sft.round-tasks", "
 
 def flags(*others: str) -> list[str]:
     """FLAGS with some values replaced."""
-    said = dict(zip(others[::2], others[1::2], strict=True))
-    kept = [word for i, word in enumerate(FLAGS) if word not in said and (i == 0 or FLAGS[i - 1] not in said)]
+    flags_by_name = dict(zip(others[::2], others[1::2], strict=True))
+    kept = [word for i, word in enumerate(FLAGS) if word not in flags_by_name and (i == 0 or FLAGS[i - 1] not in flags_by_name)]
     return [*kept, *others]
 
 

@@ -54,8 +54,8 @@ def test_leading_method_decides_shared_settings():
 
 
 def test_explicit_setting_applies_to_all_combined_terms():
-    said = {"world": "countdown", "model": "tiny", "method": {"name": "bipace+constant_context", "gamma": 0.5}}
-    recipe = Recipe.from_json(said)
+    settings = {"world": "countdown", "model": "tiny", "method": {"name": "bipace+constant_context", "gamma": 0.5}}
+    recipe = Recipe.from_json(settings)
     assert recipe.settings.gamma == 0.5 and not any(note.startswith("gamma") for note in recipe.notes)
     method = prepare(recipe).methods[0]
     assert [type(term) for term in method.credits] == [StepReturns, ActionPeers]

@@ -41,8 +41,8 @@ def test_old_top_level_extractor_key_is_refused():
 
 
 def test_extractor_settings_do_not_shadow_actor_settings():
-    said = parse_settings({"lr": 1.0, "temperature": 0.5, "extractor": {"lr": 2.0}}, "complementary")
-    assert said == {("schedule", "lr"): 1.0, ("schedule", "temperature"): 0.5, ("method", "extractor", "lr"): 2.0}
+    overrides = parse_settings({"lr": 1.0, "temperature": 0.5, "extractor": {"lr": 2.0}}, "complementary")
+    assert overrides == {("schedule", "lr"): 1.0, ("schedule", "temperature"): 0.5, ("method", "extractor", "lr"): 2.0}
 
 
 def test_bad_extractor_setting_error_names_the_key():

@@ -163,8 +163,8 @@ def test_opid_settings_reach_its_parts():
     (shift,) = parts_of("opid", "credits", **named)
     assert (shift.weight, shift.normalise, shift.clip, shift.teacher.routing) == (0.5, True, 2.0, "additive")
     search = get_environment("searchqa")
-    for world, said, most in ((WORLD, None, 5), (search, None, 2), (search, 3, 3)):
-        more = {"analyzer_temperature": 0.7, "analyzer_tokens": 99, "critical_steps": said}
+    for world, steps, most in ((WORLD, None, 5), (search, None, 2), (search, 3, 3)):
+        more = {"analyzer_temperature": 0.7, "analyzer_tokens": 99, "critical_steps": steps}
         assert get_method("opid")(**more).build_analyzer(world, NO_RESOURCES).most == most
         asking = get_method("opid")(analyzer="policy", **more).build_analyzer(world, NO_RESOURCES)
         assert (asking.model, asking.most, asking.temperature, asking.max_tokens) == (None, most, 0.7, 99)
@@ -331,10 +331,10 @@ def test_automatic_weight_is_zero_without_outcome_gradient(policy):
     assert metrics["skill_shift/weight"] == 0 == metrics["grad_norm"] and "skill_shift/gradient_share" not in metrics
 
 
-@pytest.mark.parametrize("said", ["auto", "auto:", "auto:0", "auto:-1", "auto:inf", "auto:nan", "much", "auto:0.1:2"])
-def test_invalid_skill_weight_is_refused(said):
-    with pytest.raises(TacitError, match=f"skill_weight = '{said}' must be a number, or auto:SHARE"):
-        get_method("opid")(skill_weight=said).build(WORLD)
+@pytest.mark.parametrize("weight", ["auto", "auto:", "auto:0", "auto:-1", "auto:inf", "auto:nan", "much", "auto:0.1:2"])
+def test_invalid_skill_weight_is_refused(weight):
+    with pytest.raises(TacitError, match=f"skill_weight = '{weight}' must be a number, or auto:SHARE"):
+        get_method("opid")(skill_weight=weight).build(WORLD)
 
 
 def test_only_automatic_weight_needs_engine_gradients():

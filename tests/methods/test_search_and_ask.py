@@ -88,8 +88,8 @@ def test_retrieved_entries_are_rewarded_by_episode_outcome(tmp_path):
         return "add: which numbers go first depends" if f"{ASK} " in prompt else "add: something else altogether"
 
     def actor(prompt: str, seed: int) -> str:
-        said = asking_once(prompt, seed)
-        return said if seed % 2 or said.startswith(ASK) else "hm"
+        answer = asking_once(prompt, seed)
+        return answer if seed % 2 or answer.startswith(ASK) else "hm"
 
     loop, experience, _, _ = made(tmp_path, extractor, actor, diversity=0.0, recency=0)
     loop.iterate(1)

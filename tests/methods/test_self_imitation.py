@@ -82,9 +82,7 @@ def test_imitation_batch_has_original_prompts_and_valid_completions(tmp_path):
             np.testing.assert_array_equal(prompt, turn.prompt_tokens)
             np.testing.assert_array_equal(completion, turn.completion.tokens)
         assert np.isfinite(d.metrics["self_imitation/imitated_loss"])
-    assert not all(step.valid for won in rounds for t in won for step in t.steps), (
-        "some won although they had said nothing once"
-    )
+    assert not all(step.valid for won in rounds for t in won for step in t.steps), "some won despite an empty answer"
 
 
 def test_imitation_lr_and_interval_are_settings(tmp_path):

@@ -112,8 +112,8 @@ def look_at_run(run: Path) -> None:
 def test_opening_a_run_executes_none_of_its_code(ran: Path, tmp_path: Path, where: str, capsys) -> None:
     run = write_run(tmp_path / "run", IN_RUNS[where](lambda own: f"{tmp_path}/evil.py:{own}"))
     look_at_run(run)
-    said = capsys.readouterr().err
-    assert "Traceback" not in said and "pass --trust-code if you trust it" in said
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors and "pass --trust-code if you trust it" in errors
     inside = write_run(tmp_path / "run", IN_RUNS[where](lambda own: f"{tmp_path}/run/evil.py:{own}"))
     shutil.copy(tmp_path / "evil.py", inside)
     assert main(["report", str(inside)]) == 0 and main(["eval", str(inside)]) == 2

@@ -37,15 +37,15 @@ from contextlib import redirect_stderr, redirect_stdout
 from tacit.cli.main import main
 results = []
 for command in json.load(sys.stdin):
-    with redirect_stdout(io.StringIO()) as said, redirect_stderr(said):
-        results.append((main(["modules", *command]), said.getvalue()))
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(output):
+        results.append((main(["modules", *command]), output.getvalue()))
 print(json.dumps(results))
 """
     ran = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(commands), capture_output=True, text=True, env=environment, timeout=300
     )
     assert ran.returncode == 0, ran.stderr
-    return [tuple(said) for said in json.loads(ran.stdout.splitlines()[-1])]
+    return [tuple(result) for result in json.loads(ran.stdout.splitlines()[-1])]
 
 
 @pytest.mark.slow
@@ -80,14 +80,14 @@ def test_pull_uses_the_cache_without_a_connection(hub, modules, tmp_path):
     assert [code for code, _ in results] == [0, 0], results
     commit = hub.commits["me/skill"][-1][0]
     again = [["pull", "me/skill", "--out", str(tmp_path / "b")], ["pull", f"me/skill@{commit}", "--out", str(tmp_path / "c")]]
-    (code, said), (pinned, _) = tacit(hub, home, *again, HF_HUB_OFFLINE="1")
-    assert code == pinned == 0 and "heat: installed in" in said, said
+    (code, output), (pinned, _) = tacit(hub, home, *again, HF_HUB_OFFLINE="1")
+    assert code == pinned == 0 and "heat: installed in" in output, output
     gone = Hub()
     gone.url = "http://127.0.0.1:1"
-    ((code, said),) = tacit(gone, home, ["pull", f"me/skill@{commit}", "--out", str(tmp_path / "d")])
-    assert code == 0, said
-    ((code, said),) = tacit(hub, home, ["pull", "me/other", "--out", str(tmp_path / "e")], HF_HUB_OFFLINE="1")
-    assert code == 2 and said.startswith("error: cannot pull from the hub's me/other: ") and said.count("\n") == 1
+    ((code, output),) = tacit(gone, home, ["pull", f"me/skill@{commit}", "--out", str(tmp_path / "d")])
+    assert code == 0, output
+    ((code, output),) = tacit(hub, home, ["pull", "me/other", "--out", str(tmp_path / "e")], HF_HUB_OFFLINE="1")
+    assert code == 2 and output.startswith("error: cannot pull from the hub's me/other: ") and output.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -114,6 +114,6 @@ def test_pulled_module_is_checked_like_any_other(hub, modules, tmp_path):
         "cannot pull from the hub's ../x: ": ["pull", "../x", "--out", str(tmp_path / "out")],
     }  # fmt: skip
     hub.commit("me/empty", {"README.md": b"x"})
-    for (code, said), reason in zip(tacit(hub, tmp_path / "home", *cases.values()), cases, strict=True):
-        assert code == 2 and reason in said and "Traceback" not in said, (reason, said)
+    for (code, output), reason in zip(tacit(hub, tmp_path / "home", *cases.values()), cases, strict=True):
+        assert code == 2 and reason in output and "Traceback" not in output, (reason, output)
     assert not (tmp_path / "out").exists() and not (tmp_path / "ran").exists()

@@ -70,14 +70,14 @@ def test_packed_module_installs_unchanged(modules, package, tmp_path, capsys):
     with zipfile.ZipFile(package) as archive:
         card = archive.read("README.md").decode()
     low, high = before.scores["rl"]["interval"]
-    for said in (
+    for text in (
         f"| base | `tiny`, fingerprint `{before.fingerprint}` |",
         "| world | `alfworld` |",
         f"| tracker | version {before.tracker} |",
         f"[{low:.1%}, {high:.1%}] | 4 | alfworld/seen/4[heat] | `{before.scores['rl']['panel_hash']}` |",
         "tacit eval modules/heat",
     ):
-        assert said in card, said
+        assert text in card, text
     assert f"license: {OWN_LICENSE}" in card and (out / "heat" / "README.md").read_text() == card
     assert install(package, out) == 0 and "already in" in capsys.readouterr().out
     assert main(["modules", "verify", str(out)]) == 0 and main(["modules", "list", str(out)]) == 0

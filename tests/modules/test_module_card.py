@@ -98,5 +98,5 @@ def test_errors_with_hostile_file_names_contain_no_control_characters(heat: Modu
     module = shutil.copytree(heat.path, tmp_path / "heat")
     change_manifest(module, files={**heat.files, "\x1b]0;title\x07\x1b[2J\u202e\r": "0" * 64})
     assert main(["modules", "pack", str(module), str(tmp_path / "x.tacit")]) == 2
-    said = capsys.readouterr().err
-    assert "is missing" in said and said.rstrip("\n").isprintable()
+    errors = capsys.readouterr().err
+    assert "is missing" in errors and errors.rstrip("\n").isprintable()

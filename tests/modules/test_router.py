@@ -67,8 +67,8 @@ def rewritten(module: Module, place: Path, change: Callable[[str, torch.Tensor],
     shutil.copytree(module.path, place)
     tensors = load_file(place / "adapter_model.safetensors")
     save_file({name: change(name, t).contiguous() for name, t in tensors.items()}, place / "adapter_model.safetensors")
-    said = json.loads((place / "adapter_config.json").read_text())
-    (place / "adapter_config.json").write_text(json.dumps({**said, **config}))
+    saved = json.loads((place / "adapter_config.json").read_text())
+    (place / "adapter_config.json").write_text(json.dumps({**saved, **config}))
     return replace(module, path=place, skill=place.name, files={name: hash_file(place / name) for name in module.files})
 
 

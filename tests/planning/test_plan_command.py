@@ -76,8 +76,8 @@ def resolved(command: str) -> Recipe:
     """The run that a printed command starts, as `tacit train` reads it."""
     program, verb, *argv = shlex.split(command)
     assert (program, verb) == ("tacit", "train")
-    arguments, said = train.make_parser(*train.peek_arguments(argv)).parse(argv)
-    return Recipe.resolve(arguments.config, said)
+    arguments, overrides = train.make_parser(*train.peek_arguments(argv)).parse(argv)
+    return Recipe.resolve(arguments.config, overrides)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_printed_command_starts_the_planned_run(argv, engine, expected, capsys, 
 def test_plan_from_run_keeps_its_settings(capsys, tmp_path):
     """`--from RUN` with the run's own model keeps its settings, adapters and completion length, in a new directory."""
     engine = {"lora_rank": 4, "device": "cpu"}
-    said = {("world",): "countdown", ("model",): "tiny-base", ("out",): "x"}
-    settings = Recipe.resolve(None, {**said, **{("engine", name): value for name, value in engine.items()}})
+    overrides = {("world",): "countdown", ("model",): "tiny-base", ("out",): "x"}
+    settings = Recipe.resolve(None, {**overrides, **{("engine", name): value for name, value in engine.items()}})
     run = tmp_path / "run"
     (run / "trajectories").mkdir(parents=True)
     (run / "settings.json").write_text(json.dumps(settings.to_json()))

@@ -16,14 +16,14 @@ from tacit.worlds import get_environment
 def test_each_step_uses_its_rows_and_learning_rate():
     corpus = Corpus(np.arange(40, dtype=np.uint16), np.arange(0, 41, 4), {})
     settings = PretrainingSettings(steps=6, rows=5, lr=0.5, warmup=0.4, seed=2)
-    taken, said = [], []
+    taken, losses = [], []
 
     def learn(rows, lr):
         taken.append(([row[0] // 4 for row in rows], lr))
         return len(taken)
 
-    pretrain(learn, corpus, settings, lambda step, loss: said.append((step, loss)))
-    assert said == [(n, n) for n in range(1, 7)]
+    pretrain(learn, corpus, settings, lambda step, loss: losses.append((step, loss)))
+    assert losses == [(n, n) for n in range(1, 7)]
     assert [lr for _, lr in taken] == [0.5 * cosine(step, 6, 0.4) for step in range(6)]
     assert sorted(taken[0][0] + taken[1][0]) == list(range(10)) and sorted(taken[0][0] + taken[2][0]) != list(range(10))
 

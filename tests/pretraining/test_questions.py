@@ -51,12 +51,12 @@ def test_generated_answers_are_right(name, kinds):
 
 
 def test_yes_and_no_answers_both_occur():
-    said, rng = Counter(), Random(6)
+    counts, rng = Counter(), Random(6)
     for text, observation in turns("alfworld", 60, seed=42):
         for question, answer in make_questions(rng, text, observation, None):
             if answer in ("yes", "no"):
-                said["can" if question.startswith("can ") else "in", answer] += 1
-    assert len(said) == 4 and min(said.values()) > 20, said
+                counts["can" if question.startswith("can ") else "in", answer] += 1
+    assert len(counts) == 4 and min(counts.values()) > 20, counts
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_existing_file_wins_over_a_recipe_of_the_same_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["train", "--config", "quikstart"], "unknown recipe 'quikstart'. Did you mean 'quickstart'? Known: "),
         (["train", "--config", "mine.toml"], "the settings file mine.toml does not exist"),
@@ -47,9 +47,9 @@ def test_existing_file_wins_over_a_recipe_of_the_same_name(tmp_path):
         (["list", "worlds", "quickstart"], "`tacit list worlds` takes no name"),
     ],
 )
-def test_unknown_recipe_name_suggests_the_nearest(words, said, capsys):
+def test_unknown_recipe_name_suggests_the_nearest(words, message, capsys):
     assert main(words) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_suggested_recipes_fit_the_command():

@@ -20,7 +20,7 @@ from tacit.report.page import (
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "text"),
     [
         ([format_short(x) for x in (0.0, 0.123456, 12345.0, 1.5e-7, -0.5, -2e-9, 1e8)],
          ["0", "0.1235", "12,345", "1.5e-07", f"{MINUS}0.5", f"{MINUS}2e-09", "1e+08"]),
@@ -33,8 +33,8 @@ from tacit.report.page import (
         ([format_probability(0.0004), format_probability(0.0417)], ["< 0.001", "0.042"]),
     ],
 )  # fmt: skip
-def test_number_formats(written, said):
-    assert written == said
+def test_number_formats(written, text):
+    assert written == text
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def test_command_on_the_page_repeats_the_run(document):
     words = [word for piece in build_command(flatten(settings), flatten(usual)) for word in piece]
     assert words[:2] == ["tacit", "train"]
     parser: Parser = make_parser(method_name(document), recipe.model)
-    _, said = parser.parse(words[2:])
-    again = Recipe.from_json(override({}, said))
+    _, overrides = parser.parse(words[2:])
+    again = Recipe.from_json(override({}, overrides))
     assert replace(again, out=recipe.out) == recipe
 
 

@@ -26,7 +26,7 @@ def page_of(server, path="/runs/0") -> Page:
 def test_run_is_followed_from_start_to_end_without_writing(tmp_path):
     run = tmp_path / "run"
     with watching(run) as server:
-        assert server.said == [f"{run} has not started; it is shown when it does"], "where, so that a slip can be seen"
+        assert server.notes == [f"{run} has not started; it is shown when it does"], "where, so that a slip can be seen"
         assert "There is no directory" in page_of(server).text
         run.mkdir()
         (run / ".lock").touch()

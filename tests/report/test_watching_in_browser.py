@@ -92,4 +92,6 @@ def test_lost_server_is_reported(browser, tmp_path):
         browser.open(f"{server.address}/runs/0")
         address = server.address
     browser.until("document.querySelector('.following').textContent.includes('the server does not answer')")
-    assert all("fetched" in said or "ERR_CONNECTION_REFUSED" in said for said in browser.complaints_beyond(address))
+    assert all(
+        "fetched" in complaint or "ERR_CONNECTION_REFUSED" in complaint for complaint in browser.complaints_beyond(address)
+    )

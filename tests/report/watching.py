@@ -19,7 +19,7 @@ class Watching:
     def __init__(self, *words: str) -> None:
         self.process = start("watch", *words, "--port", "0", NO_COLOR="1", COLUMNS="200")
         self.address = self.process.address().rstrip("/")
-        self.said = [line.strip() for line in self.process.out.partition("http://")[0].splitlines()]
+        self.notes = [line.strip() for line in self.process.out.partition("http://")[0].splitlines()]
 
     def get(self, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
         connection = http.client.HTTPConnection("127.0.0.1", int(self.address.rpartition(":")[2]), timeout=60)

@@ -96,10 +96,10 @@ def write_comparison(path: Path) -> Path:
 
 def _cell(path: Path, world: str, method: str, seed: int, status: str) -> dict[str, Any]:
     place = f"runs/{world}/{method}/{seed}"
-    begun, finished = status != "missing", status == "finished"
+    started, finished = status != "missing", status == "finished"
     scale = 0.8 if world == "letters" else 1.0
     last = 40 if finished else 20
-    steps = range(0, last + 1, 5) if begun else ()
+    steps = range(0, last + 1, 5) if started else ()
     curve = [
         {"step": s, "success": round(0.1 + scale * RISES[method] * (s / 40) ** 0.7 + 0.015 * seed, 4), "score": 0.5}
         for s in steps

@@ -17,13 +17,13 @@ class Library:
         return Observation("Nothing was looked up yet.")
 
     def step(self, action: str) -> Transition:
-        kind, _, said = action.partition(" ")
+        kind, _, query = action.partition(" ")
         if kind == "search":
-            found = [line for line in LINES if said in line]
+            found = [line for line in LINES if query in line]
             signals = {"progress": float(bool(found)), "error": float(not found)}
             return Transition(Observation(" ".join(found) or "Nothing."), reward=FOUND * bool(found), signals=signals)
         if kind == "answer":
-            right = said == self._answer
+            right = query == self._answer
             return Transition(
                 Observation("Right." if right else "Wrong."),
                 done=True,

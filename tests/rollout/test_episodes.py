@@ -159,8 +159,8 @@ def test_score_slightly_above_one_is_rounded_to_one():
 
 @pytest.mark.slow
 def test_hanging_world_is_named_in_the_progress_status():
-    pool, progress, said = InProcessPool(Corridor, 1.0), RolloutProgress(1), []
-    looking = threading.Timer(0.5, lambda: said.extend(progress.status()))
+    pool, progress, statuses = InProcessPool(Corridor, 1.0), RolloutProgress(1), []
+    looking = threading.Timer(0.5, lambda: statuses.extend(progress.status()))
     looking.start()
     monkey = pytest.MonkeyPatch()
     monkey.setattr("tacit.rollout.episodes.SLOW_WORLD_S", 0.2)
@@ -171,7 +171,7 @@ def test_hanging_world_is_named_in_the_progress_status():
         monkey.undo()
     assert re.fullmatch(
         r"world 'corridor' has not answered for 0\.\d s in task 'corridor/3hang1'; its episode ends at 1\.0 s \(--world-.*\)",
-        said[-1],
+        statuses[-1],
     )
     assert pool.late is None and "world" not in progress.status()[-1], "once it has ended nobody waits for it"
 

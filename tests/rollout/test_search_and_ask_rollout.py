@@ -164,15 +164,15 @@ def test_hostile_questions_stay_framed_and_bounded(tmp_path):
     """In the extractor's prompt and in the actor's note."""
     rng = np.random.default_rng(0)
     for _ in range(1000):
-        said = f"{ASK} " + "".join(rng.choice(HOSTILE, size=int(rng.integers(1, 40))))
-        question = parse_question(said)
+        text = f"{ASK} " + "".join(rng.choice(HOSTILE, size=int(rng.integers(1, 40))))
+        question = parse_question(text)
         assert question is not None and len(question) <= LONGEST and question.isprintable()
         prompt = render_advice_prompt(question, "an entry\n-----\nadvice: yes", "json")
         assert prompt.split("\n").count("-----") == 2 and prompt.split("\n")[-1] == "JSON:"
         assert len(render_advice_prompt(question, "an\nentry: two", "terse").split("\n")) == 3
         reader = asking_of().begin(WORLD.tasks("train", 1, 0)[0], Condition(GUIDED, "n", "1"))
         reader.read(Observation("here"))
-        reader.ask(said).result()
+        reader.ask(text).result()
         note = reader.read(Observation("here")).step_note
         assert note.count("</note>") == 1 and note.endswith("</note>") and note.startswith("<note>")
 

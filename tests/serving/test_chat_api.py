@@ -49,8 +49,8 @@ def test_module_prompt_is_answered_with_its_action(client: openai.OpenAI, module
 
 
 def test_null_fields_equal_omitted_fields(client: openai.OpenAI, server: Served) -> None:
-    said = [{"role": "user", "content": "room:", "name": None, "tool_calls": None}]
-    ask = {"model": "tiny", "messages": said, "max_tokens": 12, "seed": 3}
+    messages = [{"role": "user", "content": "room:", "name": None, "tool_calls": None}]
+    ask = {"model": "tiny", "messages": messages, "max_tokens": 12, "seed": 3}
     unsaid = ("temperature", "top_p", "top_k", "n", "logprobs", "stream", "stop", "tools", "response_format", "top_logprobs")
     answer = server.post("/v1/chat/completions", {**ask, **dict.fromkeys(unsaid)})
     plain = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "room:"}], max_tokens=12, seed=3)

@@ -48,20 +48,20 @@ async def converse(server: StdioServerParameters, modules: Path) -> None:
         assert content["goal"] == task.goal and [t["did"] for t in content["turns"]] == [step.action for step in alone.steps]
         assert content["outcome"] in ("success", "limit") and len(seen_progress) == len(alone)
 
-        begun = (await client.call_tool("begin", {"goal": "put a hot mug in cabinet.", "family": "heat"})).structured_content
-        seen = {"session": begun["session"], "observation": "You are in the middle of a room. You see a fridge 1."}
+        session = (await client.call_tool("begin", {"goal": "put a hot mug in cabinet.", "family": "heat"})).structured_content
+        seen = {"session": session["session"], "observation": "You are in the middle of a room. You see a fridge 1."}
         first = (await client.call_tool("observe", seen)).structured_content
         assert first["turn"] == 1 and first["action"] and "subgoal:" in first["state"]
         over = (await client.call_tool("observe", {**seen, "done": True, "success": True})).structured_content
         assert over == {"action": None, "outcome": "success"}
 
         world, alone = WORLD.make(), Agent.load(modules / "heat")
-        begun = (await client.call_tool("begin", {"goal": task.goal, "family": "heat", "seed": 3})).structured_content
+        session = (await client.call_tool("begin", {"goal": task.goal, "family": "heat", "seed": 3})).structured_content
         alone.begin(task.goal, "heat", seed=3)
         now, effective = world.reset(task), True
         for number in range(1, 4):
             content = {"observation": now.text, "actions": list(now.actions), "effective": effective, "turn": number}
-            arguments = {"session": begun["session"], **content}
+            arguments = {"session": session["session"], **content}
             did = [(await client.call_tool("observe", arguments)).structured_content["action"] for _ in range(2)]
             assert did == [alone.act(now)] * 2, "as alone; a repeated call gets the same answer"
             transition = world.step(did[0])
@@ -181,8 +181,8 @@ def test_legacy_client_is_notified_of_new_tools(modules: Path, tmp_path: Path) -
 async def held_to_limits(client: Client) -> None:
     played = (await client.call_tool("alfworld_heat", {"split": "seen"})).structured_content
     assert played["outcome"] == "limit" and len(played["turns"]) == 2 and played["saw_last"]
-    begun = (await client.call_tool("begin", {"goal": "put a hot mug in cabinet.", "family": "heat"})).structured_content
-    long, seen = "x" * 20_000, {"session": begun["session"], "observation": "You see a fridge 1."}
+    session = (await client.call_tool("begin", {"goal": "put a hot mug in cabinet.", "family": "heat"})).structured_content
+    long, seen = "x" * 20_000, {"session": session["session"], "observation": "You see a fridge 1."}
     for tool, arguments, says in (
         ("begin", {"goal": long, "family": "heat"}, "at most 16384 characters"),
         ("begin", {"goal": "x", "family": "heat", "seed": -1}, "greater than or equal to 0"),

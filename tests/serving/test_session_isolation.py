@@ -85,10 +85,14 @@ def test_ended_session_stays_ended(server: Served) -> None:
 
 
 def test_hosted_episode_can_be_played_by_module_and_by_hand(server: Served) -> None:
-    begun = server.post("/sessions", {"skill": "heat", "play": {"split": "seen", "number": 1}})
-    path = f"/sessions/{begun['session']}"
+    session = server.post("/sessions", {"skill": "heat", "play": {"split": "seen", "number": 1}})
+    path = f"/sessions/{session['session']}"
     task = WORLD.tasks_of("seen", 2, 0, ("heat",))[1]
-    assert begun["goal"] == task.goal and begun["hosted"] and begun["turns"][0]["observation"] == WORLD.make().reset(task).text
+    assert (
+        session["goal"] == task.goal
+        and session["hosted"]
+        and session["turns"][0]["observation"] == WORLD.make().reset(task).text
+    )
     turn = server.post(f"{path}/step", {"alternatives": 3})
     assert turn["by"] == "module" and len(turn["alternatives"]) == 3
     assert turn["next"]["turn"] == 2
@@ -100,14 +104,14 @@ def test_hosted_episode_can_be_played_by_module_and_by_hand(server: Served) -> N
 
 
 def test_expert_actions_by_hand_succeed(server: Served) -> None:
-    begun = server.post("/sessions", {"skill": "pick", "family": "pick", "play": {"split": "seen", "number": 0}})
+    session = server.post("/sessions", {"skill": "pick", "family": "pick", "play": {"split": "seen", "number": 0}})
     task = WORLD.tasks_of("seen", 1, 0, ("pick",))[0]
     world, expert = WORLD.make(), WORLD.expert()(task)
     observation, turn = world.reset(task), {"open": True}
     for _ in range(60):
         action = expert.act(observation)
         observation = world.step(action).observation
-        turn = server.post(f"/sessions/{begun['session']}/step", {"action": action})
+        turn = server.post(f"/sessions/{session['session']}/step", {"action": action})
         if not turn["open"]:
             break
     assert turn["outcome"] == "success" and turn["next"] is None

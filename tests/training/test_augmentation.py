@@ -112,8 +112,8 @@ def test_chat_prompts_are_refused():
 def test_world_without_numbered_names_is_refused(tmp_path, capsys):
     command = f"train --world countdown --model tiny --sft.steps 2 --sft.renamed 2 --out {tmp_path / 'run'}"
     assert main(command.split()) != 0
-    said = capsys.readouterr().err
-    assert "sft.renamed = 2: world 'countdown' has no numbered names to exchange" in said
+    errors = capsys.readouterr().err
+    assert "sft.renamed = 2: world 'countdown' has no numbered names to exchange" in errors
     assert not (tmp_path / "run").exists()
 
 
@@ -126,5 +126,5 @@ def test_run_with_renamed_copies_and_questions(tmp_path, capsys):
         f"--engine.device cpu --out {out}"
     )
     assert main(command.split()) == 0
-    said = capsys.readouterr().out
-    assert "2 of 3 with other names" in said and "answers to questions about 2 episodes of random play" in said
+    output = capsys.readouterr().out
+    assert "2 of 3 with other names" in output and "answers to questions about 2 episodes of random play" in output

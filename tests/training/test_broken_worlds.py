@@ -103,13 +103,13 @@ def test_run_stops_when_every_episode_breaks(tmp_path):
 
 
 def test_broken_episodes_are_reported_once_and_counted(tmp_path):
-    said = train(tmp_path / "run", Sometimes)
-    first, in_practice, last = [line for line in said.splitlines() if "world broke" in line]
+    output = train(tmp_path / "run", Sometimes)
+    first, in_practice, last = [line for line in output.splitlines() if "world broke" in line]
     why = "2 of 8 episodes ended because the world broke; the first: RuntimeError: the floor gave way (test_broken"
     assert first.startswith(f"warning at untrained 0: {why}") and last.startswith(f"warning at rl 3: {why}")
     assert first.endswith("of world 'same'")
     assert re.match("warning at rl 1: 4 of 16 episodes .*Example: RuntimeError: the floor gave way", in_practice)
-    assert said.count("crashed 4") == 3
+    assert output.count("crashed 4") == 3
     (alarm,) = read_alarms(tmp_path / "run")
     assert (alarm.name, alarm.step) == ("crashed", 1) and alarm.example.startswith("RuntimeError: the floor gave way (test_")
     assert "crashed" not in train(tmp_path / "sound", Say)

@@ -168,8 +168,8 @@ def test_run_starts_from_recorded_episodes(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     file = write(tmp_path / "e.jsonl", *(episode(task, task=task.id) for task in TASKS))
     assert main([*SMALL, "--sft.from", str(file), "--out", str(tmp_path / "run")]) == 0
-    said = capsys.readouterr().out
-    assert f"turns recorded in {file}" in said.replace("\n", "") and "8 episodes replayed as recorded" in said
+    output = capsys.readouterr().out
+    assert f"turns recorded in {file}" in output.replace("\n", "") and "8 episodes replayed as recorded" in output
     assert json.loads((tmp_path / "run" / "settings.json").read_text())["sft"]["from"] == str(file)
     recipe = tmp_path / "again.toml"
     recipe.write_text(f'[sft]\nfrom = "{file}"\n')

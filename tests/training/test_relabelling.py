@@ -52,7 +52,7 @@ def test_relabeled_turns_pair_the_policys_prompts_with_expert_actions():
     found = relabel(WORLD, played_by(policy, max_steps=4))
     shown = make_samples(found, TERSE, policy)
     assert len(shown) == sum(len(t) for t in found.played) == len(found.turns), "every turn, of lost episodes too"
-    assert any(not t.success for t in found.played) and any(step.action != said for step, said in found.turns)
+    assert any(not t.success for t in found.played) and any(step.action != advice for step, advice in found.turns)
     for prompt, completion in zip(shown.prompts, shown.completions, strict=True):
         assert policy.decode(completion) == solve_countdown(policy.decode(prompt)) and completion[-1] == 0
     prompts = [prompt for call in policy.calls for prompt, _ in call]
@@ -74,7 +74,7 @@ def test_relabeling_a_perfect_policy_equals_demonstrations():
 def test_agreement_is_the_share_of_equal_actions():
     policy = ScriptedPolicy(lambda prompt, seed: "hm" if " > " in prompt and seed % 2 else solve_countdown(prompt))
     found = relabel(WORLD, played_by(policy))
-    same = [step.action == said for step, said in found.turns]
+    same = [step.action == advice for step, advice in found.turns]
     assert 0 < sum(same) < len(same)
     assert found.agreement == pytest.approx(np.mean(same))
     assert f"{len(same)} turns of {len(TASKS)} episodes ({found.won} won)" in str(found)
@@ -139,8 +139,8 @@ def test_noise_actions_are_reported_to_the_expert():
 
     hero = Told()
     player = NoisyExpert(hero, 0.5, Random(0))
-    said = [player.act(Observation("here", ("other",))) for _ in range(40)]
-    assert said.count("other") == len(hero.actions) > 5 and set(hero.actions) == {"other"}
+    played = [player.act(Observation("here", ("other",))) for _ in range(40)]
+    assert played.count("other") == len(hero.actions) > 5 and set(hero.actions) == {"other"}
 
 
 @pytest.mark.parametrize(

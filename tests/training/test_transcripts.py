@@ -37,10 +37,10 @@ def with_calls(line: dict) -> dict:
 
 
 def as_eto(line: dict) -> dict:
-    said = [("human", "Interact with a household to solve a task."), ("gpt", "OK")]
+    messages = [("human", "Interact with a household to solve a task."), ("gpt", "OK")]
     for turn in line["turns"]:
-        said += [("human", turn["saw"]), ("gpt", f"Thought: I should act.\nAction: {turn['action']}")]
-    conversations = [{"from": who, "value": text} for who, text in [*said, ("human", line["saw"])]]
+        messages += [("human", turn["saw"]), ("gpt", f"Thought: I should act.\nAction: {turn['action']}")]
+    conversations = [{"from": who, "value": text} for who, text in [*messages, ("human", line["saw"])]]
     return {"id": 7, "goal": line["goal"], "family": line["family"], "conversations": conversations}
 
 
@@ -55,14 +55,14 @@ def test_thoughts_are_dropped() -> None:
     )
     found = recording_of(1, {"goal": "g", "success": True, "text": text})
     assert found.actions == ("look", "go") and found.seen == ("a room", "a hall")
-    for said in ("<think>Action: no</think>look", "Thought: hm\nAction: look", "look", "<action>look</action>"):
-        messages = [{"role": "user", "content": "Observation: a room"}, {"role": "assistant", "content": said}]
+    for answer in ("<think>Action: no</think>look", "Thought: hm\nAction: look", "look", "<action>look</action>"):
+        messages = [{"role": "user", "content": "Observation: a room"}, {"role": "assistant", "content": answer}]
         found = recording_of(1, {"goal": "g", "success": True, "messages": messages})
         assert found.actions == ("look",) and found.seen == ("a room",)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "texts",
     [
         ["think: I need a mug", "look"],
         ["> think: I need a mug", "> look"],
@@ -72,10 +72,10 @@ def test_thoughts_are_dropped() -> None:
         ["Thought: the action: go failed. Action 2:\nlook"],
     ],
 )
-def test_message_with_only_a_thought_is_not_a_turn(said: list[str]) -> None:
-    answers = ["OK."] * (len(said) - 1) + ["a hall"]
+def test_message_with_only_a_thought_is_not_a_turn(texts: list[str]) -> None:
+    answers = ["OK."] * (len(texts) - 1) + ["a hall"]
     messages = [{"role": "user", "content": "a room"}]
-    for text, answer in zip(said, answers, strict=True):
+    for text, answer in zip(texts, answers, strict=True):
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": answer}]
     found = recording_of(1, {**SURE, "messages": messages})
     assert found.actions == ("look",) and found.seen == ("a room", "a hall")
@@ -202,5 +202,5 @@ def test_scienceworld_eto_record_finds_its_family() -> None:
     world = get_environment("scienceworld")
     known = recordings.Known(world, world.tasks("train", 512, 0))
     goal = world.tasks_of("test", 1, 0, ("power",))[0].goal.replace("  ", " ")
-    said = recording_of(1, {"goal": goal, "success": True, "turns": [{"saw": goal, "action": "look around"}]})
-    assert known.replay(said)[0].family == "power" and "live" not in vars(known), "no simulator is needed"
+    record = recording_of(1, {"goal": goal, "success": True, "turns": [{"saw": goal, "action": "look around"}]})
+    assert known.replay(record)[0].family == "power" and "live" not in vars(known), "no simulator is needed"

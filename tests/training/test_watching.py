@@ -29,16 +29,16 @@ COLLAPSED = {"entropy": 0.01, "valid": 1.0}
 
 class Listener:
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
     def stage(self, name, total, done) -> None: ...
     def step(self, step, metrics) -> None: ...
     def close(self) -> None: ...
     def say(self, text) -> None:
-        self.said.append(text)
+        self.lines.append(text)
 
     def now(self, text) -> None:
-        self.said.append(f"now {text}")
+        self.lines.append(f"now {text}")
 
 
 def test_alarm_is_raised_once_and_saved(tmp_path):
@@ -86,7 +86,7 @@ def test_evaluation_drop_raises_one_alarm_also_after_resume(tmp_path):
     assert not watcher.see_measured([*start, measured("rl", 5, 118)]), "within ten points"
     (alarm,) = watcher.see_measured([*start, measured("rl", 5, 118), fallen])
     assert alarm.step == 10 and alarm.message.startswith("success on the panel fell from 100.0% before RL to 83.6%: ")
-    assert not watcher.see_measured([*start, fallen, measured("rl", 15, 0)]), "it is said once"
+    assert not watcher.see_measured([*start, fallen, measured("rl", 15, 0)]), "one alarm"
     resumed = AlarmMonitor(tmp_path)
     resumed.see(1, {**HEALTHY, "crashed": 1, "episodes": 4})
     resumed.restore([{"step": 1, **HEALTHY, "crashed": 1, "episodes": 4}], [*start, fallen])
@@ -117,7 +117,7 @@ def test_collapsing_run_warns_and_finishes(tmp_path: Path):
     listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown", "method": {}})
     summary = Trainer(run, Fading(), [WorldSetup.of(WORLD, method, settings)], settings, listener).train()
     run.close()
-    warnings = [text for text in listener.said if text.startswith("warning at rl")]
+    warnings = [text for text in listener.lines if text.startswith("warning at rl")]
     assert {alarm.name for alarm in read_alarms(tmp_path / "run")} == {
         *("entropy_low", "repetition", "fall", "uncredited"),
     }
@@ -147,11 +147,11 @@ def test_unparsed_completion_alarm_shows_an_example_once(tmp_path: Path):
         return listener
 
     Run.create(tmp_path / "run", {"world": "countdown", "method": {}}).close()
-    said = [text for text in train(1).said if text.startswith("warning")]
-    assert len(said) == 2 and said[0].endswith(r"Example: 'I would rather\nnot.'") and "no group" in said[1]
+    warnings = [text for text in train(1).lines if text.startswith("warning")]
+    assert len(warnings) == 2 and warnings[0].endswith(r"Example: 'I would rather\nnot.'") and "no group" in warnings[1]
     kept = read_alarms(tmp_path / "run")
     assert [alarm.name for alarm in kept] == ["unparsed", "uncredited"] and kept[0].example == r"'I would rather\nnot.'"
-    assert not [text for text in train(2).said if text.startswith("warning")], "each is said once"
+    assert not [text for text in train(2).lines if text.startswith("warning")], "one warning each"
     assert read_alarms(tmp_path / "run") == kept
 
 
@@ -179,15 +179,15 @@ def test_heartbeat_reports_status_during_silence():
     listener = Listener()
     with HeartbeatReporter(listener, every_s=0.05) as attended:
         time.sleep(0.2)
-        assert listener.said == [], "nothing goes on that it knows of"
+        assert listener.lines == [], "no status, no lines"
         attended.set_status(lambda silence: f"{silence:09.4f} s")
         patience = time.monotonic() + 30
-        while len(listener.said) < 2 and time.monotonic() < patience:
+        while len(listener.lines) < 2 and time.monotonic() < patience:
             time.sleep(0.01)
-    said = list(listener.said)
-    assert len(said) >= 2 and said[0].startswith("now ") and said[-1] > said[0], "longer and longer"
+    lines = list(listener.lines)
+    assert len(lines) >= 2 and lines[0].startswith("now ") and lines[-1] > lines[0], "longer and longer"
     time.sleep(0.12)
-    assert listener.said == said, "nobody speaks when it is over"
+    assert listener.lines == lines, "no lines after the end"
 
 
 def test_status_threads_stop_silently_on_a_broken_pipe(monkeypatch):
@@ -224,7 +224,7 @@ class Slow(ScriptedPolicy):
 
     def _wait_for(self, words: str) -> None:
         patience = time.monotonic() + 30
-        while not any(words in text for text in self._listener.said) and time.monotonic() < patience:
+        while not any(words in text for text in self._listener.lines) and time.monotonic() < patience:
             time.sleep(0.01)
 
 
@@ -237,8 +237,8 @@ def test_slow_iteration_reports_progress(tmp_path, monkeypatch):
     listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown", "method": {}})
     Trainer(run, Slow(listener), [WorldSetup.of(WORLD, method, settings)], settings, listener).train()
     run.close()
-    lines = [text for text in listener.said if text.startswith("now rl 1: ")]
+    lines = [text for text in listener.lines if text.startswith("now rl 1: ")]
     assert lines[0].startswith("now rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, ")
-    shown = [text for text in listener.said if text.startswith("now first completion")]
+    shown = [text for text in listener.lines if text.startswith("now first completion")]
     assert shown == ["now first completion, of 2 tokens, not in the full format: '<action>reset</action>'"], "once in a run"
     assert lines[-1].startswith("now rl 1: learning from 8 turns, ")

@@ -143,9 +143,9 @@ def test_unusable_packages_are_reported_and_skipped(tmp_path, monkeypatch):
     empty = pack(tmp_path, "empty", {"mini/__init__.py": CODE, "tests/test_none.py": ""})
     (tmp_path / "cut-1.0.tar.gz").write_bytes((tmp_path / "mini-1.0.tar.gz").read_bytes()[:200])
     cut = Source("cut", "1.0", hashlib.sha256((tmp_path / "cut-1.0.tar.gz").read_bytes()).hexdigest(), ("mini",), ("tests",))
-    said: list[str] = []
-    prepare_packages(tmp_path / "out", [failing, changed, lacking, empty, cut, good], 2, archives=tmp_path, say=said.append)
-    text = "\n".join(said)
+    lines: list[str] = []
+    prepare_packages(tmp_path / "out", [failing, changed, lacking, empty, cut, good], 2, archives=tmp_path, say=lines.append)
+    text = "\n".join(lines)
     assert "failing-1.0 is left out: 1 test of its suite fail before any mutation, such as tests/test_bad.py::test_bad" in text
     assert "mini-1.0 is left out" in text and "has sha256" in text
     assert "lacking-1.0 is left out: its archive has no other." in text
@@ -229,9 +229,9 @@ def test_prepare_programs_reads_quixbugs_layout(tmp_path):
     for name, (correct, broken) in programs.items():
         files |= {f"correct_python_programs/{name}.py": correct, f"python_programs/{name}.py": broken}
         files |= {f"python_testcases/test_{name}.py": PROGRAM_TEST.format(name)}
-    said: list[str] = []
-    assert prepare_programs(tmp_path / "out", write(tmp_path / "quix", files), said.append) == 1
-    assert "square is left out: no test fails." in said and any(line.startswith("halve is left out: 1 test") for line in said)
+    lines: list[str] = []
+    assert prepare_programs(tmp_path / "out", write(tmp_path / "quix", files), lines.append) == 1
+    assert "square is left out: no test fails." in lines and any(line.startswith("halve is left out: 1 test") for line in lines)
     [record] = open_folder(tmp_path / "out").records
     assert record.family == "patch" and record.fail_to_pass == ("python_testcases/test_double.py::test_one",)
     tree = tmp_path / "out" / "packages" / "quix-0"
@@ -284,9 +284,9 @@ def test_prepare_patches_makes_tasks_from_breaking_patches(tmp_path):
             "none.diff": "hello",
         },
     )
-    said: list[str] = []
-    assert prepare_patches(tmp_path / "out", repository, sorted(patches.iterdir()), said.append) == 1
-    text = "\n".join(said)
+    lines: list[str] = []
+    assert prepare_patches(tmp_path / "out", repository, sorted(patches.iterdir()), lines.append) == 1
+    text = "\n".join(lines)
     assert "other.diff is left out: the patch does not apply to mini/__init__.py near line 1" in text
     assert "test.diff is left out: it must change existing files" in text and "none.diff is left out: it is not" in text
     [record] = open_folder(tmp_path / "out").records

@@ -250,8 +250,8 @@ def test_oracle_solves_an_instance_and_no_edit_does_not(program, tmp_path, row):
 def test_exit_status_of_a_command_is_its_own(workspace):
     for code in (0, 1, 124, 125, 126, 127, 137):
         assert workspace.run(["bash", "-c", f"exit {code}"]).code == code
-    said = workspace.run(["bash", "-c", "echo a; echo b >&2; echo c; nosuch"])
-    assert said.code == 127 and said.output.startswith("a\nb\nc\n")
+    result = workspace.run(["bash", "-c", "echo a; echo b >&2; echo c; nosuch"])
+    assert result.code == 127 and result.output.startswith("a\nb\nc\n")
 
 
 @pytest.mark.slow

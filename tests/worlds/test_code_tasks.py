@@ -134,7 +134,7 @@ def test_damaged_task_lines_are_reported_and_skipped(folder, caplog):
     (folder / "tasks.jsonl").write_text("\n".join([*lines, *bad]) + "\n")
     opened = open_folder(folder)
     assert len(opened.records) == len(lines) and len(opened.failures) == len(bad)
-    said = "\n".join(opened.failures)
+    failures = "\n".join(opened.failures)
     for words in (
         f"line {len(lines) + 1}",
         "no failing tests",
@@ -146,7 +146,7 @@ def test_damaged_task_lines_are_reported_and_skipped(folder, caplog):
         "the line is None, not a JSON object",
         "characters 1 to 2 are not",
     ):
-        assert words in said, (words, said)
+        assert words in failures, (words, failures)
 
 
 def test_changed_package_is_reported_and_its_tasks_skipped(folder):
@@ -177,11 +177,11 @@ def test_package_with_links_or_paths_outside_is_skipped(folder, tmp_path):
         file.write(json.dumps({**line, "id": "w", "package": "../../x", "version": "1.0"}) + "\n")
     opened = open_folder(folder)
     assert "almanac-1.0" in opened.packages and not {"spans-1.0", "wordsmith-1.0", "../../x-1.0"} & set(opened.packages)
-    said = "\n".join(opened.failures)
+    failures = "\n".join(opened.failures)
     assert (
-        "is a symbolic link" in said
-        and "is no regular file" in said
-        and "a name has no slash" in said
+        "is a symbolic link" in failures
+        and "is no regular file" in failures
+        and "a name has no slash" in failures
         and not any(r.id == "w" for r in opened.records)
     )
 
@@ -210,12 +210,12 @@ def test_tree_digest_ignores_pycache(folder):
 def test_world_options_are_read_from_the_name():
     hidden = get_environment("code+tests=hidden")
     assert all(task.data["tests"] == "hidden" for task in hidden.tasks("train", 3, 0))
-    for name, said in (
+    for name, message in (
         ("code+test=hidden", "Did you mean 'tests'"),
         ("code+tests=maybe", "hidden, shown"),
         ("countdown+x=y", "option 'x'"),
     ):
-        with pytest.raises(TacitError, match=said):
+        with pytest.raises(TacitError, match=message):
             get_environment(name)
 
 

@@ -60,8 +60,8 @@ def test_function_tags_parse_multiline_arguments():
     )
     parsed = FunctionTags().parse(text)
     assert parsed.valid and parsed.thought == "I look at the file."
-    said = read_line(parsed.action).arguments
-    assert said["old_str"] == "    x = 1\n    y = 2" and said["new_str"] == "    x = 2"
+    arguments = read_line(parsed.action).arguments
+    assert arguments["old_str"] == "    x = 1\n    y = 2" and arguments["new_str"] == "    x = 2"
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_two_calls_in_one_completion_are_invalid():
 def test_tool_calls_parse_json_calls():
     form = ToolCalls()
     view = {"command": "view", "path": "/testbed/a.py", "view_range": [2, 9]}
-    said = f"<tool_call>\n{json.dumps({'name': 'str_replace_editor', 'arguments': view})}\n</tool_call>"
-    assert form.parse(said).action == "view a.py 2 9"
-    assert form.parse("<think>hm</think>" + said).thought == "hm"
+    text = f"<tool_call>\n{json.dumps({'name': 'str_replace_editor', 'arguments': view})}\n</tool_call>"
+    assert form.parse(text).action == "view a.py 2 9"
+    assert form.parse("<think>hm</think>" + text).thought == "hm"
     assert form.parse('{"name": "submit", "arguments": {}}').action == "submit"
     assert not form.parse('{"name": "other", "arguments": {}}').valid
     assert form.parse(form.write("execute_bash look")).action == "bash look"
@@ -217,8 +217,8 @@ def test_str_replace_can_be_limited_to_one_line(tmp_path):
     editor = Editor(tmp_path)
     with pytest.raises(CallError, match=r"occurs 2 times, in lines 2, 6, in /testbed/a\.py"):
         editor.run(read_line("str_replace a.py a - a ==> a * b"))
-    said = editor.run(read_line("str_replace a.py:2 a - a ==> a * b"))
-    assert said.startswith("Edited /testbed/a.py, lines 1 to 6 of 6 now:") and "     2\t    return a * b" in said
+    output = editor.run(read_line("str_replace a.py:2 a - a ==> a * b"))
+    assert output.startswith("Edited /testbed/a.py, lines 1 to 6 of 6 now:") and "     2\t    return a * b" in output
     assert (tmp_path / "a.py").read_text() == LINES.replace("a - a", "a * b", 1)
     for wrong, reason in {
         "str_replace a.py:3 a ==> b": "does not occur in line 3 of /testbed/a.py",

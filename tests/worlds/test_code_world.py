@@ -157,9 +157,9 @@ def test_oracle_edits_restore_every_packaged_task():
     for record in folder.records:
         texts = broken_files(record, folder.tree(record))
         for hunk in find_hunks(record, folder):
-            said = read_line(hunk.edit).arguments
-            assert texts[hunk.path].count(said["old_str"]) == 1, record.id
-            texts[hunk.path] = texts[hunk.path].replace(said["old_str"], said["new_str"])
+            arguments = read_line(hunk.edit).arguments
+            assert texts[hunk.path].count(arguments["old_str"]) == 1, record.id
+            texts[hunk.path] = texts[hunk.path].replace(arguments["old_str"], arguments["new_str"])
         assert all(text == read_source(folder.tree(record) / path) for path, text in texts.items()), record.id
 
 
@@ -229,13 +229,13 @@ def test_state_block_size_is_bounded(world):
 
 
 def test_actions_map_to_skills():
-    said = {
+    skills = {
         "bash grep -n def a.py": "SEARCH", "bash pytest -q": "TEST", "bash python3 a.py": "RUN", "view .": "SEARCH",
         "view pkg/a.py": "VIEW-SOURCE", "view tests/test_a.py 1 9": "VIEW-TEST", "str_replace pkg/a.py x ==> y": "EDIT-SOURCE",
         "create tests/test_b.py x": "EDIT-TEST", "undo_edit pkg/a.py": "UNDO", "submit": "SUBMIT", "what": None,
     }  # fmt: skip
-    assert {action: skill(action) for action in said} == said
-    assert {name for name in said.values() if name} <= set(SKILLS)
+    assert {action: skill(action) for action in skills} == skills
+    assert {name for name in skills.values() if name} <= set(SKILLS)
 
 
 def test_search_expert_acts_on_observations(world):
@@ -258,8 +258,8 @@ def test_search_expert_acts_on_observations(world):
     adviser.happened("view .")
     shown = Observation("/testbed/tillbook/accounts.py, lines 82 to 82 of 83:\n    82\t        debtor[creditor] -= cents")
     assert adviser.act(shown) == f"str_replace {path}:82 debtor ==> left", "others make their own mistakes"
-    for said in ("[killed: time limit]", "1 error in 0.00s\n[exit status 2]", "7 passed, 3 errors in 0.00s\n[exit status 1]"):
-        assert adviser.act(Observation(said)) == f"undo_edit {path}"
+    for text in ("[killed: time limit]", "1 error in 0.00s\n[exit status 2]", "7 passed, 3 errors in 0.00s\n[exit status 1]"):
+        assert adviser.act(Observation(text)) == f"undo_edit {path}"
 
 
 def test_search_expert_edits_restore_every_packaged_task():
@@ -267,17 +267,17 @@ def test_search_expert_edits_restore_every_packaged_task():
     for record in folder.records:
         texts = broken_files(record, folder.tree(record))
         for *_, action in reversed(Search(make_task(record)).repairs):
-            said = read_line(action).arguments
-            lines = texts[said["path"].removeprefix("/testbed/")].split("\n")
-            if "line" in said:
-                number = int(said["line"]) - 1
-                assert lines[number].count(said["old_str"]) == 1, record.id
-                lines[number] = lines[number].replace(said["old_str"], said["new_str"])
-                texts[said["path"].removeprefix("/testbed/")] = "\n".join(lines)
+            arguments = read_line(action).arguments
+            lines = texts[arguments["path"].removeprefix("/testbed/")].split("\n")
+            if "line" in arguments:
+                number = int(arguments["line"]) - 1
+                assert lines[number].count(arguments["old_str"]) == 1, record.id
+                lines[number] = lines[number].replace(arguments["old_str"], arguments["new_str"])
+                texts[arguments["path"].removeprefix("/testbed/")] = "\n".join(lines)
             else:
                 text = "\n".join(lines)
-                assert text.count(said["old_str"]) == 1, record.id
-                texts[said["path"].removeprefix("/testbed/")] = text.replace(said["old_str"], said["new_str"])
+                assert text.count(arguments["old_str"]) == 1, record.id
+                texts[arguments["path"].removeprefix("/testbed/")] = text.replace(arguments["old_str"], arguments["new_str"])
         assert all(text == read_source(folder.tree(record) / path) for path, text in texts.items()), record.id
 
 

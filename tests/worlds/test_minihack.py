@@ -272,13 +272,13 @@ def test_episode_does_not_depend_on_earlier_episodes():
 def test_concurrent_worlds_do_not_interfere():
     task = make_task("room", 7)
     alone, one, other = (ENVIRONMENT.make() for _ in range(3))
-    said = [alone.reset(task).text] + [alone.step("east").observation.text for _ in range(3)]
+    texts = [alone.reset(task).text] + [alone.step("east").observation.text for _ in range(3)]
     both = [one.reset(task).text]
     other.reset(make_task("room", 8))
     for _ in range(3):
         both.append(one.step("east").observation.text)
         other.step("west")
-    assert both == said
+    assert both == texts
 
 
 @played

@@ -34,11 +34,13 @@ def variations(split):
 def test_split_sizes_match_the_publication():
     assert [SIZES[split] for split in WORLD.splits] == [3592, 1796, 1819, 211, 1483, 194]
     assert len(TASKS) == 30 and len(FAMILIES) == 11 and set(FAMILIES) == set(PROCEDURES)
-    assert {name: len(said) for name, said in goals().items()} == {name: sum(kind[1:4]) for name, kind in TASKS.items()}
+    assert {name: len(sentences) for name, sentences in goals().items()} == {
+        name: sum(kind[1:4]) for name, kind in TASKS.items()
+    }
 
 
 def test_goals_keep_double_spaces_of_the_simulator():
-    spaced = {name for name, said in goals().items() if any("  " in sentence for sentence in said)}
+    spaced = {name for name, sentences in goals().items() if any("  " in sentence for sentence in sentences)}
     assert spaced == {
         "grow-fruit",
         "chemistry-mix-paint-tertiary-color",
@@ -394,8 +396,8 @@ def test_brief_shortens_room_descriptions():
 
 
 def test_every_command_has_a_skill():
-    said = {action for _, turns in traces() for action, *_ in turns[1:]}
-    assert {skill(action) for action in said} == set(SKILLS)
+    actions = {action for _, turns in traces() for action, *_ in turns[1:]}
+    assert {skill(action) for action in actions} == set(SKILLS)
     assert [skill(a) for a in ("open door to kitchen", "open cupboard", "0", "", "FOCUS ON air")] == [
         "MOVE", "ACCESS", "OBSERVE", "OBSERVE", "FOCUS",
     ]  # fmt: skip

@@ -181,8 +181,8 @@ def test_packaged_goals_equal_those_of_the_simulator():
     for name in ("inclined-plane-friction-named-surfaces", "test-conductivity", "chemistry-mix"):
         variation = rng.randrange(sum(TASKS[name][1:4]))
         world.reset(task(name, variation))
-        said = world.world.ask("getTaskDescription")
-        assert said == goals()[name][variation]
+        goal = world.world.ask("getTaskDescription")
+        assert goal == goals()[name][variation]
     world.close()
 
 

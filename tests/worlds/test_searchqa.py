@@ -81,7 +81,7 @@ def trajectory(task, actions, stop=StopReason.FAILURE):
 
 
 @pytest.mark.parametrize(
-    ("said", "golds", "match", "score"),
+    ("answer", "golds", "match", "score"),
     [
         ("The Devil's Hairpin!", ["devils hairpin"], True, 1.0),
         ("Jane Austen", ["Austen"], False, 2 / 3),
@@ -102,9 +102,9 @@ def trajectory(task, actions, stop=StopReason.FAILURE):
         (" ", [" "], False, 0.0),
     ],
 )
-def test_exact_match_and_f1_of_answers(said, golds, match, score):
+def test_exact_match_and_f1_of_answers(answer, golds, match, score):
     """In `a b c d` the article is dropped. 2 words of 3 and 4 are shared: F1 = 2·2/(3 + 4). Repeated words count repeatedly."""
-    assert exact_match(said, golds) is match and f1(said, golds) == pytest.approx(score)
+    assert exact_match(answer, golds) is match and f1(answer, golds) == pytest.approx(score)
 
 
 def test_normalize_answer_drops_articles_and_punctuation():
@@ -321,8 +321,8 @@ def test_skills_classify_queries_and_answers():
         "SEARCH-QUESTION", "SEARCH-NAMED", "SEARCH-FOUND", "SEARCH-AGAIN", "SEARCH-OWN",
     )  # fmt: skip
     ends = {"Varra": "OWN", "Eva Ralstad": "NAMED", "yes": "YES_NO"}
-    for said, skill in ends.items():
-        assert ENVIRONMENT.alphabet(trajectory(CHAIN, [f"answer {said}"])) == (f"ANSWER-{skill}",)
+    for action, skill in ends.items():
+        assert ENVIRONMENT.alphabet(trajectory(CHAIN, [f"answer {action}"])) == (f"ANSWER-{skill}",)
     assert ENVIRONMENT.alphabet(trajectory(CHAIN, ["search Windhorst", "answer Varra"]))[-1] == "ANSWER-FOUND"
 
 

@@ -260,14 +260,14 @@ def test_retrieval_is_identical_across_processes(folder):
         "from tacit.worlds import get_environment as g; e = g('searchqa'); w = e.make();"
         "t = e.tasks('published_test', 2, 0)[0]; w.reset(t); print(t, w.step('search river Lyon Ulm York').observation.text)"
     )
-    said = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
         ).stdout
         for seed in ("1", "2")
     }  # fmt: skip
-    assert len(said) == 1 and "Doc 3" in said.pop()
+    assert len(outputs) == 1 and "Doc 3" in outputs.pop()
 
 
 @pytest.mark.quick_cases(1)

@@ -273,7 +273,7 @@ TRACE = """
 import hashlib
 from tacit.worlds import get_environment
 world = get_environment("webshop")
-said = []
+lines = []
 for task in world.tasks("test", 12, 2):
     live, hero = world.make(), world.expert()(task)
     observation = live.reset(task)
@@ -281,10 +281,10 @@ for task in world.tasks("test", 12, 2):
         action = hero.act(observation)
         transition = live.step(action)
         observation = transition.observation
-        said.append(f"{task.id} {action} {observation} {transition.score}")
+        lines.append(f"{task.id} {action} {observation} {transition.score}")
         if transition.done:
             break
-print(hashlib.sha256("\\n".join(said).encode()).hexdigest())
+print(hashlib.sha256("\\n".join(lines).encode()).hexdigest())
 """
 
 

@@ -46,8 +46,8 @@ def test_products_are_read_like_the_original(tmp_path):
     goals = [goal for test in (False, True) for goal in shop.goals(test)]
     assert [goal.options for goal in goals] == [(("color", "red"),), (("color", "light blue"),)]
     assert goals[0].sentence.startswith("Find me easy assemble, steel frame bar stools with color: red, and price lower than ")
-    (said,) = [goal for test in (False, True) for goal in shop.goals(test, human=True)]
-    assert said.options == (("", "red"),) and said.sentence.startswith("i want a red stool, and price lower than ")
+    (human_goal,) = [goal for test in (False, True) for goal in shop.goals(test, human=True)]
+    assert human_goal.options == (("", "red"),) and human_goal.sentence.startswith("i want a red stool, and price lower than ")
     assert goals[0].limit > 40 and goals[0].limit % 10 == 0 and goals[0].limit != NO_LIMIT
 
 
@@ -192,8 +192,8 @@ def test_speed_with_a_thousand_products(shared_data, tmp_path, monkeypatch):
 
 
 def test_experts_win_human_goals(tmp_path, monkeypatch):
-    said = {"instruction_attributes": ["steel frame"], "instruction_options": ["red"]}
-    people = {f"B{n:02}": [{"instruction": f"i want a red stool number {n}.", **said}] for n in range(20)}
+    attributes = {"instruction_attributes": ["steel frame"], "instruction_options": ["red"]}
+    people = {f"B{n:02}": [{"instruction": f"i want a red stool number {n}.", **attributes}] for n in range(20)}
     shop = write_shop(tmp_path, [record(asin) for asin in people], {}, items_human_ins=people)
     monkeypatch.setenv("WEBSHOP_DATA", str(shop))
     tasks = [task for split in ("human_train", "human_test") for task in WORLD.tasks_of(split, 99, 0, ("garden",))]
