@@ -128,22 +128,22 @@ def do_connections(port: int, count: int, over: Any) -> Suite:
     async def hold(number: int) -> None:
         first, then = HOSTILE[number % len(HOSTILE)]
         while not over.is_set():
-            made = socket.socket()
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            made.setblocking(False)
+            connection = socket.socket()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.setblocking(False)
             began = time.perf_counter()
             try:
-                made.bind((f"127.0.0.{1 + number % 5}", 0))
-                await asyncio.wait_for(loop.sock_connect(made, ("127.0.0.1", port)), 30)
+                connection.bind((f"127.0.0.{1 + number % 5}", 0))
+                await asyncio.wait_for(loop.sock_connect(connection, ("127.0.0.1", port)), 30)
                 while not over.is_set() and time.perf_counter() - began < 3 * REQUEST_S + 20:
-                    await asyncio.wait_for(loop.sock_sendall(made, first), 1)
+                    await asyncio.wait_for(loop.sock_sendall(connection, first), 1)
                     first = then
                     await asyncio.sleep(1)
                 suite.attempt(began, "" if over.is_set() else f"{HOSTILE[number % len(HOSTILE)][0][:60]!r} was held")
             except TimeoutError:  # the server does not read on; it must still close the connection
                 try:
                     while not over.is_set() and time.perf_counter() - began < 3 * REQUEST_S + 20:
-                        made.send(b"x")
+                        connection.send(b"x")
                         await asyncio.sleep(1)
                 except BlockingIOError:
                     await asyncio.sleep(1)
@@ -154,7 +154,7 @@ def do_connections(port: int, count: int, over: Any) -> Suite:
                 suite.attempt(began)
                 await asyncio.sleep(0.5)
             finally:
-                made.close()
+                connection.close()
 
     async def run() -> None:
         nonlocal loop
@@ -222,10 +222,10 @@ def attack_server(modules: Path, options: argparse.Namespace) -> list[Suite]:
     context = multiprocessing.get_context("fork")
     over, answers = context.Event(), context.Queue()
 
-    def launch(work: Callable[..., Suite], *given: Any) -> Any:
+    def launch(work: Callable[..., Suite], *arguments: Any) -> Any:
         def run() -> None:
             os.nice(19)  # real attackers would not use this machine's cores
-            answers.put(work(*given))
+            answers.put(work(*arguments))
 
         process = context.Process(target=run, daemon=True)
         process.start()

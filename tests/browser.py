@@ -92,8 +92,8 @@ class Browser:
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def screenshot(self, file: Path, whole: bool = True) -> None:
-        taken = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        file.write_bytes(base64.b64decode(taken["data"]))
+        picture = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        file.write_bytes(base64.b64decode(picture["data"]))
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1

@@ -100,7 +100,7 @@ def test_str_of_a_run_is_its_result_in_one_line(run, tmp_path):
     text = str(run)
     assert text.startswith(f"{run.path}: success {run.success:.1%} [") and "of 4 episodes after rl 4 on same/test/4" in text
     assert "; before: untrained " in text and ", after sft 3 " in text and "\n" not in text
-    unfinished = tmp_path / "begun"
+    unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
     (unfinished / "settings.json").write_text('{"method": {"name": "grpo"}}')
     assert str(tacit.open_run(unfinished)) == f"{unfinished}: not finished"

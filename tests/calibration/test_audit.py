@@ -62,8 +62,8 @@ def test_step_limit_counts_played_steps():
 def make_setup(answer=stumble_through_countdown, **more) -> RolloutSetup:
     sampling = Sampling(max_tokens=8)
     worlds = InProcessPool(WORLD.make)
-    given = {"max_steps": 6, "group_size": 3, "seed": 0, "iteration": 1, "collect": lambda number: [], **more}
-    return RolloutSetup(WORLD, worlds, CONTEXT, ScriptedPolicy(answer), TASKS, sampling, **given)
+    options = {"max_steps": 6, "group_size": 3, "seed": 0, "iteration": 1, "collect": lambda number: [], **more}
+    return RolloutSetup(WORLD, worlds, CONTEXT, ScriptedPolicy(answer), TASKS, sampling, **options)
 
 
 @pytest.mark.parametrize("source", ["policy", "expert"])

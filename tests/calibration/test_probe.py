@@ -24,7 +24,7 @@ def test_late_layer_is_never_the_last():
     assert [late_layer(n) for n in (28, 36, 12, 8, 4, 2)] == [-8, -10, -3, -2, -2, -2]
 
 
-def made(rng, separation: float, n: int = 240, width: int = 32):
+def make_features(rng, separation: float, n: int = 240, width: int = 32):
     """Steps of 40 tasks in six families. `separation` controls how well the features predict the family."""
     task_N = np.repeat(np.arange(n // 6), 6)
     label_N = task_N % 6
@@ -36,9 +36,9 @@ def made(rng, separation: float, n: int = 240, width: int = 32):
 def test_probe_finds_linear_information_only(width):
     """With fewer and with more dimensions than steps."""
     rng = np.random.default_rng(0)
-    accuracy, error = probe_accuracy(*made(rng, 3.0, width=width))
+    accuracy, error = probe_accuracy(*make_features(rng, 3.0, width=width))
     assert accuracy > 0.98 and error < 0.02
-    accuracy, error = probe_accuracy(*made(rng, 0.0, width=width))
+    accuracy, error = probe_accuracy(*make_features(rng, 0.0, width=width))
     assert accuracy < 0.35, "chance is 1/6"
     assert 0.01 < error < 0.1
 
@@ -89,7 +89,7 @@ def _by_episode(features, family_N, episode_N) -> float:
 
 def test_probe_edge_cases():
     rng = np.random.default_rng(2)
-    features, label_N, task_N = made(rng, 3.0)
+    features, label_N, task_N = make_features(rng, 3.0)
     assert probe_accuracy(features, np.zeros(240, int), task_N) == (1.0, 0.0), "with one family every guess is right"
     # A family with one task is left out; the others are unaffected.
     rare_N = np.where(task_N == 39, 6, label_N)
@@ -100,7 +100,7 @@ def test_probe_edge_cases():
 
 def test_scan_counts_clusters():
     rng = np.random.default_rng(2)
-    features, label_N, task_N = made(rng, 4.0)
+    features, label_N, task_N = make_features(rng, 4.0)
     slices = scan({(-2, "last"): features, (-1, "last"): np.tile([1.0, 0.0, 0.0], (240, 1))}, label_N, task_N, (0.0, 0.2, 2.0))
     assert [(s.layer, s.epsilon) for s in slices] == [(-2, 0.0), (-2, 0.2), (-2, 2.0), (-1, 0.0), (-1, 0.2), (-1, 2.0)]
     alone, good, giant, *flat = slices

@@ -241,8 +241,8 @@ def test_play_as_human(capsys, monkeypatch):
         assert main(["play", "--world", "countdown", "--policy", "human", "--max-steps", "2"]) == 0
         return capsys.readouterr().out
 
-    listed = typed("?", "q")
-    assert "op(+, " in listed and "stopped." in listed
-    action = next(line for line in listed.splitlines() if line.startswith("op(*, "))
+    output = typed("?", "q")
+    assert "op(+, " in output and "stopped." in output
+    action = next(line for line in output.splitlines() if line.startswith("op(*, "))
     assert f"  1 > {action}" in typed("", action) and "stopped." in typed(action)
     assert "no success after 2 steps: out of steps" in typed(action, "nonsense")

@@ -99,10 +99,10 @@ def test_bipace_run_records_cluster_metrics_and_geometry(trained):
 @pytest.mark.slow
 def test_inspect_clusters_shows_recorded_and_recomputed_clusters(trained, capsys):
     assert main(["inspect", "clusters", str(trained / "run"), "--all"]) == 0
-    shown = capsys.readouterr().out
-    assert "recorded by bipace" in shown and "cluster 0:" in shown
+    output = capsys.readouterr().out
+    assert "recorded by bipace" in output and "cluster 0:" in output
     # Each step shows its observation and its credit. The largest cluster comes first.
-    first = shown.split("cluster 0:")[1].split("cluster 1:")[0]
+    first = output.split("cluster 0:")[1].split("cluster 1:")[0]
     seen = set(re.findall(r"^  saw (\d+)", first, re.MULTILINE))
     rows = re.findall(r"^ *[+-]\d+\.\d+ +[+-]\d+\.\d+ .* saw (\d+), episode \d, step \d, (?:won|lost)$", first, re.MULTILINE)
     assert seen == set(rows) and f"{pluralize(len(rows), 'step')}, {pluralize(len(seen), 'observation')}, " in first
@@ -227,9 +227,9 @@ def test_calibration_is_saved_and_used_by_the_next_run(trained, capsys, monkeypa
     assert describe_model(recipe, world).calibrated == {}
     words = ["calibrate", str(trained / "run"), "--min-clusters", "2", "--tasks-each", "2", "--json"]
     assert main([*words, "--epsilons", "0.02,0.1"]) == 0
-    shown = capsys.readouterr().out
-    assert sum(line.rstrip().endswith("chosen") for line in shown.splitlines()) == 1
-    result = json.loads(shown.splitlines()[-1])
+    output = capsys.readouterr().out
+    assert sum(line.rstrip().endswith("chosen") for line in output.splitlines()) == 1
+    result = json.loads(output.splitlines()[-1])
     assert result["played_by"] == "policy" and result["steps"] > 20
     assert {(s["layer"], s["pooling"]) for s in result["slices"]} == {
         (layer, pooling) for layer in (-3, -2, -1) for pooling in ("last", "mean", "attention")
@@ -291,9 +291,9 @@ def test_calibrate_leaves_out_an_unavailable_pooling(trained, capsys, monkeypatc
     monkeypatch.setattr("tacit.engines.local.scoring.has_attention_pooling", lambda hf: False)
     words = ["calibrate", str(trained / "run"), "--epsilons", "0.05", "--min-clusters", "1", "--tasks-each", "2", "--json"]
     assert main([*words, "--out", str(trained / "other.json")]) == 0
-    shown = capsys.readouterr().out
-    assert "skipped pooling attention" in shown
-    assert {s["pooling"] for s in json.loads(shown.splitlines()[-1])["slices"]} == {"last", "mean"}
+    output = capsys.readouterr().out
+    assert "skipped pooling attention" in output
+    assert {s["pooling"] for s in json.loads(output.splitlines()[-1])["slices"]} == {"last", "mean"}
 
 
 @pytest.mark.slow
@@ -338,8 +338,8 @@ def test_inspect_credit_compares_estimators_with_monte_carlo_advantages(trained,
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     words = ["inspect", "credit", str(trained / "run"), "--groups", "2", "--rollouts", "2"]
     assert main([*words, "--checkpoint", "rl-000001", "--methods", "rloo", "--json", str(trained / "credit.json")]) == 0
-    shown = capsys.readouterr().out
-    assert "iteration 2, 2 groups of 4" in shown and "credit against Q − V" in shown
+    output = capsys.readouterr().out
+    assert "iteration 2, 2 groups of 4" in output and "credit against Q − V" in output
     result = json.loads((trained / "credit.json").read_text())
     names = {a["estimator"] for a in result["agreements"]}
     # layer with its own and with a searched radius, credit as trained, another method
@@ -376,15 +376,15 @@ def test_credit_table_shows_outcomes_and_thirds_with_intervals(capsys, monkeypat
         measured.append(Measured(group, np.array([truth_N, truth_N]), np.zeros((2, 9))))
     found = quality(measured)
     show(make_console(), found, {}, {})
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for on in ("mixed: 36 steps", "first third: 18 steps", "second third: 18 steps", "last third: 18 steps"):
-        (line,) = re.findall(r"^mine +.*$", shown.split(f"credit against Q − V, {on}")[1].split("\n\n")[0], re.MULTILINE)
+        (line,) = re.findall(r"^mine +.*$", output.split(f"credit against Q − V, {on}")[1].split("\n\n")[0], re.MULTILINE)
         (agreement,) = [a for a in found.agreements if (a.estimator, a.on) == ("mine", on.partition(":")[0])]
         for figure in (agreement.correlation, agreement.gain, agreement.cosine):
             assert f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]" in line
     assert (
-        "No result for all lost (18 steps): the credit is constant, or the true advantages do not exceed their noise." in shown
-        and "all won" not in shown
+        "No result for all lost (18 steps): the credit is constant, or the true advantages do not exceed their noise." in output
+        and "all won" not in output
     )
 
 
@@ -410,9 +410,9 @@ def test_adaptive_radius_is_read_from_the_checkpoint(trained, tmp_path, capsys, 
     out = tmp_path / "credit.json"
     words = ["inspect", "credit", str(run), "--groups", "1", "--rollouts", "2", "--methods", "reuserl", "--json", str(out)]
     assert main(words) == 0
-    shown, result = " ".join(capsys.readouterr().out.split()), json.loads(out.read_text())
+    output, result = " ".join(capsys.readouterr().out.split()), json.loads(out.read_text())
     assert "as trained: bipace" in {a["estimator"] for a in result["agreements"]}
-    assert "reuserl, as published: its dictionary depends on earlier iterations" in shown
+    assert "reuserl, as published: its dictionary depends on earlier iterations" in output
     assert list(result["left_out"]) == ["reuserl, as published"]
 
 
@@ -431,10 +431,10 @@ def test_benchmark_resumes_and_recomputes_only_missing_groups(trained):
     results = json.loads(out.read_text())["results"]
     assert list(results) == [f"{run} start (sft-000030)", f"{run} middle (rl-000001)"]
     assert all(found["groups"] == 2 and found["continuations"] > 0 for found in results.values())
-    made = sorted((trained / "quality.json.parts").iterdir())
-    assert len(made) == 2 * (1 + 2)
-    lost = next(file for file in made if "rl-000001" in file.name and "group-001" in file.name)
-    before, times = lost.read_text(), {file: file.stat().st_mtime_ns for file in made if file != lost}
+    parts = sorted((trained / "quality.json.parts").iterdir())
+    assert len(parts) == 2 * (1 + 2)
+    lost = next(file for file in parts if "rl-000001" in file.name and "group-001" in file.name)
+    before, times = lost.read_text(), {file: file.stat().st_mtime_ns for file in parts if file != lost}
     lost.unlink()
     done = benchmark(trained, *words, "--jobs", "1")
     assert done.code == 0 and "0 to evaluate" in done.out and "1 to evaluate" in done.out

@@ -106,8 +106,8 @@ def test_recorded_rewards_are_shaped(runs):
     from tacit.runs.trajectories import read_records
 
     records = read_records(runs / "whole" / "trajectories" / "rl-000002.jsonl.gz")
-    paid = {round(sum(turn["reward"] for turn in r["turns"]), 3) for r in records if r["success"]}
-    assert paid and all(10 - 10 * 5 / 30 <= reward <= 10 - 10 * 1 / 30 + 1e-3 for reward in paid)
+    rewards = {round(sum(turn["reward"] for turn in r["turns"]), 3) for r in records if r["success"]}
+    assert rewards and all(10 - 10 * 5 / 30 <= reward <= 10 - 10 * 1 / 30 + 1e-3 for reward in rewards)
 
 
 @pytest.mark.slow
@@ -254,8 +254,8 @@ def test_behavior_table_fills_missing_entries_with_zero():
     burned = Behavior(10, 8, **empty, failures={"burned": 1.0}, per_success={"COOK": 1.5})
     timed_out = Behavior(10, 8, **empty, failures={"timeout": 1.0}, per_success={"CUT": 2.0})
     lost = Behavior(10, 0, **empty, failures={"burned": 1.0})
-    shown = behavior_table({"a": burned, "b": timed_out, "c": lost})
-    cells = [[cell.plain for cell in column.cells] for column in shown.columns]
+    table = behavior_table({"a": burned, "b": timed_out, "c": lost})
+    cells = [[cell.plain for cell in column.cells] for column in table.columns]
     rows = {row[0]: row[1:] for row in zip(*cells, strict=True)}
     assert rows["failures: burned"] == ("100.0%", "0.0%", "100.0%")
     assert rows["COOK per success"] == ("1.50", "0.00", "-") and rows["CUT per success"] == ("0.00", "2.00", "-")

@@ -133,15 +133,15 @@ def test_tiny_policy_without_lora_becomes_one_unified_module(tmp_path, capsys) -
 def test_modules_list(trained, capsys) -> None:
     out, _ = trained
     assert main(["modules", "list", str(out)]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert main(["modules", str(out)]) == 0
-    assert capsys.readouterr().out == shown
+    assert capsys.readouterr().out == output
     module = read_module(out / "pick")
-    row = next(line for line in shown.splitlines() if line.startswith("pick "))
+    row = next(line for line in output.splitlines() if line.startswith("pick "))
     assert "pick, pick2" in row and f"tiny {module.fingerprint[:12]}" in row and str(module.tracker) in row
     success, (low, high) = module.scores["rl"]["success"], module.scores["rl"]["interval"]
     assert f"{100 * success:.1f}% [{100 * low:.1f}, {100 * high:.1f}]" in row and "kB" in row
-    assert f"panel alfworld/seen/4[pick,pick2] (hash {module.scores['rl']['panel_hash']})" in shown
+    assert f"panel alfworld/seen/4[pick,pick2] (hash {module.scores['rl']['panel_hash']})" in output
     assert main(["modules", "list", str(out / "heat"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["heat"] == read_module(out / "heat").to_json()
     assert main(["modules", "no/where"]) == 2 and "the directory no/where does not exist" in capsys.readouterr().err
@@ -291,4 +291,4 @@ def test_modules_help(capsys) -> None:
     assert main(["modules"]) == 0
     assert "train a module for every skill" in capsys.readouterr().out
     assert main(["modules", "train", "--help"]) == 0
-    assert "--skills" in (shown := capsys.readouterr().out) and "--engine.lora-rank" in shown and "--sft.steps" in shown
+    assert "--skills" in (output := capsys.readouterr().out) and "--engine.lora-rank" in output and "--sft.steps" in output

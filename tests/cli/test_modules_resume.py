@@ -38,9 +38,9 @@ def test_twice_killed_modules_train_equals_uninterrupted_one(tmp_path: Path, mon
     printed = start(*words).finish()
     assert f"heat: {broken / 'runs' / 'heat'} is finished" in printed and "resuming after sft" in printed
 
-    expected, got = find_modules(whole), find_modules(broken)
-    assert list(got) == list(expected) == ["heat", "pick"]
-    for skill, module in got.items():
+    expected, actual = find_modules(whole), find_modules(broken)
+    assert list(actual) == list(expected) == ["heat", "pick"]
+    for skill, module in actual.items():
         assert module.digest == expected[skill].digest and module.files == expected[skill].files
         assert played(module) == played(expected[skill]) and module.fingerprint == expected[skill].fingerprint
     assert not list(broken.glob(".*.tmp"))

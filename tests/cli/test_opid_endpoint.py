@@ -84,8 +84,8 @@ def test_opid_run_with_endpoint_analyzer(tmp_path, capsys):
     assert len((tmp_path / "run" / "hindsight" / "answers.jsonl").read_text().splitlines()) <= count
     capsys.readouterr()
     assert main(["inspect", "skills", str(tmp_path / "run")]) == 0
-    shown = capsys.readouterr().out
-    assert "skill: add first" in shown and "sum them" in shown
+    output = capsys.readouterr().out
+    assert "skill: add first" in output and "sum them" in output
     assert main(["inspect", "skills", str(tmp_path / "run"), "--json", "--episode", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["turns"]
 

@@ -209,10 +209,10 @@ def test_optional_text_reads_none_as_none():
 @pytest.mark.parametrize("command", ["eval", "play"])
 def test_help_of_evaluation_hides_settings_of_training_but_accepts_them(command, capsys):
     assert main([command, "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "--history" in shown and "--engine.device" in shown
+    output = capsys.readouterr().out
+    assert "--history" in output and "--engine.device" in output
     for flag in ("--clip-low", "--kl", "--success-reward", "--engine.betas"):
-        assert flag not in shown, flag
+        assert flag not in output, flag
     target = ["run"] if command == "eval" else ["--policy", "run"]
     parser = {"eval": eval_parser, "play": play_parser}[command]("grpo")
     assert parser.parse([*target, "--kl", "0.5"])[1] == {("method", "kl"): 0.5}

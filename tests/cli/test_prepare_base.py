@@ -21,7 +21,7 @@ QUICK = ["--size", "tiny-base", "--steps", "4", "--rows", "8", "--share", "0.5",
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def base(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("bases") / "new" / "mine"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -34,8 +34,8 @@ def made(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_manifest_records_how_the_base_was_made(made):
-    about = read_manifest(made)
+def test_manifest_records_how_the_base_was_made(base):
+    about = read_manifest(base)
     assert about["command"] == "tacit prepare base DEST --size tiny-base --steps 4 --rows 8 --share 0.5"
     assert about["episodes"] == {"alfworld": 3, "cooking": 2, "countdown": 2} and about["settings"]["steps"] == 4
     assert about["sizes"]["vocab"] == 512 and about["code"].startswith("0.")
@@ -47,25 +47,25 @@ def test_manifest_records_how_the_base_was_made(made):
 
 
 @pytest.mark.slow
-def test_only_the_listed_files_are_written(made):
-    assert {path.name for path in made.parent.iterdir()} == {"mine"}
-    files = {path.name for path in made.iterdir()}
-    assert files == {"base.json", *read_manifest(made)["files"]} and "model.safetensors" in files
+def test_only_the_listed_files_are_written(base):
+    assert {path.name for path in base.parent.iterdir()} == {"mine"}
+    files = {path.name for path in base.iterdir()}
+    assert files == {"base.json", *read_manifest(base)["files"]} and "model.safetensors" in files
 
 
 @pytest.mark.slow
-def test_run_from_a_new_base_uses_terse_wording(made, tmp_path, capsys):
-    recipe = Recipe.from_json({"world": "countdown", "model": str(made)})
+def test_run_from_a_new_base_uses_terse_wording(base, tmp_path, capsys):
+    recipe = Recipe.from_json({"world": "countdown", "model": str(base)})
     assert (
         recipe.settings.prompt.wording == "terse"
         and recipe.settings.prompt.style == "bare"
         and not recipe.settings.prompt.admissible
     )
-    words = ["train", "--world", "countdown", "--model", str(made), "--out", str(tmp_path / "run"), "--engine.device", "cpu"]
+    words = ["train", "--world", "countdown", "--model", str(base), "--out", str(tmp_path / "run"), "--engine.device", "cpu"]
     words += ["--sft.steps", "1", "--sft.tasks", "2", "--sft.batch", "2", "--iterations", "0", "--evaluation.tasks", "2"]
     assert main(words) == 0
     assert "too small for the published prompts" in capsys.readouterr().out
-    assert json.loads((tmp_path / "run" / "settings.json").read_text())["model"] == str(made)
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["model"] == str(base)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_prepare_base_refuses_an_unusable_destination(tmp_path, capsys):
 def test_prepare_help(capsys):
     for words in ([], ["--help"]):
         assert main(["prepare", *words]) == 0
-        assert "usage: tacit prepare COMMAND" in (shown := capsys.readouterr().out) and "smollm2" in shown and "base" in shown
+        assert "usage: tacit prepare COMMAND" in (text := capsys.readouterr().out) and "smollm2" in text and "base" in text
     assert main(["prepare", "base", "--help"]) == 0
-    assert "--share" in (shown := capsys.readouterr().out) and "--gguf" not in shown
+    assert "--share" in (text := capsys.readouterr().out) and "--gguf" not in text
 
 
 def test_prepare_suggests_the_nearest_name(capsys, tmp_path):

@@ -42,8 +42,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine = get_engine("local")
     policy = engine.load(ModelSource("tiny-base", seed=0), engine.settings(device="cpu", threads=1))
     context = get_method("grpo")(**SMALL).build(WORLD, Kit(policy, tmp_path_factory.mktemp("kit"))).context
-    shown = demonstrate(WORLD, WORLD.tasks("train", 64, 0), context, policy, 4, "", 0.0, 0)
-    for _ in imitate(policy, shown, SupervisedSettings(steps=30, batch=32), 0, 0):
+    examples = demonstrate(WORLD, WORLD.tasks("train", 64, 0), context, policy, 4, "", 0.0, 0)
+    for _ in imitate(policy, examples, SupervisedSettings(steps=30, batch=32), 0, 0):
         pass
     place = tmp_path_factory.mktemp("base")
     policy.save(place, optimizer=False)

@@ -158,7 +158,7 @@ def test_lost_machine_ends_only_one_episode_of_its_actor(cluster: Any, actors: R
         machines = [answer.text.split()[2] for answer in pool.reset([COUNT] * 4)]
         assert machines[0] == machines[2] != machines[1] == machines[3], "they are spread"
         (second,) = (node for node in cluster.list_all_nodes() if not node.is_head())
-        gone = machines.index(second.node_id)
+        lost_node = machines.index(second.node_id)
         cluster.remove_node(second, allow_graceful=False)
         count, broken = 0, list[int]()
         while not broken and count < 300:  # its processes end a moment later
@@ -166,9 +166,9 @@ def test_lost_machine_ends_only_one_episode_of_its_actor(cluster: Any, actors: R
             count += 1
             answers = pool.step([(slot, "on") for slot in range(4)])
             broken = [slot for slot, answer in enumerate(answers) if isinstance(answer, WorldFailure)]
-        assert len(broken) == 1 and broken[0] % 2 == gone
+        assert len(broken) == 1 and broken[0] % 2 == lost_node
         assert answers.pop(broken[0]).reason is StopReason.WORLD_ERROR
         assert step_counts(answers) == [count] * 3
-        assert {answer.observation.text.split()[2] for answer in answers} == {machines[1 - gone]}
+        assert {answer.observation.text.split()[2] for answer in answers} == {machines[1 - lost_node]}
     finally:
         pool.close()

@@ -96,8 +96,8 @@ def test_loaded_dictionary_continues_like_the_original(tmp_path):
     resumed = make(buffer=20)
     resumed.load(tmp_path)
     for batch in batches[2:]:
-        expected, got = whole.observe([batch]), resumed.observe([batch])
-        assert {**expected, "dictionary_seconds": 0} == {**got, "dictionary_seconds": 0}
+        expected, actual = whole.observe([batch]), resumed.observe([batch])
+        assert {**expected, "dictionary_seconds": 0} == {**actual, "dictionary_seconds": 0}
     assert resumed.state() == whole.state() and resumed.history == whole.history
     assert resumed.dictionary == whole.dictionary
 
@@ -129,9 +129,9 @@ def test_unknown_skill_is_refused_without_changing_state():
     assert companion.state() == before
 
 
-@pytest.mark.parametrize("made", [list, iter], ids=["list", "generator"])
-def test_a_projection_may_return_any_iterable(made):
-    plain, other = make(), SkillDictionary(Alphabet(ABC.skills, lambda t: made(ABC.project(t))), 20)
+@pytest.mark.parametrize("make_iterable", [list, iter], ids=["list", "generator"])
+def test_a_projection_may_return_any_iterable(make_iterable):
+    plain, other = make(), SkillDictionary(Alphabet(ABC.skills, lambda t: make_iterable(ABC.project(t))), 20)
     for companion in (plain, other):
         companion.observe([won(*REUSING * 4)])
     assert other.dictionary == plain.dictionary and other.state() == plain.state()

@@ -58,14 +58,14 @@ def test_section_f1_on_uniform_sequences():
     On uniform sequences the exact search finds a phrase in 6 of 1,640 groups. Greedy finds three of them and no others. It
     misses three because the longer phrase pays off, but no pair of its parts does. Only seeds with such a group are run.
     """
-    paid, taken = [], []
+    optimal, merged = [], []
     for seed in (1, 3, 5, 6):
         for number, corpus in enumerate(synthetic_groups(205, seed=seed)):
             greedy, best = extract_dictionary(corpus, SKILLS), all_singletons(corpus, SKILLS)
             assert best.description_length <= greedy.description_length <= 1.0035 * best.description_length
-            paid += [(seed, number, phrase) for phrase in best.merged]
-            taken += [(seed, number, phrase) for phrase in greedy.dictionary.merged]
-    assert len(paid) == 6 and len(taken) == 3 and set(taken) <= set(paid)
+            optimal += [(seed, number, phrase) for phrase in best.merged]
+            merged += [(seed, number, phrase) for phrase in greedy.dictionary.merged]
+    assert len(optimal) == 6 and len(merged) == 3 and set(merged) <= set(optimal)
 
 
 def test_section_f1_on_zipf_sequences():

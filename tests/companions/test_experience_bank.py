@@ -42,15 +42,15 @@ def bank_of(path=None, texts=(), capacity=100) -> Bank:
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
-def test_nearest_matches_exact_cosine_search(count, wanted, seed):
+def test_nearest_matches_exact_cosine_search(count, most, seed):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(count, 6)).astype(np.float32)
     bank = Bank(None, "numbers", 6)
     for i, vector in enumerate(vectors):
         bank.add(f"entry {i}", vector, Origin())
     query = rng.normal(size=6).astype(np.float32)
-    by_hand = sorted(range(count), key=lambda i: -float(normalize(vectors[i]) @ normalize(query)))[:wanted]
-    assert bank.nearest(query[None], wanted) == [[i + 1 for i in by_hand]]
+    by_hand = sorted(range(count), key=lambda i: -float(normalize(vectors[i]) @ normalize(query)))[:most]
+    assert bank.nearest(query[None], most) == [[i + 1 for i in by_hand]]
 
 
 def test_batched_queries_match_single_queries():
@@ -68,15 +68,15 @@ def test_batched_queries_match_single_queries():
 def test_reopened_bank_has_entries_calls_and_events(tmp_path):
     call = Call(np.array([1, 2, 3]), np.array([4, 5]), np.array([-0.5, -0.25], np.float32), version=7)
     bank = bank_of(tmp_path / "bank.sqlite", ["red lever", "blue door"])
-    made = bank.add("green key", EMBED(["green key"])[0], Origin("w", "f", "t", 3, True, 2), call)
-    bank.record("retrieved", [made.id], 4)
-    bank.record("guided", [made.id, 1], 4, "t", True)
-    bank.record("trained", [made.id], 5)
+    entry = bank.add("green key", EMBED(["green key"])[0], Origin("w", "f", "t", 3, True, 2), call)
+    bank.record("retrieved", [entry.id], 4)
+    bank.record("guided", [entry.id, 1], 4, "t", True)
+    bank.record("trained", [entry.id], 5)
     bank.replace([2], (), BY_HAND)
     bank.close()
     again = bank_of(tmp_path / "bank.sqlite")
     assert [e.text for e in again.entries.values()] == ["red lever", "green key"]
-    assert again.entries[3].origin == made.origin and again.usage[3] == bank.usage[3]
+    assert again.entries[3].origin == entry.origin and again.usage[3] == bank.usage[3]
     kept = again.call(3)
     assert kept.version == 7 and kept.completion.tolist() == [4, 5] and kept.logprobs.tolist() == [-0.5, -0.25]
     assert again.call(1) is None and again.nearest(EMBED(["the red one"]), 1) == [[1]]
@@ -100,18 +100,18 @@ def test_bank_evicts_oldest_entries_at_capacity(tmp_path):
 def test_vector_matrix_matches_entries_after_any_writes(writes, capacity):
     """Add, remove and replace in any order: rows match the entries, and snapshots never change."""
     rng, bank, vectors = np.random.default_rng(0), Bank(None, "numbers", 3, capacity), {}
-    taken = []
+    snapshots = []
     for kind, which in writes:
         living = list(bank.entries)
         old = [living[which % len(living)]] if living and kind != "a" else []
         new = [normalize(rng.normal(size=3).astype(np.float32)) for _ in range({"r": 0, "b": 2 * which}.get(kind, 1))]
-        made = bank.replace(old, [("text", vector, Origin(), None) for vector in new], "why")
-        vectors |= {entry.id: vector for entry, vector in zip(made, new, strict=True)}
+        added = bank.replace(old, [("text", vector, Origin(), None) for vector in new], "why")
+        vectors |= {entry.id: vector for entry, vector in zip(added, new, strict=True)}
         seen = bank.snapshot
-        taken.append((seen, seen.vectors_ND.copy()))
+        snapshots.append((seen, seen.vectors_ND.copy()))
         assert ids_of(seen) == tuple(bank.entries) == tuple(bank.usage) and len(ids_of(seen)) <= capacity
         np.testing.assert_allclose(seen.vectors_ND, np.array([vectors[i] for i in ids_of(seen)]).reshape(-1, 3), atol=1e-6)
-    for seen, before in taken:
+    for seen, before in snapshots:
         np.testing.assert_array_equal(seen.vectors_ND, before)
 
 
@@ -231,7 +231,7 @@ def test_concurrent_readers_see_only_complete_replacements():
     """While pairs of entries are replaced by other pairs, every read sees a complete pair."""
     bank = Bank(None, "numbers", 4, capacity=10_000)
     vector = np.ones(4, np.float32)
-    made = bank.replace((), [(f"{side} 0", vector, Origin(), None) for side in ("left", "right")], "")
+    entries = bank.replace((), [(f"{side} 0", vector, Origin(), None) for side in ("left", "right")], "")
     stop, seen = threading.Event(), []
 
     def read():
@@ -244,7 +244,8 @@ def test_concurrent_readers_see_only_complete_replacements():
     for reader in readers:
         reader.start()
     for i in range(150):
-        made = bank.replace([e.id for e in made], [(f"{s} {i}", vector, Origin(), None) for s in ("left", "right")], "changed")
+        pair = [(f"{side} {i}", vector, Origin(), None) for side in ("left", "right")]
+        entries = bank.replace([e.id for e in entries], pair, "changed")
     stop.set()
     for reader in readers:
         reader.join()

@@ -214,7 +214,7 @@ class Gated(ScriptedPolicy):
     def __init__(self, answer) -> None:
         super().__init__(answer)
         self.sampling, self.updating = threading.Event(), threading.Event()
-        self.begun = threading.Event()
+        self.update_started = threading.Event()
         self.waiting = 0
 
     def sample(self, requests, sampling, hidden=None):
@@ -223,7 +223,7 @@ class Gated(ScriptedPolicy):
         return super().sample(requests, sampling, hidden)
 
     def update(self, batch, losses, lr):
-        self.begun.set()
+        self.update_started.set()
         assert self.updating.wait(20)
         return super().update(batch, losses, lr)
 
@@ -275,7 +275,7 @@ def test_background_training_does_not_block_other_extractor_work():
     for entry, reward in ((1, 1.0), (2, -1.0)):
         manager.extractor.add_sample(Sample(entry, reward, CALL))
     manager.learn(lambda entry: Usage(), 1)  # returns before the update ends
-    assert policy.begun.wait(20)
+    assert policy.update_started.wait(20)
     assert answerer.ask("meanwhile", TASK).result(20).text
     manager.start("merge", lambda: manager.merge(IterationInfo(0, 1)))
     until(lambda: manager.counts["merges"] == 1)
@@ -301,7 +301,7 @@ def test_sampling_and_updates_alternate_without_pinned_weights():
     for entry, reward in ((1, 1.0), (2, -1.0)):
         manager.extractor.add_sample(Sample(entry, reward, CALL))
     manager.learn(lambda entry: Usage(), 1)
-    assert policy.begun.wait(20)
+    assert policy.update_started.wait(20)
     later = answerer.ask("meanwhile", TASK)
     policy.updating.set()
     assert later.result(20).text == "advice" and len(policy.updates) == 1

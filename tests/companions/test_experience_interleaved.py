@@ -125,8 +125,8 @@ def play(place: Path, seed: int) -> dict[str, int]:
             left = Bank(place / f"crash{number}.sqlite", "numbered", DIMENSIONS, capacity=12)
             assert whole(entry.text for entry in left.entries.values())
             assert left.entries.keys().isdisjoint(n for entry in left.entries.values() for n in entry.origin.made_from)
-            for made, gone in changes:
-                assert gone.isdisjoint(left.entries) and all(left.explain(entry)["id"] == entry for entry in made)
+            for added, removed in changes:
+                assert removed.isdisjoint(left.entries) and all(left.explain(entry)["id"] == entry for entry in added)
             for entry in set(retrieved):
                 events = left.explain(entry)["events"]
                 assert [event["kind"] for event in events].count("retrieved") >= retrieved.count(entry)

@@ -144,8 +144,8 @@ def test_textcraft_hindsight_lists_all_missing_items():
     world = get_environment("textcraft")
     for whole, nothing in zip(by_expert("textcraft", 0.0), by_expert("textcraft", 0.0, steps=1), strict=True):
         skill = world.hindsight(nothing).episode
-        made = [step.action.split(" using ")[0].removeprefix("craft ") for step in whole.steps if "using" in step.action]
-        assert all(name.partition(" ")[2] in skill for name in made)
+        crafted = [step.action.split(" using ")[0].removeprefix("craft ") for step in whole.steps if "using" in step.action]
+        assert all(name.partition(" ")[2] in skill for name in crafted)
         assert all(step.action[4:] in skill for step in whole.steps[1:] if step.action.startswith("get"))
 
 

@@ -136,8 +136,8 @@ def test_killed_moved_and_stopped_comparison_resumes_to_the_same_table(whole, fi
     assert going_on.wait() == 143 and "stopped. The same command resumes it" in going_on.out + going_on.err
     assert not read(out)["complete"] and 6 <= finished(out) < 12
     for lock in out.glob("runs/**/.lock"):
-        with lock.open() as held:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if a process still writes
+        with lock.open() as lock_file:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if a process still writes
 
     printed = compare(file, out)
     assert 1 <= printed.count("begins") + printed.count("resumes") <= 6

@@ -158,15 +158,15 @@ def test_choose_selects_runs_by_world_method_and_seed(small):
 def test_run_stored_with_other_settings_is_refused(small, tmp_path):
     from tacit.runs.files import write_json
 
-    made = cell(small, "next/grpo/0")
-    path = tmp_path / made.place
+    run = cell(small, "next/grpo/0")
+    path = tmp_path / run.place
     path.mkdir(parents=True)
-    write_json(path / "settings.json", {**made.with_start(tmp_path), "out": "elsewhere"})
+    write_json(path / "settings.json", {**run.with_start(tmp_path), "out": "elsewhere"})
     check_stored(small, tmp_path)
-    older = made.with_start(tmp_path)
+    older = run.with_start(tmp_path)
     older["evaluation"] = {key: value for key, value in older["evaluation"].items() if key != "top_k"}
     write_json(path / "settings.json", older)  # as written before the setting existed: it has its default
     check_stored(small, tmp_path)
-    write_json(path / "settings.json", merge(made.with_start(tmp_path), {"schedule": {"lr": 1.0, "iterations": 1}}))
+    write_json(path / "settings.json", merge(run.with_start(tmp_path), {"schedule": {"lr": 1.0, "iterations": 1}}))
     with pytest.raises(TacitError, match=r"other settings .*schedule.lr=0.003\)"):
         check_stored(small, tmp_path)

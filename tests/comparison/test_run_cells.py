@@ -72,9 +72,9 @@ def world(monkeypatch, tmp_path):
             self.commands.append(Pretended(end))
             return self.commands[-1]
 
-    made = World()
+    fake = World()
     monkeypatch.setattr(module, "POLL_S", 0.0)
-    return made
+    return fake
 
 
 def test_start_precedes_its_runs_and_parallelism_is_limited(plan, world):
@@ -142,8 +142,8 @@ def test_interrupt_stops_running_processes(plan, world):
 
 
 def test_two_commands_cannot_share_a_directory(plan, world):
-    with (world.directory / ".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (world.directory / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(TacitError, match="another `tacit compare` is running"):
             run_cells(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
 

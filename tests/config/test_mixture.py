@@ -55,10 +55,10 @@ def test_every_world_gets_its_share_of_groups():
 
 def test_task_pool_is_shuffled_per_epoch():
     """Every task is drawn once per epoch, in a new order each time."""
-    taken = np.concatenate([draw_tasks(200, 8 * n, 8, seed=3) for n in range(25)])
-    assert sorted(taken) == list(range(200)), "each once"
+    tasks = np.concatenate([draw_tasks(200, 8 * n, 8, seed=3) for n in range(25)])
+    assert sorted(tasks) == list(range(200)), "each once"
     again = np.concatenate([draw_tasks(200, 200 + 8 * n, 8, seed=3) for n in range(25)])
-    assert sorted(again) == list(range(200)) and list(again) != list(taken), "then all of them in another order"
+    assert sorted(again) == list(range(200)) and list(again) != list(tasks), "then all of them in another order"
     assert len(draw_tasks(5, 3, 4, seed=0)) == 4, "an epoch may end in the middle of an iteration"
 
 

@@ -75,8 +75,8 @@ def tacit(installed: Path, *words: str) -> subprocess.CompletedProcess:
 @pytest.mark.slow
 def test_entry_points_are_listed(installed):
     for what, name in (("worlds", "letters"), ("methods", "bold"), ("engines", "courier")):
-        listed = tacit(installed, "list", what)
-        assert listed.returncode == 0 and name in listed.stdout, listed.stdout + listed.stderr
+        result = tacit(installed, "list", what)
+        assert result.returncode == 0 and name in result.stdout, result.stdout + result.stderr
 
 
 @pytest.mark.slow

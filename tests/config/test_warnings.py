@@ -29,11 +29,11 @@ def test_high_imitation_learning_rate_for_a_language_model_warns():
 
 
 def test_extractor_style_that_differs_from_its_examples_warns():
-    shown = ("--method", "complementary", "--sft.steps", "60", "--sft.entries", "100", "--sft.lr", "1e-4")
-    assert "add --extractor.style terse" in warnings("--model", "owner/language-model", *shown, method="complementary")
-    notes = warnings("--model", "owner/language-model", *shown, "--extractor.style", "terse", method="complementary")
-    assert "lines" not in notes + warnings("--model", "tiny-base", *shown, method="complementary")
-    both = (*shown[2:], "--method", "reuserl+complementary", "--invalid-penalty", "0.1")
+    flags = ("--method", "complementary", "--sft.steps", "60", "--sft.entries", "100", "--sft.lr", "1e-4")
+    assert "add --extractor.style terse" in warnings("--model", "owner/language-model", *flags, method="complementary")
+    notes = warnings("--model", "owner/language-model", *flags, "--extractor.style", "terse", method="complementary")
+    assert "lines" not in notes + warnings("--model", "tiny-base", *flags, method="complementary")
+    both = (*flags[2:], "--method", "reuserl+complementary", "--invalid-penalty", "0.1")
     notes = warnings("--model", "owner/language-model", *both, method="reuserl+complementary")
     assert notes.count("add --extractor.style terse") == 1, "only the extractor's style warns, once"
 

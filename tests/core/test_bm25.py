@@ -18,5 +18,5 @@ def test_bm25s_uses_jax_only_if_already_imported(tmp_path: Path, first: str, jax
     ask = "from tacit.worlds.searchqa.retrieval import Bm25; Bm25(['a river']).find('river', 1)"
     report = "from bm25s import selection; print(selection.JAX_IS_AVAILABLE, 'jax' in sys.modules)"
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {first}{ask}; {report}"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert shown == [str(jax), str(jax)]
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert output == [str(jax), str(jax)]

@@ -318,17 +318,17 @@ def test_chat_template_with_unbounded_computation_is_refused(tmp_path: Path) -> 
     check_templates(TEMPLATES)
     config = tmp_path / "tokenizer_config.json"
     for text in ("{{ 9**9**9 }}", "{% set x = 'a' * n %}", "{{ 'a'.ljust(9999999999) }}", "{%- if a %}{{ n ** n }}{% endif %}"):
-        for given in (text, [{"name": "default", "template": "plain ** text"}, {"name": "tool_use", "template": text}]):
-            config.write_text(json.dumps({"chat_template": given}))
+        for template in (text, [{"name": "default", "template": "plain ** text"}, {"name": "tool_use", "template": text}]):
+            config.write_text(json.dumps({"chat_template": template}))
             with pytest.raises(TacitError, match=r"would compute with .*; pass --trust-code if you trust it"):
                 check_templates(tmp_path)
-    for given in (
+    for template in (
         None,
         "",
         "**{{ messages[0].content }}** {% break %}{% generation %}",
         [{"name": "a", "template": "{{ 1 }}"}],
     ):
-        config.write_text(json.dumps({"chat_template": given}))
+        config.write_text(json.dumps({"chat_template": template}))
         check_templates(tmp_path)
     config.write_text(json.dumps({"chat_template": [3]}))
     with pytest.raises(TacitError, match="cannot read the chat template"):

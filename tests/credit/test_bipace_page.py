@@ -15,7 +15,7 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("|") and "`tacit/"
 
 
 def test_docs_table_lists_every_equation():
-    for wanted in (
+    for equation in (
         "Eq. 1,",
         "Eq. 2,",
         "Eq. 3 and Algorithm 1",
@@ -27,7 +27,7 @@ def test_docs_table_lists_every_equation():
         "appendix F",
         "appendix H",
     ):
-        assert any(wanted in row.split("|")[1] for row in ROWS), wanted
+        assert any(equation in row.split("|")[1] for row in ROWS), equation
 
 
 def test_docs_list_the_metrics_of_a_run():

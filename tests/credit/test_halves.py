@@ -61,9 +61,9 @@ def test_action_peers_come_from_the_same_half():
 def test_history_hierarchy_compares_within_each_half():
     group = guide(seen("xy", "xy", "xy", "zy"), (0, 1))
     rewards = outcomes(group, [10, 0, 10, 0])
-    got = values_of(applied(WithinConditions(HistoryHierarchy(2, std=None, gamma=1.0)), group, rewards)[0])
+    values = values_of(applied(WithinConditions(HistoryHierarchy(2, std=None, gamma=1.0)), group, rewards)[0])
     # guided: x and y at ±5, y also after x. Free: y at ±5 by observation alone; x and z occur once in that half
-    assert got == [5.0, 5.0, -5.0, -5.0, 0.0, 5.0, 0.0, -5.0]
+    assert values == [5.0, 5.0, -5.0, -5.0, 0.0, 5.0, 0.0, -5.0]
 
 
 def test_steps_without_a_part_keep_label_minus_one():
@@ -128,9 +128,9 @@ def test_credit_within_halves_matches_slow_reference(played, seed):
         atol=1e-9,
     )
     for form in ("q", "difference"):
-        got = applied(WithinConditions(ActionPeers(form=form)), group, rewards)
-        np.testing.assert_allclose(values_of(got[0]), slow_pace(returns, part, key, form)[0], atol=1e-9)
-        label = got.marks[0]["part"]
+        values = applied(WithinConditions(ActionPeers(form=form)), group, rewards)
+        np.testing.assert_allclose(values_of(values[0]), slow_pace(returns, part, key, form)[0], atol=1e-9)
+        label = values.marks[0]["part"]
         assert all((label[i] == label[j]) == (part[i] == part[j]) for i in range(len(part)) for j in range(len(part)))
     own = np.array([guided for guided, _ in places])
     expected = np.zeros(len(places))
@@ -138,8 +138,8 @@ def test_credit_within_halves_matches_slow_reference(played, seed):
         expected[own == half] = slow_hgpo(
             np.array(returns)[own == half].tolist(), [saw for guided, saw, _ in played if guided == half], 3, 1.0
         )
-    got = applied(WithinConditions(HistoryHierarchy()), group, rewards)
-    np.testing.assert_allclose(values_of(got[0]), expected, atol=1e-9)
+    values = applied(WithinConditions(HistoryHierarchy()), group, rewards)
+    np.testing.assert_allclose(values_of(values[0]), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("beside", ["", "+bipace", "+bigpo", "+gigpo", "+hgpo", "+rloo", "+opid", "+ppo"])

@@ -143,8 +143,8 @@ def test_proposition_3_bounds_the_cost_of_wrong_routing():
     E is the KL from a target distribution to the policy with the episode's or the step's skill. `route` picks the skill.
     """
     draw = torch.Generator().manual_seed(0)
-    wanted, q_episode, q_step = (torch.randn(200, 4, generator=draw, dtype=torch.float64).softmax(-1) for _ in range(3))
-    episode, step = ((wanted * (wanted.log() - q.log())).sum(-1) for q in (q_episode, q_step))
+    target, q_episode, q_step = (torch.randn(200, 4, generator=draw, dtype=torch.float64).softmax(-1) for _ in range(3))
+    episode, step = ((target * (target.log() - q.log())).sum(-1) for q in (q_episode, q_step))
     critical = step <= episode  # specialization (Eq. 16): the better teacher
     for share_wrong in (0.0, 0.2, 0.7):
         wrong = torch.rand(200, generator=draw) < share_wrong

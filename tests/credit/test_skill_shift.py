@@ -53,18 +53,18 @@ def credit(group, teaching, scorer=None, **settings):
 
 def test_skill_shift_matches_hand_computed_values():
     group = make_group([[2, 1], [1]])  # prompts of one token; tokens 0 1, 1 and 10
-    given = credit(group, Teaching([2, None, 1]), weight=0.5)
+    credits = credit(group, Teaching([2, None, 1]), weight=0.5)
     # two more prompt tokens: −(3 − 1) · (token + 1) / 10 for tokens 0 and 1; no skill; −(2 − 1) · 11 / 10
-    np.testing.assert_allclose(given[0].tokens_T, 0.5 * np.array([-0.2, -0.4, 0.0, -1.1]))
-    assert given.metrics["skill_shift/with_skill"] == 3 / 4
-    assert given.metrics["skill_shift/magnitude"] == pytest.approx((0.2 + 0.4 + 1.1) / 3)
-    assert given.marks[0]["skill_shift"] == pytest.approx([-0.6, 0.0, -1.1])
+    np.testing.assert_allclose(credits[0].tokens_T, 0.5 * np.array([-0.2, -0.4, 0.0, -1.1]))
+    assert credits.metrics["skill_shift/with_skill"] == 3 / 4
+    assert credits.metrics["skill_shift/magnitude"] == pytest.approx((0.2 + 0.4 + 1.1) / 3)
+    assert credits.marks[0]["skill_shift"] == pytest.approx([-0.6, 0.0, -1.1])
 
 
 def test_unchanged_prompt_has_zero_shift_and_is_not_scored():
     scorer = Scores()
-    given = credit(make_group([[3], [2]]), Teaching([0, 0]), scorer)
-    assert not given[0].tokens_T.any() and scorer.rows == 0
+    credits = credit(make_group([[3], [2]]), Teaching([0, 0]), scorer)
+    assert not credits[0].tokens_T.any() and scorer.rows == 0
 
 
 def test_shifts_of_two_lessons_are_summed():
@@ -82,13 +82,13 @@ def test_plain_prompt_is_scored_once_for_all_lessons():
 
 def test_shift_is_normalized_over_tokens_with_skill_then_clipped():
     group = make_group([[2], [1], [1]])
-    given = credit(group, Teaching([2, 1, None]), weight=1.0, normalise=True)[0].tokens_T
+    credits = credit(group, Teaching([2, 1, None]), weight=1.0, normalise=True)[0].tokens_T
     raw = np.array([-0.2, -0.4, -1.1])
-    np.testing.assert_allclose(given, [*((raw - raw.mean()) / (raw.std() + 1e-6)), 0.0])
+    np.testing.assert_allclose(credits, [*((raw - raw.mean()) / (raw.std() + 1e-6)), 0.0])
     cut = credit(group, Teaching([2, 1, None]), weight=1.0, clip=0.3)[0].tokens_T
     np.testing.assert_allclose(cut, [-0.2, -0.3, -0.3, 0.0])
     both = credit(group, Teaching([2, 1, None]), weight=1.0, normalise=True, clip=0.3)[0].tokens_T
-    np.testing.assert_allclose(both, np.clip(given, -0.3, 0.3)), "first the one, then the other"
+    np.testing.assert_allclose(both, np.clip(credits, -0.3, 0.3)), "first the one, then the other"
 
 
 def test_empty_completions_get_no_shift():
@@ -117,13 +117,13 @@ def test_rlsd_keeps_signs_and_is_identity_without_shift():
 
         return [Credit(g, np.array([1.0, 1.0, -1.0, -1.0])) for g in groups]
 
-    def given(longer, iteration=1):
+    def credits(longer, iteration=1):
         term = ModulatedCredit(episode, Teaching(longer), share=0.5, bound=0.2, until=10)
         return term([group], [Rewards.zeros(group)], Scores(), IterationInfo(0, iteration, 20))[0].tokens_T
 
-    np.testing.assert_array_equal(given([0, 0]), [1.0, 1.0, -1.0, -1.0])
-    assert (np.sign(given([3, 3])) == [1, 1, -1, -1]).all() and (given([3, 3]) != given([0, 0])).any()
-    np.testing.assert_array_equal(given([3, 3], iteration=11), given([0, 0]))  # after iteration 10 the teacher has no effect
-    first, later = given([3, 3])[0] - 1.0, given([3, 3], iteration=4)[0] - 1.0
+    np.testing.assert_array_equal(credits([0, 0]), [1.0, 1.0, -1.0, -1.0])
+    assert (np.sign(credits([3, 3])) == [1, 1, -1, -1]).all() and (credits([3, 3]) != credits([0, 0])).any()
+    np.testing.assert_array_equal(credits([3, 3], iteration=11), credits([0, 0]))  # no effect after iteration 10
+    first, later = credits([3, 3])[0] - 1.0, credits([3, 3], iteration=4)[0] - 1.0
     assert first == pytest.approx(-0.5 * 0.2), "the shift is clipped to the bound"
     assert later == pytest.approx(0.7 * first), "three tenths of the way are behind"

@@ -92,8 +92,8 @@ def test_wheel_contains_every_package_file_and_the_licence(wheel):
 @pytest.mark.slow
 def test_installed_package_trains_the_quickstart_outside_a_checkout(run_program, environment, tmp_path):
     assert Path(run_program("python", "-c", "import tacit; print(tacit.__file__)").strip()).is_relative_to(environment)
-    listed = run_program("tacit", "list", "recipes")
-    assert "quickstart" in listed and "comparisons/step-credit" in listed and "published/bipace-table4" in listed
+    recipes = run_program("tacit", "list", "recipes")
+    assert "quickstart" in recipes and "comparisons/step-credit" in recipes and "published/bipace-table4" in recipes
     where = run_program("tacit", "list", "recipes", "constant-context-table2").strip()
     assert Path(where).is_relative_to(environment) and Path(where).suffix == ".sh"
     run_program("tacit", "train", "--config", "quickstart", "--out", "runs/quickstart", *SHORT)

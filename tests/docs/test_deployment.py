@@ -67,8 +67,8 @@ def test_nginx_runs_the_proxy(tmp_path: Path) -> None:
         pytest.skip("no nginx or openssl on this machine; NGINX=PATH names one")
     key, certificate = tmp_path / "agents.key", tmp_path / "agents.pem"
     subject = ["-subj", "/CN=agents.example.org", "-addext", "subjectAltName=DNS:localhost"]
-    made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate), *subject]
-    subprocess.run([openssl, *made], check=True, capture_output=True)
+    options = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate), *subject]
+    subprocess.run([openssl, *options], check=True, capture_output=True)
     upstream = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
     with socket.socket() as free:

@@ -52,11 +52,11 @@ def flags_of(command: str, method: str) -> frozenset[str]:
     program, *words = command.split()
     if program == "python":
         return frozenset(re.findall(FLAG, run_script(ROOT / words[0], "--help").finish()))
-    taken: set[str] = set()
+    flags: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(argparse.ArgumentParser, "print_help", lambda parser: taken.update(parser._option_string_actions))
+        patch.setattr(argparse.ArgumentParser, "print_help", lambda parser: flags.update(parser._option_string_actions))
         assert main([*words, "--help", "--method", METHODS.get(method, method)]) == 0
-    return frozenset(taken)
+    return frozenset(flags)
 
 
 def flags_of_command(command: str, otherwise: str) -> frozenset[str]:

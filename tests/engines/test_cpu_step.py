@@ -32,10 +32,10 @@ def test_cpu_step_samples_the_same_tokens_as_the_reference_step(family, tokenize
     requests = make_requests(make_prompts(5))
     ours = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
     assert cpu_steps
-    taken = len(cpu_steps)
+    count = len(cpu_steps)
     monkeypatch.setattr(LlamaForward, "can_use_cpu_step", False)
     general = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
-    assert len(cpu_steps) == taken
+    assert len(cpu_steps) == count
     for a, b in zip(ours, general, strict=True):
         assert a.tokens.tolist() == b.tokens.tolist()
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)

@@ -242,19 +242,19 @@ def test_small_last_batch_does_not_lower_the_slot_budget(make_policy):
 
 
 def test_cuda_cache_is_emptied_once_per_phase_when_nearly_full(make_policy, rows, monkeypatch):
-    policy, given = make_policy(), []
+    policy, devices = make_policy(), []
     monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: True)
-    monkeypatch.setattr(engine_module, "empty_cache", given.append)
+    monkeypatch.setattr(engine_module, "empty_cache", devices.append)
     batch, request = Batch.imitation(*rows), [Request(np.arange(3, 9))]
     for _ in range(3):
         policy.update(batch, [Imitation()], 0.0)
-    assert len(given) == 1
+    assert len(devices) == 1
     for _ in range(3):
         policy.sample(request, Sampling(max_tokens=2))
-    assert len(given) == 2
+    assert len(devices) == 2
     monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: False)
     policy.update(batch, [Imitation()], 0.0)
-    assert len(given) == 2
+    assert len(devices) == 2
 
 
 def test_growing_kv_cache_frees_the_old_one_first(monkeypatch):

@@ -137,7 +137,7 @@ def test_graphs_sample_the_same_and_padding_is_not_read(adapted, poisoned, token
 
     monkeypatch.setattr(CudaGraphs, "capture", record)
     fill, put = PrefillBuffers.fill, KeyValueCache.store
-    monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(given[2]) or fill(self, *given))
+    monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *arguments: filled.append(arguments[2]) or fill(self, *arguments))
 
     def poison(self, slots_M, taken_M, layer, keys_NHD, values_NHD):
         if filled:
@@ -157,7 +157,7 @@ def test_graphs_sample_the_same_and_padding_is_not_read(adapted, poisoned, token
 def test_prefill_without_graphs_if_capture_fails(tokenizer, monkeypatch):
     model = make_model("llama")
     sampler, filled, fill = make_sampler(model, tokenizer, monkeypatch), [], PrefillBuffers.fill
-    monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
+    monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *arguments: filled.append(1) or fill(self, *arguments))
 
     def record(self, step):
         step()
@@ -197,7 +197,7 @@ def test_oom_during_capture_costs_no_slots(tokenizer, monkeypatch, recwarn):
 
 def test_deterministic_mode_uses_no_graphs(tokenizer, monkeypatch):
     model, filled, fill = make_model("llama"), [], PrefillBuffers.fill
-    monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
+    monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *arguments: filled.append(1) or fill(self, *arguments))
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     play(make_sampler(model, tokenizer, monkeypatch), make_lines(6))
     assert not filled
@@ -211,8 +211,8 @@ def test_graphs_are_bounded_and_dropped_when_stale(tokenizer, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 2)
     sampler, run = make_sampler(model, tokenizer, monkeypatch), PrefillGraphs.run
 
-    def watched(self, *given):
-        found = run(self, *given)
+    def watched(self, *arguments):
+        found = run(self, *arguments)
         most.append((len(self), len(self.buffers)))
         return found
 
@@ -239,7 +239,9 @@ def test_store_is_valid_for_any_slots_and_capacity(monkeypatch):
     cache = KeyValueCache(LlamaForward(make_model("llama")).shape, head_major=False)
     written, copy = [], torch.Tensor.index_copy_
     monkeypatch.setattr(
-        torch.Tensor, "index_copy_", lambda self, *given: written.append((self.data_ptr(), self.shape)) or copy(self, *given)
+        torch.Tensor,
+        "index_copy_",
+        lambda self, *given: written.append((self.data_ptr(), self.shape)) or copy(self, *given),
     )
     heads, dim = cache.shape.kv_heads, cache.shape.head_dim
     for width, capacity in ((4, 16), (2, 32), (3, 8)):

@@ -165,10 +165,10 @@ def test_prefill_graphs_extend_prefixes(tokenizer, monkeypatch, by_token, prefil
     scheduler = sampler.open_scheduler(WARM)
     run = Prefiller.prefill
 
-    def watched(self, prompts, slots_N, source_N, cached_N, *given):
+    def watched(self, prompts, slots_N, source_N, cached_N, *arguments):
         if cached_N is not None:
             replays.append(len(self._graphs))
-        return run(self, prompts, slots_N, source_N, cached_N, *given)
+        return run(self, prompts, slots_N, source_N, cached_N, *arguments)
 
     monkeypatch.setattr(Prefiller, "prefill", watched)
     found = play(scheduler, extend_prompts(np.random.default_rng(2)), lockstep=True)
@@ -218,7 +218,7 @@ def test_prefixes_survive_compaction_and_cache_growth(tokenizer, monkeypatch, by
     monkeypatch.setattr(LlamaDecoder, "pad_capacity", lambda self, columns: columns)
     model, rng, opened = make_model("llama"), np.random.default_rng(3), []
     open_cache = KeyValueCache.resize
-    monkeypatch.setattr(KeyValueCache, "resize", lambda self, *given: opened.append(given[2:]) or open_cache(self, *given))
+    monkeypatch.setattr(KeyValueCache, "resize", lambda self, *sizes: opened.append(sizes[2:]) or open_cache(self, *sizes))
 
     def longer(episode: int, turn: int, request: Request, completion: Completion) -> np.ndarray:
         return np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 30 if episode == turn else 4)])

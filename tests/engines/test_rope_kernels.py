@@ -64,9 +64,9 @@ def test_compiled_updates_use_the_rope_kernel_if_available(monkeypatch) -> None:
     used = []
     monkeypatch.setattr(compiled, "has_rope_qkv_kernel", lambda *of: used.append(of[2:]) or True)
     monkeypatch.setattr(compiled, "RopeQKV", SimpleNamespace(apply=lambda qkv, cos, sin, sizes: (qkv, *sizes)))
-    given = torch.randn(5, 4 * 8), torch.randn(5, 1, 4), torch.randn(5, 1, 4), 2, 1
-    assert compiled.LayerOps(compiled=True).split_qkv_rope(*given)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
-    assert [x.shape for x in EAGER_OPS.split_qkv_rope(*given)] == [(5, 2, 8), (5, 1, 8), (5, 1, 8)] and len(used) == 1
+    arguments = torch.randn(5, 4 * 8), torch.randn(5, 1, 4), torch.randn(5, 1, 4), 2, 1
+    assert compiled.LayerOps(compiled=True).split_qkv_rope(*arguments)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
+    assert [x.shape for x in EAGER_OPS.split_qkv_rope(*arguments)] == [(5, 2, 8), (5, 1, 8), (5, 1, 8)] and len(used) == 1
 
 
 def rotate(qkv_NF, heads, positions_N, rotations, slots_N, keys_SGD, values_SGD):
@@ -85,7 +85,7 @@ def test_prefill_with_the_kernel_gives_the_same_cache_and_logits(family, monkeyp
     prompts = PackedPrompts.pack([torch.randint(0, 256, (length,)).numpy() for length in (7, 1, 12)], CPU)
     slots_N = torch.randperm(32)[:20]
     monkeypatch.setattr(kv_cache, "has_rope_cache_kernel", lambda *of: True)
-    monkeypatch.setattr(kv_cache, "rope_into_cache", lambda *given: used.append(given[1]) or rotate(*given))
+    monkeypatch.setattr(kv_cache, "rope_into_cache", lambda *arguments: used.append(arguments[1]) or rotate(*arguments))
     found = []
     for at_once in (False, True):
         cache = KeyValueCache(forward.shape, head_major=False)  # as on a GPU

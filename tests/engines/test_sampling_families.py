@@ -90,8 +90,8 @@ def test_hidden_states_match_transformers(family, pooling, tokenizer):
         return
     layers = sampler.num_layers
     for layer in range(1 if pooling == "attention" else 0, layers + 1):
-        for wanted in (layer, layer - layers - 1):
-            completions = sampler.sample(requests, Sampling(max_tokens=1), hidden=HiddenState(wanted, pooling))
+        for number in (layer, layer - layers - 1):
+            completions = sampler.sample(requests, Sampling(max_tokens=1), hidden=HiddenState(number, pooling))
             for request, completion in zip(requests, completions, strict=True):
                 expected = expected_state(model, request.prompt, layer, pooling)
                 np.testing.assert_allclose(completion.hidden, expected, atol=1e-4)

@@ -109,11 +109,11 @@ def test_same_requests_repeat_bit_for_bit(way, llama, tokenizer, monkeypatch):
 def test_late_tokens_of_a_finished_request_do_not_reach_the_next(llama, tokenizer, monkeypatch):
     """With async decoding, a slot may get a new request while tokens of the finished one are still being copied."""
     sampler, alone = as_on_a_gpu(llama, tokenizer, monkeypatch), LocalSampler(llama, tokenizer, "cpu")
-    taken, waiting = [], Slots.find_still_active
+    stale_counts, waiting = [], Slots.find_still_active
 
     def watched(self, requests):
         slots_N = waiting(self, requests)
-        taken.append(int(self.active_S[requests[0]].sum()) - len(slots_N))
+        stale_counts.append(int(self.active_S[requests[0]].sum()) - len(slots_N))
         return slots_N
 
     monkeypatch.setattr(Slots, "find_still_active", watched)
@@ -122,7 +122,7 @@ def test_late_tokens_of_a_finished_request_do_not_reach_the_next(llama, tokenize
     for come in run_chains(sampler.open_scheduler(sampling), lines):
         for number, turn, completion in come:
             assert_same(completion, alone.sample([lines[number][turn]], sampling)[0])
-    assert sum(taken) > 0, "nobody had the place of another too soon"
+    assert sum(stale_counts) > 0, "nobody had the place of another too soon"
 
 
 def test_decode_is_launched_before_prefill_results_are_read(llama, tokenizer, monkeypatch):
@@ -133,8 +133,8 @@ def test_decode_is_launched_before_prefill_results_are_read(llama, tokenizer, mo
         did.append(what)
         return lambda: (did.append(f"read {what}"), read())[1]
 
-    monkeypatch.setattr(LlamaDecodeBatch, "prefill", lambda *given: noted("join", join(*given)))
-    monkeypatch.setattr(LlamaDecodeBatch, "decode", lambda *given: noted("steps", advance(*given)))
+    monkeypatch.setattr(LlamaDecodeBatch, "prefill", lambda *arguments: noted("join", join(*arguments)))
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", lambda *arguments: noted("steps", advance(*arguments)))
     scheduler = sampler.open_scheduler(Sampling())
     for limit in (2, 60, 60):
         scheduler.submit(Request(np.arange(3), seed=limit, max_tokens=limit))
@@ -406,12 +406,12 @@ def test_release_frees_memory_at_once(llama, tokenizer):
     try:
         sampler.sample(LONG, WARM)
         assert sampler.llama_decoder is not None and sampler.llama_decoder.spare is not None
-        held = [
+        references = [
             weakref.ref(thing)
             for thing in (sampler.llama_decoder, sampler.llama_decoder.spare, sampler.llama_decoder.spare.cache)
         ]
         sampler.release()
-        assert [thing() for thing in held] == [None, None, None]
+        assert [thing() for thing in references] == [None, None, None]
     finally:
         gc.enable()
 
@@ -420,8 +420,8 @@ def test_interrupt_loses_no_request(llama, tokenizer, monkeypatch):
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
     sampler, advance, windows = as_on_a_gpu(llama, tokenizer, monkeypatch), LlamaDecodeBatch.decode, []
 
-    def interrupted(*given):
-        read = advance(*given)
+    def interrupted(*arguments):
+        read = advance(*arguments)
 
         def while_it_is_read():
             windows.append(1)
@@ -460,11 +460,11 @@ def test_device_error_loses_no_request(where, llama, tokenizer, monkeypatch):
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
     sampler, work, calls = as_on_a_gpu(llama, tokenizer, monkeypatch), getattr(LlamaDecodeBatch, where), []
 
-    def failing(*given):
+    def failing(*arguments):
         calls.append(1)
         if len(calls) == 1:
             raise RuntimeError("of the device")
-        return work(*given)
+        return work(*arguments)
 
     monkeypatch.setattr(LlamaDecodeBatch, where, failing)
     scheduler = sampler.open_scheduler(WARM)

@@ -138,8 +138,8 @@ def test_shared_memory_is_used_only_if_the_weights_fit(monkeypatch: pytest.Monke
 def test_replica_without_local_sampling_skips_the_packed_decoder_check(tmp_path: Path) -> None:
     """The check takes minutes on many CPUs in bfloat16, and the driver computes nothing with this copy."""
     hf, tokenizer = load_pretrained(str(small_checkpoint(tmp_path)), torch.device("cpu"), torch.float32)
-    made = [Replica(hf, tokenizer, EngineSettings(device="cpu"), 0, lambda _: 0, bytes, plays) for plays in (True, False)]
-    assert [replica.model.packed_decoder is None for replica in made] == [False, True]
+    replicas = [Replica(hf, tokenizer, EngineSettings(device="cpu"), 0, lambda _: 0, bytes, plays) for plays in (True, False)]
+    assert [replica.model.packed_decoder is None for replica in replicas] == [False, True]
 
 
 def test_last_output_of_a_lost_server_is_in_the_warning() -> None:

@@ -111,14 +111,14 @@ def a_batch(rows: int = 11) -> Batch:
     completions = [draw.integers(2, 200, size=draw.integers(1, 12)) for _ in range(rows)]
     if rows > 5:
         prompts[4], completions[5] = prompts[2], np.zeros(0, np.int64)
-    made = Batch.imitation(prompts, completions)
+    batch = Batch.imitation(prompts, completions)
 
     def numbers(mean: float) -> list[np.ndarray]:
         return [(mean + 0.3 * draw.standard_normal(len(c))).astype(np.float32) for c in completions]
 
-    made = replace(made, sampled=True, behavior=numbers(-5.0), advantages=numbers(float(rows > 5)))
-    made = made.with_column("reference", "token", numbers(-5.0)).with_column("returns", "row", draw.random(rows))
-    return made.with_column("taught", "prompt", [np.concatenate([[7, 8, 9], p]) for p in prompts])
+    batch = replace(batch, sampled=True, behavior=numbers(-5.0), advantages=numbers(float(rows > 5)))
+    batch = batch.with_column("reference", "token", numbers(-5.0)).with_column("returns", "row", draw.random(rows))
+    return batch.with_column("taught", "prompt", [np.concatenate([[7, 8, 9], p]) for p in prompts])
 
 
 LOSSES = (ClippedSurrogate(), EntropyBonus(0.01), ValueLoss(), ReferenceKL(0.1), Divergence(), Squashed())

@@ -184,8 +184,8 @@ def test_error_caused_by_out_of_memory_is_out_of_memory(monkeypatch):
     monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs.get_capture_stream", lambda device: Stream())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
-    for name, made in (("current_stream", Stream), ("CUDAGraph", object)):
-        monkeypatch.setattr(torch.cuda, name, made)
+    for name, fake in (("current_stream", Stream), ("CUDAGraph", object)):
+        monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: warnings.catch_warnings())
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: Recording())
     steps = []
@@ -346,13 +346,13 @@ def test_scoring_and_sampling_budgets_recover_with_free_memory(make_policy, rows
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 def test_indivisible_work_waits_for_memory(make_policy, card, monkeypatch):
-    card.room, failed, made = 10, [], engine_module.LanguageModel
+    card.room, failed, load = 10, [], engine_module.LanguageModel
 
     def fails_at_first(*arguments, **options):
         if len(failed) < 3:
             failed.append(1)
             raise RuntimeError(CUBLAS)
-        return made(*arguments, **options)
+        return load(*arguments, **options)
 
     monkeypatch.setattr(engine_module, "LanguageModel", fails_at_first)
     policy = make_policy()
@@ -386,16 +386,16 @@ def test_fragmented_cache_is_emptied_on_a_nearly_full_gpu(make_policy, monkeypat
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak)
     assert is_fragmented(GPU) is pieces and not is_fragmented(CPU)
-    policy, given = make_policy(), []
+    policy, devices = make_policy(), []
     monkeypatch.setattr(engine_module, "is_fragmented", lambda device: is_fragmented(GPU))
     monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: True)
-    monkeypatch.setattr(engine_module, "empty_cache", given.append)
+    monkeypatch.setattr(engine_module, "empty_cache", devices.append)
     for _ in range(3):
         policy.update(a_batch(), [Imitation()], 0.0)
-    assert len(given) == (3 if pieces else 1)  # otherwise only at the first update
+    assert len(devices) == (3 if pieces else 1)  # otherwise only at the first update
     monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: False)
     policy.update(a_batch(), [Imitation()], 0.0)
-    assert len(given) == (3 if pieces else 1)
+    assert len(devices) == (3 if pieces else 1)
 
 
 def test_preallocated_moments_equal_those_of_adamw(make_policy, monkeypatch):

@@ -62,10 +62,10 @@ def policy(texts: list[str], own_cache: None):
     from tacit.engines.models.tiny import TinySettings
 
     sizes = TinySettings(hidden=512, layers=12, heads=8, kv_heads=4, intermediate=1536, context=1024)
-    made = load_policy("tiny", EngineSettings(device="cuda", token_budget=BUDGET), 0, texts, sizes)
-    made.sample([Request(np.arange(3, 40))], Sampling(max_tokens=4))
-    yield made
-    memory.free_memory(made.engine.device)
+    loaded = load_policy("tiny", EngineSettings(device="cuda", token_budget=BUDGET), 0, texts, sizes)
+    loaded.sample([Request(np.arange(3, 40))], Sampling(max_tokens=4))
+    yield loaded
+    memory.free_memory(loaded.engine.device)
 
 
 @pytest.fixture

@@ -58,9 +58,9 @@ def test_interrupted_refresh_is_repeated(where, tokenizer, monkeypatch):
     names = {"refresh": "refresh", "addresses": "addresses", "rotations": "make_rope"}
     whole = getattr(LlamaForward, names[where])
 
-    def interrupted(self, *given):
+    def interrupted(self, *arguments):
         if where != "refresh":
-            whole(self, *given)
+            whole(self, *arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -108,7 +108,7 @@ def test_interrupted_resize_is_repeated(at, by_head, again, monkeypatch):
     with monkeypatch.context() as patch:
         where, what = (torch, "zeros") if at == "zeros" else (KeyValueCache, "view_slots")
 
-        def fails(*given, **how):
+        def fails(*arguments, **how):
             raise MemoryError
 
         patch.setattr(where, what, fails)

@@ -70,18 +70,18 @@ def test_gradients_match_plain_transformers(make_policy, rows, kind):
 def test_chunked_logits_bound_memory_and_give_the_same_gradients(make_policy, rows, monkeypatch, elements):
     policy, batch = make_policy(), batch_of(rows)
     whole = gradients(policy, batch, [Divergence("jsd")])
-    held: list[int] = []
+    sizes: list[int] = []
     plain = model.LanguageModel.logits
 
     def watched(self, hidden_TD):
-        held.append(len(hidden_TD))
+        sizes.append(len(hidden_TD))
         return plain(self, hidden_TD)
 
     monkeypatch.setitem(model.LOGIT_ELEMENTS, "cpu", elements)
     monkeypatch.setattr(model.LanguageModel, "logits", watched)
     for name, gradient in gradients(policy, batch, [Divergence("jsd")]).items():
         torch.testing.assert_close(gradient, whole[name], atol=1e-6, rtol=1e-4)
-    assert max(held) <= max(1, elements // policy.engine.model.vocabulary)
+    assert max(sizes) <= max(1, elements // policy.engine.model.vocabulary)
 
 
 def test_gradient_does_not_depend_on_the_token_budget(make_policy, rows):

@@ -52,7 +52,7 @@ def scores(policy, rows, monkeypatch) -> None:
 
 def samples(policy, rows, monkeypatch) -> None:
     short, advance = ShortOnce(), LlamaDecodeBatch.decode
-    monkeypatch.setattr(LlamaDecodeBatch, "decode", lambda *given: (short(), advance(*given))[1])
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", lambda *arguments: (short(), advance(*arguments))[1])
     policy.sample(REQUESTS * 2, SAMPLING)
 
 
@@ -90,12 +90,12 @@ def test_busy_sampler_keeps_its_caches(make_policy, monkeypatch):
     sampler, decoder = policy.engine.sampler, policy.engine.sampler.llama_decoder
     decoding, go_on, advance, found = threading.Event(), threading.Event(), LlamaDecodeBatch.decode, []
 
-    def held(*given):
+    def wait_then_decode(*arguments):
         decoding.set()
         assert go_on.wait(60)
-        return advance(*given)
+        return advance(*arguments)
 
-    monkeypatch.setattr(LlamaDecodeBatch, "decode", held)
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", wait_then_decode)
     thread = threading.Thread(target=lambda: found.append(words(policy)))
     thread.start()
     assert decoding.wait(60)

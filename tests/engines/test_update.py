@@ -42,20 +42,20 @@ def batch(rows) -> Batch:
     prompts, completions = rows
     rng = np.random.default_rng(1)
     column = lambda: [rng.normal(size=len(c)) for c in completions]  # noqa: E731
-    made = replace(Batch.imitation(prompts, completions), advantages=column(), behavior=column(), sampled=True)
-    return made.with_column("weight", "token", column()).with_column("returns", "row", rng.normal(size=len(prompts)))
+    plain = replace(Batch.imitation(prompts, completions), advantages=column(), behavior=column(), sampled=True)
+    return plain.with_column("weight", "token", column()).with_column("returns", "row", rng.normal(size=len(prompts)))
 
 
 def gradients(policy, batch: Batch, losses) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """The gradient an update is about to use."""
-    weights, taken = policy.engine.member("default").weights, {}
+    weights, recorded = policy.engine.member("default").weights, {}
 
     def take(lr: float, norm: float) -> None:
-        taken.update({name: p.grad.clone() for name, p in weights.master.items() if p.grad is not None})
+        recorded.update({name: p.grad.clone() for name, p in weights.master.items() if p.grad is not None})
 
     weights.step = take
     metrics = policy.update(batch, losses, 1e-3)
-    return taken, metrics
+    return recorded, metrics
 
 
 def plain_gradient(policy, batch: Batch) -> dict[str, torch.Tensor]:
@@ -161,9 +161,9 @@ def test_updates_repeat_bit_for_bit(make_policy, batch) -> None:
 def test_dropout_acts_only_in_updates(make_policy, rows) -> None:
     policy, still = make_policy(lora_rank=4, lora_dropout=0.5), make_policy(lora_rank=4)
     batch = Batch.imitation(*rows)
-    for made in (policy, still):
+    for each in (policy, still):
         for _ in range(2):
-            made.update(batch, [PolicyGradient()], 1e-2)
+            each.update(batch, [PolicyGradient()], 1e-2)
     assert policy.digest() != still.digest()
     first, second = policy.logprobs(*rows), policy.logprobs(*rows)
     assert all((a == b).all() for a, b in zip(first, second, strict=True))

@@ -82,14 +82,14 @@ def test_lora_gradient_matches_autograd_and_finite_differences(monkeypatch, adap
     """Layers of several widths, ranks and scales, one with a bias; in float64, against autograd and finite differences."""
     generator = torch.Generator().manual_seed(0)
 
-    def made(*shape: int, learns: bool = True) -> torch.Tensor:
+    def draw(*shape: int, learns: bool = True) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_(learns)
 
-    x, parts = made(7, 6), []
+    x, parts = draw(7, 6), []
     for i, has in enumerate(adapted):
-        loras = [(made(2 + i, 6), made(5 + i, 2 + i), 0.5 + i)] if has else []
-        bias = made(5 + i, learns=not frozen) if i == 1 else None
-        parts.append((made(5 + i, 6, learns=not frozen), bias, loras))
+        loras = [(draw(2 + i, 6), draw(5 + i, 2 + i), 0.5 + i)] if has else []
+        bias = draw(5 + i, learns=not frozen) if i == 1 else None
+        parts.append((draw(5 + i, 6, learns=not frozen), bias, loras))
     monkeypatch.setattr(projections, "find_parts", lambda modules: parts)
     read = [x, *(t for w, b, loras in parts for t in (w, b, *(t for a, c, _ in loras for t in (a, c))) if t is not None)]
     read = [t for t in read if t.requires_grad]
@@ -98,7 +98,7 @@ def test_lora_gradient_matches_autograd_and_finite_differences(monkeypatch, adap
         x @ w.t() + (zeros[:1] if b is None else b) + sum(scale * (x @ a.t() @ c.t()) for a, c, scale in loras)
         for w, b, loras in parts
     ]
-    pull = made(7, sum(len(w) for w, _, _ in parts), learns=False)
+    pull = draw(7, sum(len(w) for w, _, _ in parts), learns=False)
     y, expected = fused_linear(x), torch.cat(plain, -1)
     torch.testing.assert_close(y, expected)
     gradients = torch.autograd.grad(expected, read, pull)
@@ -206,8 +206,8 @@ def test_eager_ops_are_used_if_compilation_fails(monkeypatch) -> None:
 def test_compiled_op_is_compiled_once_for_any_number_of_rows(monkeypatch) -> None:
     from torch._dynamo.testing import CompileCounter
 
-    made, compile_it = CompileCounter(), torch.compile
-    monkeypatch.setattr(torch, "compile", lambda piece: compile_it(piece, backend=made))
+    counter, compile_it = CompileCounter(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda piece: compile_it(piece, backend=counter))
     monkeypatch.setattr(pieces_module.CompiledOp, "failed", False)
     compiled, weight = LayerOps(compiled=True), torch.randn(8, requires_grad=True)
     for rows in (40, 41, 1000, 7):
@@ -215,4 +215,4 @@ def test_compiled_op_is_compiled_once_for_any_number_of_rows(monkeypatch) -> Non
         found, expected = compiled.rms_norm(x, weight, 1e-6), EAGER_OPS.rms_norm(x, weight, 1e-6)
         torch.testing.assert_close(found, expected)
         found.sum().backward()
-    assert made.frame_count == 1
+    assert counter.frame_count == 1

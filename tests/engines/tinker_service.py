@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def given(value: Any) -> Future:
+def finished(value: Any) -> Future:
     future: Future = Future()
     future.set_result(value)
     return future
@@ -83,7 +83,7 @@ class Training:
             outputs.append({"logprobs": types.TensorData(data=chosen.tolist(), dtype="float32", shape=[len(targets)])})
         loss = torch.stack(losses).sum()
         metrics = {"loss:sum": float(loss.detach())}
-        return given(
+        return finished(
             types.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", loss_fn_outputs=outputs, metrics=metrics)
         ), loss
 
@@ -108,7 +108,7 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad()
         metrics = None if self.service.silent else {"unclipped_grad_l2:mean": float(norm)}
-        return given(types.OptimStepResponse(metrics=metrics))
+        return finished(types.OptimStepResponse(metrics=metrics))
 
     def save_state(self, name: str) -> Future:
         path = f"{self.run}/weights/{name}"
@@ -116,7 +116,7 @@ class Training:
             "trained": [p.detach().clone() for p in self.trained],
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
         }
-        return given(types.SaveWeightsResponse(path=path))
+        return finished(types.SaveWeightsResponse(path=path))
 
     def load_state(self, path: str, optimizer: bool = False) -> Future:
         kept = self.service.kept[path]
@@ -126,7 +126,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.trained, lr=0.0)
         if optimizer:
             self.optimizer.load_state_dict(copy.deepcopy(kept["optimizer"]))
-        return given(types.LoadWeightsResponse(path=path))
+        return finished(types.LoadWeightsResponse(path=path))
 
     def load_state_with_optimizer(self, path: str) -> Future:
         return self.load_state(path, optimizer=True)
@@ -134,7 +134,7 @@ class Training:
     def save_weights_for_sampler(self, name: str) -> Future:
         path = f"{self.run}/sampler_weights/{name}"
         self.service.kept[path] = {"whole": copy.deepcopy(self.model).merge_and_unload()}
-        return given(types.SaveWeightsForSamplerResponse(path=path))
+        return finished(types.SaveWeightsForSamplerResponse(path=path))
 
 
 class Sampler:
@@ -149,7 +149,7 @@ class Sampler:
         tokens = torch.tensor(prompt.to_ints())
         logprobs = torch.log_softmax(self.model(input_ids=tokens[None]).logits[0].float(), -1)
         chosen = logprobs[torch.arange(len(tokens) - 1), tokens[1:]].tolist()
-        return given([None, *chosen])
+        return finished([None, *chosen])
 
     @torch.no_grad()
     def sample(self, prompt: types.ModelInput, num_samples: int, sampling_params: types.SamplingParams) -> Future:
@@ -172,7 +172,7 @@ class Sampler:
                 reason = "stop"
                 break
         written = {"tokens_np": np.array(tokens, np.int32), "logprobs_np": np.array(sampled, np.float32)}
-        return given(types.SampleResponse([types.SampledSequence(reason, "loopback", **written)]))
+        return finished(types.SampleResponse([types.SampledSequence(reason, "loopback", **written)]))
 
     def _next(self, tokens: tuple[int, ...]) -> torch.Tensor:
         if tokens not in self.read:

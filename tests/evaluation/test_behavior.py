@@ -94,12 +94,12 @@ def test_failures_are_counted_by_family():
 
 def walk(*turns: tuple[str, str], start: str = "-= Kitchen =-", refused: str = "") -> Trajectory:
     """`turns` are (action, resulting observation)."""
-    shown = [start, *(shows for _, shows in turns)]
+    observations = [start, *(shows for _, shows in turns)]
     steps = tuple(
         replace(step(action, effective=action != refused), observation=Observation(f"{here}\nand so on"))
-        for here, (action, _) in zip(shown, turns, strict=False)
+        for here, (action, _) in zip(observations, turns, strict=False)
     )
-    return replace(episode("A"), steps=steps, final=Observation(shown[-1]))
+    return replace(episode("A"), steps=steps, final=Observation(observations[-1]))
 
 
 HOUSEHOLD, COOKING = get_environment("alfworld").place, get_environment("cooking").place

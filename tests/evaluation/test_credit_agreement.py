@@ -30,7 +30,7 @@ from tacit.evaluation.credit_agreement import (
 )
 
 
-def made(credit, one, two=None, task: str = "t", v=None, part=None, ending="mixed") -> Measured:
+def measure(credit, one, two=None, task: str = "t", v=None, part=None, ending="mixed") -> Measured:
     credit = np.asarray(credit, float)
     n = len(credit)
     two = one if two is None else two
@@ -45,43 +45,48 @@ def of(found, name: str = "GRPO", on: str = "all"):
 
 
 def test_agreement_by_hand():
-    agreement = of(quality([made([1, 2, 3], [1, 3, 2])]))
+    agreement = of(quality([measure([1, 2, 3], [1, 3, 2])]))
     assert agreement.correlation.value == pytest.approx(0.5) and agreement.raw == pytest.approx(0.5)
     assert agreement.cosine.value == pytest.approx((1 + 6 + 6) / 14) and agreement.steps == 3
     assert agreement.gain.value is None and agreement.correlation.low is None, "one task says nothing about another"
-    assert of(quality([made([-1, -2, -3], [1, 3, 2])])).correlation.value == pytest.approx(-0.5)
+    assert of(quality([measure([-1, -2, -3], [1, 3, 2])])).correlation.value == pytest.approx(-0.5)
     # Halves that differ: their mean in the numerator, their covariance in the denominator.
     c, one, two = np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 2]), np.array([1.0, 4, 2, 3])
-    agreement = of(quality([made(c, one, two)]))
+    agreement = of(quality([measure(c, one, two)]))
     expected = np.cov(c, (one + two) / 2, ddof=0)[0, 1] / (np.var(c) * np.cov(one, two, ddof=0)[0, 1]) ** 0.5
     assert agreement.correlation.value == pytest.approx(expected) and 0 < expected < 1
 
 
 def test_undefined_agreement_is_none():
-    flat = quality([made([0, 0, 0], [1, 3, 2])])
+    flat = quality([measure([0, 0, 0], [1, 3, 2])])
     assert of(flat).correlation.value is None and of(flat).cosine.value is None
-    nothing = quality([made([1, 2, 3], [1, 0, -1], [-1, 0, 1])])
+    nothing = quality([measure([1, 2, 3], [1, 0, -1], [-1, 0, 1])])
     assert of(nothing).correlation.value is None, "the halves share nothing: no truth was found above the noise"
     assert quality([]).agreements == [] and quality([]).reliability is None
-    constant = quality([made([0.1 + 0.2, 0.3, 0.3], [1, 3, 2])])
+    constant = quality([measure([0.1 + 0.2, 0.3, 0.3], [1, 3, 2])])
     assert of(constant).correlation.value is None, "what is only rounding is no variance"
 
 
 def test_rounding_errors_are_not_variance():
-    alike = quality([made([1, 2, 3], [0.1 + 0.2, 0.3, 0.3])])
+    alike = quality([measure([1, 2, 3], [0.1 + 0.2, 0.3, 0.3])])
     assert of(alike).correlation.value is None and of(alike).raw is None, "an advantage that is the same everywhere"
     assert alike.reliability is None and alike.spread is None and alike.noise == 0
     values = [0.95**k for k in range(9, -1, -1)]
     always = [0.95 * after - before for before, after in pairwise(values)] + [1 - values[-1]]
     assert 0 < np.abs(always).max() < 1e-15, "a policy that always wins: nothing matters but rounding"
-    won = quality([made(range(10), always, task="a", ending="all won"), made(range(10), [0] * 10, task="b", ending="all lost")])
+    won = quality(
+        [
+            measure(range(10), always, task="a", ending="all won"),
+            measure(range(10), [0] * 10, task="b", ending="all lost"),
+        ]
+    )
     assert all((a.correlation.value, a.cosine.value, a.raw) == (None, None, None) for a in won.agreements)
     assert won.reliability is None
     # noise in one half, rounding errors in the other: their covariance is still rounding
-    halves = quality([made([1, 2, 3], [0.004, 0, 0], [1e-16, 0, 0], task=task) for task in "ab"])
+    halves = quality([measure([1, 2, 3], [0.004, 0, 0], [1e-16, 0, 0], task=task) for task in "ab"])
     assert of(halves).correlation.to_json() == of(halves).cosine.to_json() == [None, None, None]
     v = [0.1 + 0.2, 0.3, 0.3]
-    (left,) = quality([made([1, 2, 3], [1, 3, 2], v=[v, v])]).partitions
+    (left,) = quality([measure([1, 2, 3], [1, 3, 2], v=[v, v])]).partitions
     assert left.unexplained.value is None, "V is the same everywhere"
 
 
@@ -90,18 +95,18 @@ def test_correlation_above_one_is_unknown():
     c, one, two = [1.0, 2, 3], [1.0, 2, 3], [2.0, 1, 2.01]
     product, shared = np.cov(c, (np.array(one) + two) / 2, ddof=0)[0, 1], np.cov(one, two, ddof=0)[0, 1]
     assert product / (np.var(c) * shared) ** 0.5 > 1.5
-    agreement = of(quality([made(c, one, two)]))
+    agreement = of(quality([measure(c, one, two)]))
     assert agreement.correlation.value is None and 0 < agreement.raw < 1
     wide = of(quality(noisy(np.random.default_rng(0), tasks=12, steps=10, noise=2.5, share=0.9)[0])).correlation
     assert wide.value < 1 and wide.high == 1, "draws beyond it count as one: left out they would pull the interval down"
-    opposed = quality([made(c, [1, 0, -1], [-1, 0.1, 1])])
+    opposed = quality([measure(c, [1, 0, -1], [-1, 0.1, 1])])
     assert opposed.reliability == 0 and opposed.spread == 0, "halves that say the contrary measure nothing"
 
 
 def test_outcome_with_one_task_has_no_interval():
     """A bootstrap of one task always draws the same task, which would look like certainty."""
-    one = made([1, 2, 3], [1, 3, 2], task="a")
-    others = [made([1, 2, 3], [3, 1, 2 + i], task=f"{i}", ending="all lost") for i in range(3)]
+    one = measure([1, 2, 3], [1, 3, 2], task="a")
+    others = [measure([1, 2, 3], [3, 1, 2 + i], task=f"{i}", ending="all lost") for i in range(3)]
     result = quality([one, *others])
     assert of(result, on="mixed").correlation.to_json() == [0.5, None, None]
     assert of(result, on="mixed").cosine.low is None and of(result, on="all lost").correlation.low is not None
@@ -114,7 +119,7 @@ def noisy(rng, tasks: int, steps: int, noise: float, share: float) -> tuple[list
         truth_N = rng.normal(size=steps)
         credit_N = share * truth_N + (1 - share**2) ** 0.5 * rng.normal(size=steps)
         one_N, two_N = truth_N + noise * rng.normal(size=(2, steps))
-        measured.append(made(credit_N, one_N, two_N, f"task {task}"))
+        measured.append(measure(credit_N, one_N, two_N, f"task {task}"))
     return measured, share
 
 
@@ -138,7 +143,7 @@ def test_intervals_resample_tasks_not_steps():
     for task in range(10):
         truth, other = rng.normal(size=2)
         little = 0.01 * rng.normal(size=(2, 200))
-        wide.append(made(truth + other + little[0], truth + little[1], task=f"{task}"))
+        wide.append(measure(truth + other + little[0], truth + little[1], task=f"{task}"))
     interval = of(quality(wide)).correlation
     assert interval.high - interval.low > 0.15, "two thousand independent steps would give 0.04"
     again = of(quality([*wide, *wide])).correlation
@@ -149,12 +154,12 @@ def test_intervals_resample_tasks_not_steps():
 def test_coverage_of_the_intervals():
     """About 95 of 100 intervals cover the truth; with twenty tasks slightly fewer."""
     rng = np.random.default_rng(2)
-    held = 0
+    covered = 0
     for _ in range(100):
         measured, share = noisy(rng, tasks=20, steps=30, noise=1.0, share=0.5)
         interval = of(quality(measured, resamples=300)).correlation
-        held += interval.low <= share <= interval.high
-    assert 85 <= held <= 100
+        covered += interval.low <= share <= interval.high
+    assert 85 <= covered <= 100
 
 
 def test_gain_is_resampled_with_the_same_tasks():
@@ -171,7 +176,7 @@ def test_gain_is_resampled_with_the_same_tasks():
 
 
 def test_agreement_by_outcome_and_stage():
-    a, b = made([1, 2, 3], [1, 2, 3], task="a"), made([3, 2, 1], [1, 2, 3], task="b", ending="all lost")
+    a, b = measure([1, 2, 3], [1, 2, 3], task="a"), measure([3, 2, 1], [1, 2, 3], task="b", ending="all lost")
     found = quality([a, b])
     assert of(found, on="mixed").correlation.value == pytest.approx(1.0)
     assert of(found, on="all lost").correlation.value == pytest.approx(-1.0)
@@ -183,14 +188,14 @@ def test_agreement_by_outcome_and_stage():
 def test_unexplained_variance_of_v_by_partition():
     v = [0.0, 0.0, 1.0, 1.0]
     for part, expected in (([0, 0, 1, 1], 0.0), ([0, 0, 0, 0], 1.0), ([0, 1, 1, 0], 1.0), ([0, 0, 0, 1], 2 / 3)):
-        (left,) = quality([made([0] * 4, [0] * 4, v=[v, v], part=part)]).partitions
+        (left,) = quality([measure([0] * 4, [0] * 4, v=[v, v], part=part)]).partitions
         assert left.unexplained.value == pytest.approx(expected)
     assert left.metrics["parts"] == 2 and left.metrics["parts_singleton_steps"] == 0.25
     # Noise in V would look like unexplained variance, but the halves do not share it.
     rng = np.random.default_rng(4)
     v_N = np.repeat([0.0, 1.0], 500)
     halves = v_N + rng.normal(size=(2, 1000))
-    (left,) = quality([made(np.zeros(1000), np.zeros(1000), v=halves, part=v_N.astype(int))]).partitions
+    (left,) = quality([measure(np.zeros(1000), np.zeros(1000), v=halves, part=v_N.astype(int))]).partitions
     assert abs(left.unexplained.value) < 0.2
 
 

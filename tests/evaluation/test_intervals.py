@@ -76,12 +76,12 @@ def test_bounded_interval_equals_t_interval_far_from_the_bounds():
     ("shape", "seeds", "least"), [((2, 3), 5, 0.93), ((8, 2), 3, 0.93), ((1, 8), 5, 0.91), ((20, 20), 2, 0.93)]
 )
 def test_bounded_interval_covers_the_truth_and_stays_in_bounds(shape, seeds, least):
-    rng, held = np.random.default_rng(0), 0
+    rng, covered = np.random.default_rng(0), 0
     for values in rng.beta(*shape, (1000, seeds)):
         low, high = bounded_interval(values.tolist())
         assert 0.0 <= low < values.mean() < high <= 1.0
-        held += low <= shape[0] / sum(shape) <= high
-    assert held / 1000 > least
+        covered += low <= shape[0] / sum(shape) <= high
+    assert covered / 1000 > least
 
 
 def test_share_interval_covers_seed_and_episode_uncertainty():
@@ -106,29 +106,29 @@ def _tries(rng: np.random.Generator, tasks: int, seeds: int) -> list[list[bool]]
 
 
 def test_share_interval_coverage_when_seeds_share_tasks():
-    rng, held, naive = np.random.default_rng(0), 0, 0
+    rng, covered, naive = np.random.default_rng(0), 0, 0
     for _ in range(600):
         tries = _tries(rng, 60, 5)
         shares = [sum(own) / 5 for own in tries]
         p = sum(shares) / 60
         low, high = share_interval([p], effective_episodes(shares, p * (1 - p), 300))
-        held += low <= 2 / 3 <= high
+        covered += low <= 2 / 3 <= high
         low, high = wilson(p * 300, 300)
         naive += low <= 2 / 3 <= high
-    assert 0.92 < held / 600 < 0.98 and naive / 600 < 0.85
+    assert 0.92 < covered / 600 < 0.98 and naive / 600 < 0.85
 
 
 def test_paired_interval_when_seeds_share_tasks():
     assert paired_interval_over_tasks([[1], [0], [-1], [1]]) == paired_interval(2, 1, 4), "one pair each is the plain interval"
     assert paired_interval_over_tasks([[1, 1], [0, 0], [-1, -1], [1, 1]]) == paired_interval(2, 1, 4)
     assert paired_interval_over_tasks([]) == (-1.0, 1.0)
-    rng, held = np.random.default_rng(1), 0
+    rng, covered = np.random.default_rng(1), 0
     for _ in range(600):  # one method is better on some tasks and worse on others, 0 on average
         better = rng.choice([-0.6, 0.0, 0.6], 60)
         gaps = [(np.sign(d) * (rng.random(5) < abs(d))).astype(int).tolist() for d in better]
         low, high = paired_interval_over_tasks(gaps)
-        held += low <= 0.0 <= high
-    assert 0.92 < held / 600 < 0.99
+        covered += low <= 0.0 <= high
+    assert 0.92 < covered / 600 < 0.99
 
 
 def test_paired_interval_by_hand():
@@ -175,9 +175,9 @@ def test_mean_interval_by_hand():
 
 def test_mean_interval_coverage():
     rng, truth, sizes = np.random.default_rng(0), np.array([0.02, 0.3, 0.75, 0.9]), np.array([12, 40, 8, 20])
-    held = 0
+    covered = 0
     for _ in range(1000):
         won = rng.binomial(sizes, truth)
         low, high = mean_interval((won / sizes).tolist(), [wilson(int(w), int(n)) for w, n in zip(won, sizes, strict=True)])
-        held += low <= truth.mean() <= high
-    assert 0.93 < held / 1000 < 0.99
+        covered += low <= truth.mean() <= high
+    assert 0.93 < covered / 1000 < 0.99

@@ -54,10 +54,10 @@ def played(policy: Words) -> list[Group]:
 
 
 @pytest.mark.parametrize(
-    ("follows", "wanted"),
+    ("follows", "expected"),
     [(True, {"true": 1.0, "empty": 0.5, "placebo": 0.0, "oracle": 1.0}), (False, dict.fromkeys(KINDS, 0.5))],
 )
-def test_auc_separates_policies_that_follow_notes(follows, wanted):
+def test_auc_separates_policies_that_follow_notes(follows, expected):
     policy = Follower()
     policy.follows = follows
     groups = played(policy)
@@ -65,7 +65,7 @@ def test_auc_separates_policies_that_follow_notes(follows, wanted):
     hindsight.observe(groups, policy, IterationInfo())
     teachers = {kind: RoutedSkills(hindsight, "critical_first", kind, Expert) for kind in KINDS}
     found, steps, agreeing = score_notes(groups, teachers, policy)
-    assert {kind: auc for kind, (auc, _) in found.items()} == wanted
+    assert {kind: auc for kind, (auc, _) in found.items()} == expected
     assert (steps, agreeing) == (16, 0.5)
     assert all(low <= auc <= high for auc, (low, high) in found.values())
 

@@ -81,9 +81,9 @@ def test_interval_coverage(rule, k, shape):
     truth = 1 - (1 - easy) ** k if rule is pass_at else sum(
         comb(k, j) * easy**j * (1 - easy) ** (k - j) for j in range(k // 2 + 1, k + 1)
     )  # fmt: skip
-    held = 0
+    covered = 0
     for _ in range(panels):
         won_TN = rng.random((tasks, tries)) < rng.beta(*shape, (tasks, 1))
         low, high = interval_over_tasks(won_TN.tolist(), rule, k)
-        held += low <= truth.mean() <= high
-    assert held / panels > 0.92
+        covered += low <= truth.mean() <= high
+    assert covered / panels > 0.92

@@ -37,7 +37,7 @@ def test_expert_wins_through_gymnasium_with_the_same_observations():
         expert, world = environment.expert()(task), environment.make()
         observation = world.reset(task)
         assert text.endswith(observation.text) and info["admissible_actions"] == list(observation.actions)
-        paid, over = 0.0, False
+        total, over = 0.0, False
         while not over:
             action = expert.act(observation)
             text, reward, terminated, truncated, info = env.step(action)
@@ -48,8 +48,8 @@ def test_expert_wins_through_gymnasium_with_the_same_observations():
                 transition.done,
                 list(observation.actions),
             )
-            paid, over = paid + reward, terminated or truncated
-        assert terminated and info["success"] and info["score"] == 1.0 and paid == 1.0
+            total, over = total + reward, terminated or truncated
+        assert terminated and info["success"] and info["score"] == 1.0 and total == 1.0
 
 
 def test_seed_chooses_a_task_and_splits_are_disjoint():
@@ -74,7 +74,7 @@ def test_rewards_follow_the_pays_setting():
     steps, score = TacitEnv("cooking", tasks=1), TacitEnv("cooking", tasks=1, pays="score")
     expert = get_environment("cooking").expert()(steps.episode.tasks[0])
     world = get_environment("cooking").make()
-    observation, paid = world.reset(steps.episode.tasks[0]), []
+    observation, rewards = world.reset(steps.episode.tasks[0]), []
     steps.reset(seed=0)
     score.reset(seed=0)
     over = False
@@ -82,9 +82,9 @@ def test_rewards_follow_the_pays_setting():
         action = expert.act(observation)
         observation = world.step(action).observation
         a, b = steps.step(action), score.step(action)
-        paid.append((a[1], b[1]))
+        rewards.append((a[1], b[1]))
         over = a[2]
-    assert sum(p for p, _ in paid) == pytest.approx(1.0) and [p for _, p in paid] == [0.0] * (len(paid) - 1) + [1.0]
+    assert sum(p for p, _ in rewards) == pytest.approx(1.0) and [p for _, p in rewards] == [0.0] * (len(rewards) - 1) + [1.0]
     with pytest.raises(TacitError, match="world 'alfworld' has no step rewards"):
         TacitEnv("alfworld", pays="steps", tasks=1)
 

@@ -87,16 +87,16 @@ def test_errors_are_reported_and_the_session_continues(household):
 
 
 def test_tasks_are_made_once_for_all_sessions():
-    made = []
-    counted = replace(HOUSEHOLD, tasks=lambda *arguments: made.append(arguments) or HOUSEHOLD.tasks(*arguments))
+    calls = []
+    counted = replace(HOUSEHOLD, tasks=lambda *arguments: calls.append(arguments) or HOUSEHOLD.tasks(*arguments))
     server, thread, url = serve(openenv_app(counted, split="unseen", tasks=2))
-    before = len(made)
+    before = len(calls)
     for number in range(2):
         with GenericEnvClient(url).sync() as client:
             client.reset(task=number)
     server.should_exit = True
     thread.join(10)
-    assert before and len(made) == before
+    assert before and len(calls) == before
 
 
 def test_http_endpoints_work_without_a_client(household):

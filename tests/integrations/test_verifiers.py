@@ -83,12 +83,12 @@ def test_concurrent_rollouts_work_with_evaluate():
 
 
 def test_tasks_are_made_once_for_all_rollouts():
-    made = []
-    counted = replace(HOUSEHOLD, tasks=lambda *arguments: made.append(arguments) or HOUSEHOLD.tasks(*arguments))
+    calls = []
+    counted = replace(HOUSEHOLD, tasks=lambda *arguments: calls.append(arguments) or HOUSEHOLD.tasks(*arguments))
     env = TacitMultiTurnEnv(counted, tasks=3, eval_tasks=3, max_steps=2)
-    before = len(made)
+    before = len(calls)
     asyncio.run(env.evaluate(Mumbling(), "mumbling", num_examples=3, rollouts_per_example=2))
-    assert before and len(made) == before
+    assert before and len(calls) == before
 
 
 class Sums(vf.MultiTurnEnv):

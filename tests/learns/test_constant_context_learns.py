@@ -50,8 +50,8 @@ def test_constant_context_learns_the_right_letter(penalty):
     method = settings.build(world)
     engine = EngineSettings(device="cpu", threads=1)
     policy = load_policy("tiny", engine, seed=0, world_texts=lambda: world.example_texts(0), tiny=SIZES)
-    shown = demonstrate(lenient, world.tasks("train", 400, 0), method.context, policy, 1)
-    for _ in imitate(policy, shown, SupervisedSettings(steps=60, batch=32, lr=1e-2), seed=0):
+    examples = demonstrate(lenient, world.tasks("train", 400, 0), method.context, policy, 1)
+    for _ in imitate(policy, examples, SupervisedSettings(steps=60, batch=32, lr=1e-2), seed=0):
         pass
     policy.freeze_reference()
 

@@ -32,8 +32,8 @@ def taught(tmp_path_factory) -> Path:
     world = environment(Lenient)
     policy = make_policy()
     context = get_method("grpo")().with_prompt(wording="terse", style="bare", history=0).build(world).context
-    shown = demonstrate(world, world.tasks("train", 400, 0), context, policy, 1)
-    for _ in imitate(policy, shown, SupervisedSettings(steps=60, batch=32, lr=1e-2), seed=0):
+    examples = demonstrate(world, world.tasks("train", 400, 0), context, policy, 1)
+    for _ in imitate(policy, examples, SupervisedSettings(steps=60, batch=32, lr=1e-2), seed=0):
         pass
     place = tmp_path_factory.mktemp("taught")
     policy.save(place / "policy")

@@ -57,11 +57,11 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, words: list[str
     kill_after(broken, 28, 0.05, "--resume", broken)  # 50 ms later: often while a checkpoint is written
     start("train", "--resume", broken).finish()
 
-    expected, got = (json.loads((run / "summary.json").read_text()) for run in (whole, broken))
-    assert got["digest"] == expected["digest"]
-    assert [e["success"] for e in got["evaluations"]] == [e["success"] for e in expected["evaluations"]]
+    expected, actual = (json.loads((run / "summary.json").read_text()) for run in (whole, broken))
+    assert actual["digest"] == expected["digest"]
+    assert [e["success"] for e in actual["evaluations"]] == [e["success"] for e in expected["evaluations"]]
     for key in ("episodes", "turns", "generated_tokens", "panel_hash"):
-        assert got[key] == expected[key], key
+        assert actual[key] == expected[key], key
 
     def numbers(run: Path) -> list[dict]:
         timing = ("at", "seconds", "tokens_per_s")

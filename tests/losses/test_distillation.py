@@ -39,8 +39,8 @@ def test_top_k_renormalizes_over_kept_tokens(support):
     p, q = P[0], Q[0]
     kept = [0, 1] if support == "student" else [1, 2]
     a, b = p[kept] / p[kept].sum(), q[kept] / q[kept].sum()
-    got = float(Divergence("reverse", top_k=2, support=support).between(p.log()[None], q.log()[None]))
-    assert got == pytest.approx(plain_kl(a, b))
+    actual = float(Divergence("reverse", top_k=2, support=support).between(p.log()[None], q.log()[None]))
+    assert actual == pytest.approx(plain_kl(a, b))
 
 
 def test_top_k_of_full_vocabulary_equals_no_top_k():

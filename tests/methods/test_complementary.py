@@ -90,8 +90,8 @@ def test_odd_group_size_is_refused():
 
 def test_half_with_one_member_is_refused_for_split_advantage():
     def built(size: int, **settings):
-        made = replace(get_method("complementary")(**SMALL), schedule=replace(SCHEDULE, group_size=size), **settings)
-        return made.build(WORLD, Kit(ScriptedPolicy(noting), Path(tempfile.mkdtemp())))
+        sized = replace(get_method("complementary")(**SMALL), schedule=replace(SCHEDULE, group_size=size), **settings)
+        return sized.build(WORLD, Kit(ScriptedPolicy(noting), Path(tempfile.mkdtemp())))
 
     for size, share in ((2, 0.5), (4, 0.25), (8, 0.9)):
         with pytest.raises(TacitError, match=f"group_size = {size} with guided = {share}.*--advantage joint"):

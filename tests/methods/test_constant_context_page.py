@@ -28,13 +28,13 @@ def test_docs_example_is_a_real_prompt(form):
         transition = live.step(action)
         reader.record(action, transition)
         observation = transition.observation
-    shown = "\n".join(f"    {line}" for line in reader.read(observation).text.splitlines())
-    assert shown in PAGE
+    prompt = "\n".join(f"    {line}" for line in reader.read(observation).text.splitlines())
+    assert prompt in PAGE
 
 
 @pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown", "textcraft", "sokoban"])
 def test_docs_list_the_tracker_components(name):
     (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| {name} |"))
     cells = zip(("progress", "error"), row.split("|")[2:4], strict=True)
-    listed = [f"{kind}.{rule}" for kind, cell in cells for rule in re.findall(r"`(\w+)`", cell)]
-    assert tuple(listed) == get_environment(name).tracker.components
+    components = [f"{kind}.{rule}" for kind, cell in cells for rule in re.findall(r"`(\w+)`", cell)]
+    assert tuple(components) == get_environment(name).tracker.components

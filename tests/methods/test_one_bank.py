@@ -52,7 +52,7 @@ def playing(prompt: str, seed: int) -> str:
     return solve_countdown(prompt) if "[" not in prompt and " > " in prompt.splitlines()[-1] and seed % 3 else "inventory"
 
 
-def made(place: Path):
+def make_loop(place: Path):
     """(loop over both worlds, their one companion, the extractor)"""
     extractor = ScriptedPolicy(noting)
     kit = Kit(extractor, place)
@@ -71,7 +71,7 @@ def contents(bank) -> list:
 
 
 def test_all_worlds_share_one_bank(tmp_path):
-    loop, experience, extractor = made(tmp_path)
+    loop, experience, extractor = make_loop(tmp_path)
     done = loop.iterate(1)
     bank = experience.manager.bank
     assert {entry.origin.world for entry in bank.entries.values()} == {"countdown", "textcraft"}
@@ -86,7 +86,7 @@ def test_all_worlds_share_one_bank(tmp_path):
 
 def test_entry_used_in_two_worlds_is_one_training_sample(tmp_path):
     """Its reward is the mean over all episodes it guided. Before, each world had its own sample."""
-    loop, experience, _ = made(tmp_path)
+    loop, experience, _ = make_loop(tmp_path)
     loop.iterate(1)
     manager = experience.manager
     keep = next(iter(manager.bank.entries))
@@ -100,7 +100,7 @@ def test_entry_used_in_two_worlds_is_one_training_sample(tmp_path):
 
 def test_resumed_shared_bank_run_matches_uninterrupted_run(tmp_path):
     def run(cut: bool):
-        loop, experience, extractor = made(tmp_path / str(cut))
+        loop, experience, extractor = make_loop(tmp_path / str(cut))
         loop.iterate(1), loop.iterate(2)
         if cut:
             (tmp_path / "kept").mkdir()
@@ -109,7 +109,7 @@ def test_resumed_shared_bank_run_matches_uninterrupted_run(tmp_path):
             loop.iterate(3)  # lost in a power failure
             experience.close()
             vocabulary = extractor._words, extractor._ids
-            loop, experience, extractor = made(tmp_path / str(cut))
+            loop, experience, extractor = make_loop(tmp_path / str(cut))
             extractor._words, extractor._ids = vocabulary  # the tokenizer does not change when a run is killed
             experience.load(tmp_path / "kept")
             loop.drawn = drawn

@@ -79,8 +79,8 @@ GROUPS = [won(*["ABAB"] * 12, "CCC"), group(episode("AB"), episode("CB", success
 def test_efficiency_zero_is_grpo():
     plain = rewards_of(GRPO(invalid_penalty=0.01).build(toy()), GROUPS)
     for settings in (ReuseRL(efficiency=0.0), RoundLength(efficiency=0.0)):
-        for got, expected in zip(rewards_of(settings.build(toy()), GROUPS), plain, strict=True):
-            assert (got.flow_N + 0.0).tolist() == expected.flow_N.tolist()
+        for actual, expected in zip(rewards_of(settings.build(toy()), GROUPS), plain, strict=True):
+            assert (actual.flow_N + 0.0).tolist() == expected.flow_N.tolist()
 
 
 def test_max_phrase_one_is_round_length():

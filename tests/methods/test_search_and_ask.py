@@ -41,7 +41,7 @@ def asking_once(prompt: str, seed: int) -> str:
     return solve_countdown(next(line for line in prompt.splitlines() if " > " in line))
 
 
-def made(place: Path, extractor: Callable = advising_extractor, actor: Callable = asking_once, **settings):
+def make_loop(place: Path, extractor: Callable = advising_extractor, actor: Callable = asking_once, **settings):
     """(loop, companion, actor, extractor) with two entries in the bank."""
     helper, player = ScriptedPolicy(extractor), ScriptedPolicy(actor)
     options = {**TERSE, "extractor_tokens": 32, "merge_every": 0, "kl": 0.0, "demotion": 0.0, **settings}
@@ -63,7 +63,7 @@ def guided_and_free(done):
 
 
 def test_guided_agents_ask_and_get_the_answer_next_turn(tmp_path):
-    loop, experience, _, helper = made(tmp_path)
+    loop, experience, _, helper = make_loop(tmp_path)
     done = loop.iterate(1)
     guided, free = guided_and_free(done)
     for trajectory in guided:
@@ -91,7 +91,7 @@ def test_retrieved_entries_are_rewarded_by_episode_outcome(tmp_path):
         answer = asking_once(prompt, seed)
         return answer if seed % 2 or answer.startswith(ASK) else "hm"
 
-    loop, experience, _, _ = made(tmp_path, extractor, actor, diversity=0.0, recency=0)
+    loop, experience, _, _ = make_loop(tmp_path, extractor, actor, diversity=0.0, recency=0)
     loop.iterate(1)
     bank = experience.manager.bank
     bank.replace([1, 2], (), BY_HAND)  # added by hand, so without a call to train on
@@ -116,7 +116,7 @@ def test_guided_winners_are_imitated_without_their_questions(tmp_path):
             return f"{ASK} {QUESTION}" if ASK in prompt else "hm"
         return solve_countdown([line for line in prompt.splitlines() if " > " in line and " : " not in line][-1])
 
-    loop, _, player, _ = made(tmp_path, actor=actor, internalise=1e-3, prompt=replace(TERSE["prompt"], history=3))
+    loop, _, player, _ = make_loop(tmp_path, actor=actor, internalise=1e-3, prompt=replace(TERSE["prompt"], history=3))
     guided, _ = guided_and_free(loop.iterate(1))
     (batch,) = [batch for batch, losses, _ in player.updates if losses == (Imitation(),)]
     acted = [step for t in guided if t.success for step in t.steps if ASKED not in step.signals]
@@ -126,17 +126,17 @@ def test_guided_winners_are_imitated_without_their_questions(tmp_path):
 
 
 def test_plain_mode_returns_entry_and_none_disables_questions(tmp_path):
-    loop, _, _, helper = made(tmp_path, search_and_ask="plain")
+    loop, _, _, helper = make_loop(tmp_path, search_and_ask="plain")
     guided, _ = guided_and_free(loop.iterate(1))
     assert all(f"{QUESTION}\nwhich numbers go first: the largest" in t.steps[1].prompt.text for t in guided)
     assert not [call for call in helper.calls if call[0][0].endswith("advice:")]
-    loop, *_ = made(tmp_path / "none", search_and_ask="none")
+    loop, *_ = make_loop(tmp_path / "none", search_and_ask="none")
     guided, _ = guided_and_free(loop.iterate(1))
     assert guided and not any(ASK in step.prompt.text for t in guided for step in t.steps)
 
 
 def test_empty_advice_falls_back_to_the_entry(tmp_path):
-    loop, experience, _, _ = made(tmp_path, extractor=lambda prompt, seed: " " if prompt.endswith("advice:") else "return")
+    loop, experience, _, _ = make_loop(tmp_path, extractor=lambda prompt, seed: " " if prompt.endswith("advice:") else "return")
     guided, _ = guided_and_free(loop.iterate(1))
     assert all("which numbers go first: the largest" in t.steps[1].prompt.text for t in guided)
     assert experience.manager.counts["refused"] == 4
@@ -144,7 +144,7 @@ def test_empty_advice_falls_back_to_the_entry(tmp_path):
 
 def test_answers_are_deterministic_for_any_query_batch_size(tmp_path):
     def heard(place: Path, size: int) -> list[str]:
-        loop, *_ = made(place, query_batch=size)
+        loop, *_ = make_loop(place, query_batch=size)
         return [step.prompt.text for number in (1, 2) for t in guided_and_free(loop.iterate(number))[0] for step in t.steps]
 
     first = heard(tmp_path / "a", 16)
@@ -153,7 +153,7 @@ def test_answers_are_deterministic_for_any_query_batch_size(tmp_path):
 
 def test_background_threads_give_the_same_answers(tmp_path):
     def heard(place: Path, background: bool) -> list[str]:
-        loop, experience, *_ = made(place, background=background, query_batch=3)
+        loop, experience, *_ = make_loop(place, background=background, query_batch=3)
         texts = [step.prompt.text for t in guided_and_free(loop.iterate(1))[0] for step in t.steps]
         experience.manager.finish()
         experience.manager.abandon()
@@ -163,7 +163,7 @@ def test_background_threads_give_the_same_answers(tmp_path):
 
 
 def test_evaluation_questions_do_not_change_bank_usage(tmp_path):
-    loop, experience, player, _ = made(tmp_path)
+    loop, experience, player, _ = make_loop(tmp_path)
     method, bank = loop.collectors[0].method, experience.manager.bank
     before = {i: vars(u).copy() for i, u in bank.usage.items()}
     plans = [EpisodePlan(task, 1, method.conditions.evaluated[GUIDED](task)) for task in WORLD.tasks("test", 3, 0)]
@@ -189,7 +189,7 @@ def test_questions_work_in_every_action_style(style, written, tmp_path):
     def actor(prompt: str, seed: int) -> str:
         return written if "you may ask instead of acting" in prompt and f"\n{QUESTION}\n" not in prompt else "hm"
 
-    loop, _, _, _ = made(tmp_path, actor=actor, prompt=replace(FULL, style=style))
+    loop, _, _, _ = make_loop(tmp_path, actor=actor, prompt=replace(FULL, style=style))
     guided, _ = guided_and_free(loop.iterate(1))
     for trajectory in guided:
         assert trajectory.steps[0].valid and ASKED in trajectory.steps[0].signals

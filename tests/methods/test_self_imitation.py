@@ -105,5 +105,5 @@ def test_self_imitation_combines_with_every_method(name, tmp_path):
     if name in ("reuserl", "round_length"):
         pytest.skip("errands have no alphabet of skills")
     settings = {"iterations": 1} if name == "skill_prompt" else {}
-    made = replace(get_method(f"{name}+self_imitation")(**SMALL), schedule=Schedule(**settings))
-    assert "imitating" in [c.name for c in made.build(WORLD).companions]
+    combined = replace(get_method(f"{name}+self_imitation")(**SMALL), schedule=Schedule(**settings))
+    assert "imitating" in [c.name for c in combined.build(WORLD).companions]

@@ -102,11 +102,11 @@ def test_weight_zero_is_grpo(settings):
 @pytest.mark.parametrize("settings", [GiGPO, HGPO, BiGPO, BiPACE])
 def test_diagnostics_are_in_metrics_and_records(settings):
     done = run(settings(**SMALL).build(WORLD))
-    wanted = {"parts", "parts_singleton", "parts_singleton_steps", "parts_mean_size", "parts_pairs", "step_credit_seconds"}
+    expected = {"parts", "parts_singleton", "parts_singleton_steps", "parts_mean_size", "parts_pairs", "step_credit_seconds"}
     if settings is BiPACE:
-        wanted |= {"pace_used", "pace_leave_one_out", "pace_zero", "pace_keys_per_part", "pace_parsed"}
+        expected |= {"pace_used", "pace_leave_one_out", "pace_zero", "pace_keys_per_part", "pace_parsed"}
         assert sum(done.metrics[f"pace_{b}"] for b in ("used", "leave_one_out", "zero")) == pytest.approx(1.0)
-    assert wanted <= done.metrics.keys()
+    assert expected <= done.metrics.keys()
     turns = [turn for record in iteration_records(done)[1] for turn in record["turns"]]
     assert all(isinstance(turn["part"], int) and isinstance(turn["step_credit"], float) for turn in turns)
 

@@ -170,13 +170,13 @@ def test_drafted_tracker_implements_the_tracker_interface(episodes) -> None:
     try:
         won = next(e for e in episodes if e.success)
         state = tracker.start(Task("work", "", "pick", "", 0, won.goal), Observation(won.seen[0]))
-        paid = 0.0
+        total = 0.0
         for action, saw in zip(won.actions, won.seen[1:], strict=True):
             before, state = state, tracker.update(state, action, Transition(Observation(saw)))
             signals = tracker.signals(before, state)
-            paid += signals.get("progress.subgoal", 0.0)
+            total += signals.get("progress.subgoal", 0.0)
             assert signals["progress"] == pytest.approx(sum(v for n, v in signals.items() if n.startswith("progress.")))
-        assert state.done and paid == 2.0 and tracker.render(state).endswith("subgoal: done")
+        assert state.done and total == 2.0 and tracker.render(state).endswith("subgoal: done")
         assert tracker.components == ("progress.subgoal", "progress.new_place", "error.refused", "error.again")
         assert tracker.version != DraftedTracker(drafts.GOOD + " ", "pick").version
     finally:
@@ -189,13 +189,13 @@ def test_drafted_rewards_replace_those_of_the_builtin_tracker(episodes) -> None:
     won = next(e for e in episodes if e.success)
     task, (first, *rest) = Task("alfworld", "", "pick", "", 0, won.goal), map(Observation, won.seen)
     try:
-        state, plain, paid = tracker.start(task, first), own.start(task, first), 0.0
+        state, plain, total = tracker.start(task, first), own.start(task, first), 0.0
         for action, saw in zip(won.actions, rest, strict=True):
             transition = Transition(saw, success=action == won.actions[-1])
             before, state, plain = state, tracker.update(state, action, transition), own.update(plain, action, transition)
             assert tracker.render(state) == own.render(plain), "the agent reads the world's own block"
-            paid += tracker.signals(before, state)["progress"]
-        assert paid == 1.5 and tracker.version.startswith(f"{own.version}+pick_rewards-")
+            total += tracker.signals(before, state)["progress"]
+        assert total == 1.5 and tracker.version.startswith(f"{own.version}+pick_rewards-")
     finally:
         tracker.close()
 
@@ -227,14 +227,14 @@ def test_sandbox_process_is_replaced_in_the_middle_of_an_episode(episodes, monke
 
 @pytest.mark.slow
 def test_failures_are_sent_to_the_model_until_a_draft_passes(episodes) -> None:
-    offered, attempts, shown, reports = [drafts.READS_FILES, drafts.ALWAYS_DONE, drafts.GOOD], [], [], []
+    offered, attempts, drafts_shown, reports = [drafts.READS_FILES, drafts.ALWAYS_DONE, drafts.GOOD], [], [], []
 
     def ask(before: str, failed: str, attempt: int) -> str:
         attempts.append((before, failed))
         return offered[attempt]
 
-    drafted = draft_until_valid(ask, 3, episodes, lambda text, n: shown.append(text), lambda: True, reports.append)
-    assert drafted.text == drafts.GOOD and drafted.report and drafted.report.passed and shown == offered
+    drafted = draft_until_valid(ask, 3, episodes, lambda text, n: drafts_shown.append(text), lambda: True, reports.append)
+    assert drafted.text == drafts.GOOD and drafted.report and drafted.report.passed and drafts_shown == offered
     assert attempts[0] == ("", "") and attempts[1][0] == drafts.READS_FILES and "reads: line 1: imports os" in attempts[1][1]
     assert "done, and it was not won yet" in attempts[2][1] and [report.passed for report in reports] == [False, False, True]
 
@@ -254,11 +254,11 @@ def test_unapproved_draft_is_not_run(episodes, monkeypatch) -> None:
 
 
 def test_prompt_contains_examples_and_the_answer_a_code_block(episodes) -> None:
-    shown = choose_examples(episodes, 6)
-    assert [e.success for e in shown].count(False) == 2 and len({e.goal for e in shown[:4]}) == 4
-    text = build_prompt("pick", shown, list_action_kinds(episodes)).text
-    assert shown[0].goal in text and "It was lost." in text and "go to " in text and "CLAIMS" in text
-    again = build_prompt("pick", shown, [], drafts.ALWAYS_DONE, "- done: too early").text
+    examples = choose_examples(episodes, 6)
+    assert [e.success for e in examples].count(False) == 2 and len({e.goal for e in examples[:4]}) == 4
+    text = build_prompt("pick", examples, list_action_kinds(episodes)).text
+    assert examples[0].goal in text and "It was lost." in text and "go to " in text and "CLAIMS" in text
+    again = build_prompt("pick", examples, [], drafts.ALWAYS_DONE, "- done: too early").text
     assert "return True" in again and "- done: too early" in again
     assert extract_code(f"<think>```python\nx\n```</think>{drafts.fenced(drafts.GOOD)}") == drafts.GOOD.strip() + "\n"
     assert extract_code("BOUND = 1") == "BOUND = 1\n"

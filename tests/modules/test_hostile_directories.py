@@ -218,8 +218,8 @@ def test_wrong_adapter_rank_is_refused_before_allocation(modules, tmp_path: Path
         ["play", "--policy", place.parent],
     ):
         assert main([str(word) for word in command]) != 0
-        shown = "".join(capsys.readouterr())
-        assert f"claims rank {rank}, but its weights have 4" in " ".join(shown.split()) and "Traceback" not in shown
+        output = "".join(capsys.readouterr())
+        assert f"claims rank {rank}, but its weights have 4" in " ".join(output.split()) and "Traceback" not in output
     _, refused = Catalog([place.parent], cast(Any, None)).read_directories()
     assert "claims rank" in "".join(refused.values())
     with pytest.raises(TacitError, match="claims rank"):

@@ -82,9 +82,9 @@ def test_pull_uses_the_cache_without_a_connection(hub, modules, tmp_path):
     again = [["pull", "me/skill", "--out", str(tmp_path / "b")], ["pull", f"me/skill@{commit}", "--out", str(tmp_path / "c")]]
     (code, output), (pinned, _) = tacit(hub, home, *again, HF_HUB_OFFLINE="1")
     assert code == pinned == 0 and "heat: installed in" in output, output
-    gone = Hub()
-    gone.url = "http://127.0.0.1:1"
-    ((code, output),) = tacit(gone, home, ["pull", f"me/skill@{commit}", "--out", str(tmp_path / "d")])
+    offline = Hub()
+    offline.url = "http://127.0.0.1:1"
+    ((code, output),) = tacit(offline, home, ["pull", f"me/skill@{commit}", "--out", str(tmp_path / "d")])
     assert code == 0, output
     ((code, output),) = tacit(hub, home, ["pull", "me/other", "--out", str(tmp_path / "e")], HF_HUB_OFFLINE="1")
     assert code == 2 and output.startswith("error: cannot pull from the hub's me/other: ") and output.count("\n") == 1

@@ -102,8 +102,8 @@ def test_changed_missing_or_extra_files_are_refused(package, tmp_path, capsys):
 
     out = tmp_path / "out"
     assert "is damaged (sha256" in refused(capsys, rewritten(package, tmp_path / "a", flip), out)
-    gone = rewritten(package, tmp_path / "b", lambda e: e.pop("adapter_model.safetensors"))
-    assert "adapter_model.safetensors is missing" in refused(capsys, gone, out)
+    incomplete = rewritten(package, tmp_path / "b", lambda e: e.pop("adapter_model.safetensors"))
+    assert "adapter_model.safetensors is missing" in refused(capsys, incomplete, out)
     assert "it has no module.json" in refused(capsys, rewritten(package, tmp_path / "c", lambda e: e.pop(MANIFEST)), out)
     more = rewritten(package, tmp_path / "d", lambda e: e.update({"x.json": b""}))
     assert "contains x.json, which its module.json does not list" in refused(capsys, more, out)

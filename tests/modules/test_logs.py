@@ -19,8 +19,8 @@ def test_family_is_found_by_name_task_or_goal(tmp_path) -> None:
     tasks = WORLD.tasks_of("train", 6, 0, ["heat", "look"])
     lines = household(6, ["heat", "look"])
     named = {"task": tasks[1].id, "goal": "", "family": ""}
-    given = [lines[0], {**lines[1], **named}, {**lines[2], "family": ""}, {**lines[3], "family": "", "goal": "fly."}]
-    logs = read_logs([write_lines(tmp_path / "a.jsonl", given)], make_family_lookup(WORLD, tasks))
+    records = [lines[0], {**lines[1], **named}, {**lines[2], "family": ""}, {**lines[3], "family": "", "goal": "fly."}]
+    logs = read_logs([write_lines(tmp_path / "a.jsonl", records)], make_family_lookup(WORLD, tasks))
     assert [logged.family for logged in logs.episodes] == [task.family for task in tasks[:3]]
     assert logs.unusable == [f"{tmp_path / 'a.jsonl'} line 4: no family, and unknown task and goal"]
 

@@ -118,10 +118,11 @@ def test_base_is_fingerprinted_once_and_again_when_it_changes(modules: Path, tmp
 def test_base_may_be_at_another_path(modules: Path, tmp_path: Path) -> None:
     module = find_modules(modules)["heat"]
     moved = shutil.copytree(module.base.source(WORLD), tmp_path / "moved")
-    gone = {"heat": replace(module, base=Base("/no/such/model"))}
+    missing = {"heat": replace(module, base=Base("/no/such/model"))}
     with pytest.raises(TacitError, match="/no/such/model"):
-        Router(gone, WORLD)
-    assert np.array_equal(scores(Router(gone, WORLD, base=str(moved)), "heat"), scores(Router({"heat": module}, WORLD), "heat"))
+        Router(missing, WORLD)
+    expected = scores(Router({"heat": module}, WORLD), "heat")
+    assert np.array_equal(scores(Router(missing, WORLD, base=str(moved)), "heat"), expected)
 
 
 def test_other_tracker_is_refused_with_both_versions(modules: Path) -> None:

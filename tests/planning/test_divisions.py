@@ -21,8 +21,8 @@ LLAMA_8B = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 
 def test_rank_memory_by_hand():
     """8.03B weights on 4 ranks: 16 bytes per weight, a quarter on each rank."""
     parts = rank_state(SIZES["8B"], DEVICES["h100"], 4, Training())
-    held = sum(parts[name] for name in ("weights", "gradients", "optimizer"))
-    assert held == pytest.approx(16 * SIZES["8B"].weights / 4)
+    size = sum(parts[name] for name in ("weights", "gradients", "optimizer"))
+    assert size == pytest.approx(16 * SIZES["8B"].weights / 4)
 
 
 def test_server_rows_by_hand():

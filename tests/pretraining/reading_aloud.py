@@ -71,5 +71,5 @@ def is_right(question: str, answer: str, text: str, actions: tuple[str, ...]) ->
         item, _, name = question.rpartition(" in ")
         return "in", answer == ("yes" if item in spelled_out(fields[name]) else "no")
     first, sign, second = question.split()
-    made = evaluate(Operation(sign, int(first), int(second)))
-    return "arithmetic", answer == ("none" if made is None else str(made))
+    value = evaluate(Operation(sign, int(first), int(second)))
+    return "arithmetic", answer == ("none" if value is None else str(value))

@@ -66,9 +66,9 @@ def test_corpus_actions_are_random_admissible_actions_without_experts(name):
         world, make=lambda: Watched(world.make(), kept), experts=dict.fromkeys(world.experts, refuse), example_texts=refuse
     )
     episodes = EPISODES if world.max_steps > 4 else 10 * EPISODES
-    made = list(make_documents(blind, episodes, 3))
-    assert made == list(make_documents(world, episodes, 3))
-    answers = iter([d.answer for d in made if d.kind in ("action", "noted action")])
+    documents = list(make_documents(blind, episodes, 3))
+    assert documents == list(make_documents(world, episodes, 3))
+    answers = iter([d.answer for d in documents if d.kind in ("action", "noted action")])
     strayed = 0
     for before, now, action in kept:
         assert action in now or action in before
@@ -136,10 +136,10 @@ def test_corpus_contains_no_panel_or_training_tasks(name):
 @pytest.mark.parametrize("name", PLAYABLE)
 def test_documents_depend_only_on_the_seed(name):
     world = get_environment(name)
-    made = [list(make_documents(world, 4, seed)) for seed in (7, 7, 8)]
-    assert made[0] == made[1] != made[2]
-    assert {d.kind for d in made[0]} == {"action", "noted action", "questions"}
-    assert all(d.prompt and d.answer for d in made[0])
+    documents = [list(make_documents(world, 4, seed)) for seed in (7, 7, 8)]
+    assert documents[0] == documents[1] != documents[2]
+    assert {d.kind for d in documents[0]} == {"action", "noted action", "questions"}
+    assert all(d.prompt and d.answer for d in documents[0])
 
 
 def test_world_without_tracker_uses_history_contexts():
@@ -169,9 +169,9 @@ def test_larger_corpus_starts_with_the_smaller_one(monkeypatch):
 
 def test_row_is_the_tokenized_prompt_and_answer():
     bpe, found = Tokenizer.from_file(str(TOKENIZER)), corpus(episodes={"cooking": 2})
-    made = list(make_documents(get_environment("cooking"), 2, corpus_module.derive(0, "shard", 0)))
-    assert len(found) == len(made) == sum(found.documents.values())
-    for i, document in enumerate(made):
+    documents = list(make_documents(get_environment("cooking"), 2, corpus_module.derive(0, "shard", 0)))
+    assert len(found) == len(documents) == sum(found.documents.values())
+    for i, document in enumerate(documents):
         *tokens, end = found.row(i).tolist()
         prompt = bpe.encode(document.prompt, add_special_tokens=False).ids
         answer = bpe.encode(document.answer, add_special_tokens=False).ids

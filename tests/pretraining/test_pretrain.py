@@ -16,16 +16,16 @@ from tacit.worlds import get_environment
 def test_each_step_uses_its_rows_and_learning_rate():
     corpus = Corpus(np.arange(40, dtype=np.uint16), np.arange(0, 41, 4), {})
     settings = PretrainingSettings(steps=6, rows=5, lr=0.5, warmup=0.4, seed=2)
-    taken, losses = [], []
+    calls, losses = [], []
 
     def learn(rows, lr):
-        taken.append(([row[0] // 4 for row in rows], lr))
-        return len(taken)
+        calls.append(([row[0] // 4 for row in rows], lr))
+        return len(calls)
 
     pretrain(learn, corpus, settings, lambda step, loss: losses.append((step, loss)))
     assert losses == [(n, n) for n in range(1, 7)]
-    assert [lr for _, lr in taken] == [0.5 * cosine(step, 6, 0.4) for step in range(6)]
-    assert sorted(taken[0][0] + taken[1][0]) == list(range(10)) and sorted(taken[0][0] + taken[2][0]) != list(range(10))
+    assert [lr for _, lr in calls] == [0.5 * cosine(step, 6, 0.4) for step in range(6)]
+    assert sorted(calls[0][0] + calls[1][0]) == list(range(10)) and sorted(calls[0][0] + calls[2][0]) != list(range(10))
 
 
 class Reader(PolicyHooks):
@@ -49,8 +49,8 @@ class Reader(PolicyHooks):
 def right() -> dict[str, str]:
     from tacit.core.seeds import derive
 
-    made = make_documents(get_environment("countdown"), 40, derive(3, "reading"))
-    return {d.prompt: d.answer for d in made if d.kind == "questions"}
+    documents = make_documents(get_environment("countdown"), 40, derive(3, "reading"))
+    return {d.prompt: d.answer for d in documents if d.kind == "questions"}
 
 
 def test_measure_reading_counts_only_exact_answers(right):
@@ -71,5 +71,5 @@ def test_ambiguous_questions_and_long_prompts_are_skipped(right):
 
 
 def test_reading_questions_are_not_in_the_corpus(right):
-    made = {d.prompt for d in make_documents(get_environment("countdown"), 40, 3) if d.kind == "questions"}
-    assert len(right.keys() & made) < 0.02 * len(right)
+    prompts = {d.prompt for d in make_documents(get_environment("countdown"), 40, 3) if d.kind == "questions"}
+    assert len(right.keys() & prompts) < 0.02 * len(right)

@@ -154,5 +154,5 @@ def test_scienceworld_rewards_by_hand():
         Transition(Observation("No known action."), score=0.25, effective=False),
         Transition(Observation("It grows."), done=True, success=True, score=1.0),
     ]
-    got = rewards(LabTracker(), actions, answers, success_reward=1.0)
-    assert got == pytest.approx([25 / 33 + 0.5 - 0.01, -0.1 - 0.01, 75 / 33 + 1.0 - 0.01])
+    actual = rewards(LabTracker(), actions, answers, success_reward=1.0)
+    assert actual == pytest.approx([25 / 33 + 0.5 - 0.01, -0.1 - 0.01, 75 / 33 + 1.0 - 0.01])

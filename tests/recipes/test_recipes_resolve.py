@@ -128,8 +128,8 @@ def test_laptop_comparisons_need_no_gpu_and_no_download(file):
 
 def test_bipace_table_4_has_three_seeds_per_row_and_one_per_radius():
     name = "published/bipace-table4.toml"
-    (wanted,) = (command for command in commands(RECIPES / name) if "compare" in command)
-    chosen = plan_of(name).choose(shlex.split(wanted)[-1])
+    (command_line,) = (command for command in commands(RECIPES / name) if "compare" in command)
+    chosen = plan_of(name).choose(shlex.split(command_line)[-1])
     assert len(chosen) == 3 * 3 + 3  # three seeds of three rows, one of each other radius
 
 
@@ -264,8 +264,8 @@ def test_cooking_has_a_world_with_and_without_state_block():
 def test_demonstration_columns_differ_only_in_their_number():
     name = "comparisons/demonstrations.toml"
     plan = plan_of(name)
-    shown = {method: cell(name, method, "household")["sft"]["tasks"] for method in plan.methods}
-    assert shown == {f"d{count}": count for count in (6, 12, 24, 48, 96, 192, 384, 960)}
+    counts = {method: cell(name, method, "household")["sft"]["tasks"] for method in plan.methods}
+    assert counts == {f"d{count}": count for count in (6, 12, 24, 48, 96, 192, 384, 960)}
     rest = [{k: v for k, v in cell(name, method, "household").items() if k != "sft"} for method in plan.methods]
     assert all(document == rest[0] for document in rest)
 

@@ -97,13 +97,13 @@ def test_filters_select_episodes(browser, pages):
     browser.open(pages["run"])
     box = "const b = document.querySelectorAll('.choices select')[n]"
     choose = f"(n, v) => {{ {box}; b.value = v; b.dispatchEvent(new Event('change', {{bubbles: true}})); }}"
-    shown = "[...document.querySelectorAll('.choices select')[3].options].map(o => o.textContent)"
+    script = "[...document.querySelectorAll('.choices select')[3].options].map(o => o.textContent)"
     browser.evaluate(f"({choose})(0, 'lost')")
     browser.evaluate(f"({choose})(1, 'place')")
-    names = browser.evaluate(shown)
+    names = browser.evaluate(script)
     assert names and all(". lost," in name for name in names)
     browser.evaluate(f"({choose})(2, 'training, iteration 10')")
-    assert browser.evaluate(shown) == [] and browser.evaluate(WHERE) == "No episode matches the filters."
+    assert browser.evaluate(script) == [] and browser.evaluate(WHERE) == "No episode matches the filters."
     browser.evaluate(f"({choose})(1, '')")
     assert browser.evaluate(WHERE).startswith("step 1 of") and browser.complaints == []
 

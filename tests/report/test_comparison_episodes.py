@@ -35,12 +35,12 @@ def train(place: Path, world: str, method: str, credits: list[list[float]]) -> N
 
 @pytest.mark.slow
 def test_all_methods_show_the_same_tasks_with_different_outcomes(place):
-    shown = embedded(render_comparison(place))
-    assert [e["from"].split(",")[0] for e in shown] == [
+    episodes = embedded(render_comparison(place))
+    assert [e["from"].split(",")[0] for e in episodes] == [
         f"{world} / {method} / 0" for world in WORLDS for _ in range(2) for method in ("grpo", "bipace", "reuserl")
     ]
     for world in WORLDS:
-        own = [e for e in shown if e["from"].startswith(world)]
+        own = [e for e in episodes if e["from"].startswith(world)]
         by_method = [
             {r["task"]: r["success"] for r in read_records(place / f"runs/{world}/{m}/0/trajectories/eval-rl-000040.jsonl.gz")}
             for m in ("grpo", "bipace", "reuserl")
@@ -54,10 +54,10 @@ def test_all_methods_show_the_same_tasks_with_different_outcomes(place):
 def test_training_episode_with_largest_credit_difference_is_shown(place):
     for method in ("grpo", "bipace", "reuserl"):
         train(place, "countdown", method, [[0.5, 0.5, 0.5], [0.9, -0.4], [0.1, 0.2, 0.3, 0.2]])
-    shown = embedded(render_comparison(place, most_trajectories=11))
-    practice = [e for e in shown if e["from"].endswith("training, iteration 40")]
-    assert len(shown) == 11 and len(practice) == 3 and {len(e["turns"]) for e in practice} == {2}
-    assert sum(e["from"].startswith("countdown") for e in shown) == 6
+    episodes = embedded(render_comparison(place, most_trajectories=11))
+    practice = [e for e in episodes if e["from"].endswith("training, iteration 40")]
+    assert len(episodes) == 11 and len(practice) == 3 and {len(e["turns"]) for e in practice} == {2}
+    assert sum(e["from"].startswith("countdown") for e in episodes) == 6
     assert [turn["credit"] for turn in practice[0]["turns"]] == [0.9, -0.4]
     assert len(embedded(render_comparison(place, most_trajectories=2))) == 2
 
@@ -66,11 +66,11 @@ def test_training_episode_with_largest_credit_difference_is_shown(place):
 def test_missing_and_unfinished_runs_are_skipped(place):
     shutil.rmtree(place / "runs/countdown/grpo/0")
     shutil.rmtree(place / "runs/letters")
-    shown = embedded(render_comparison(place))
-    assert [e["from"].split(",")[0] for e in shown][:3] == [
+    episodes = embedded(render_comparison(place))
+    assert [e["from"].split(",")[0] for e in episodes][:3] == [
         f"countdown / {m}" for m in ("grpo / 1", "bipace / 0", "reuserl / 0")
     ]
-    assert len(shown) == 6
+    assert len(episodes) == 6
     shutil.rmtree(place / "runs/countdown")
     html = render_comparison(place)
     assert embedded(html) == [] and "No trajectories were recorded, or none can be read." in html

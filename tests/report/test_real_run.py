@@ -83,12 +83,12 @@ def test_chosen_settings_come_first_with_the_command(page):
 
 
 def test_prompts_are_recorded_with_their_history(page):
-    shown = page.blocks["episodes"]
-    for episode in shown["episodes"]:
+    viewer = page.blocks["episodes"]
+    for episode in viewer["episodes"]:
         assert episode["prompts"] == "as recorded", episode["prompts"]
         names = [[name for name, _ in turn["prompt"]] for turn in episode["turns"]]
         assert "history" not in names[0] and all("history" in sections for sections in names[1:])
-    trained = [e for e in shown["episodes"] if e["from"] == "training, iteration 2"]
+    trained = [e for e in viewer["episodes"] if e["from"] == "training, iteration 2"]
     assert trained and all("credit" in turn and "reward" in turn for e in trained for turn in e["turns"])
 
 

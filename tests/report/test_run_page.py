@@ -153,8 +153,8 @@ def test_hostile_text_is_escaped(tmp_path):
     assert "<img" not in html and 'onerror="' not in html and "\x1b" not in html
     assert not page.all("img") and not page.all("b\u2028")
     assert [script.get("type") for script in page.all("script")] == ["application/json", None], "the page's own, and no other"
-    shown = page.blocks["episodes"]
-    assert shown["episodes"][0]["goal"] == HOSTILE and HOSTILE in shown["texts"], "nothing is lost either"
+    viewer = page.blocks["episodes"]
+    assert viewer["episodes"][0]["goal"] == HOSTILE and HOSTILE in viewer["texts"], "nothing is lost either"
     assert not [a for _, attributes in page.elements for a in attributes if a.startswith("on")]
 
 
@@ -211,10 +211,10 @@ def test_unfinished_run_shows_its_checkpoints_evaluations(tmp_path):
         (run / "checkpoints" / name / "state.json").write_text(
             json.dumps({"stage": stage, "step": int(step), "evaluations": scores})
         )
-    made = render_run(run)
-    text = Page(made).text
+    html = render_run(run)
+    text = Page(html).text
     assert "This run has not finished; it has reached rl 10." in text
-    assert f"<code>tacit train --resume {run}</code> continues it." in made
+    assert f"<code>tacit train --resume {run}</code> continues it." in html
     assert "latest success, not final 77.5%" in text and "final success" not in text and "not finished" in text
     (run / "summary.json").write_text("{half")
     text = Page(render_run(run)).text
@@ -313,5 +313,5 @@ def test_unreadable_settings_are_refused(tmp_path):
 def test_episode_without_steps_is_embedded(tmp_path):
     run = write_run(tmp_path / "run", episodes=[episode(1, False, 0, stop="world_error", detail="it broke")])
     write_records(run / "trajectories" / "rl-000010.jsonl.gz", [])
-    shown = Page(render_run(run)).blocks["episodes"]["episodes"]
-    assert [e["turns"] for e in shown] == [[]] and shown[0]["detail"] == "it broke"
+    viewer = Page(render_run(run)).blocks["episodes"]["episodes"]
+    assert [e["turns"] for e in viewer] == [[]] and viewer[0]["detail"] == "it broke"

@@ -73,9 +73,9 @@ def test_recording_pages_match_their_links(tmp_path):
     with watching(run) as server:
         links = [a["href"] for a in page_of(server).all("a") if "#episode=" in str(a.get("href"))]
         assert links == [f"/runs/0/episodes/rl-000011#episode={n}" for n in (1, 2, 3)]
-        shown = page_of(server, "/runs/0/episodes/rl-000011").blocks["episodes"]["episodes"]
+        episodes = page_of(server, "/runs/0/episodes/rl-000011").blocks["episodes"]["episodes"]
         strips = Page(server.get("/runs/0")[1]).text
-        assert [e["goal"] for e in shown] == sorted((e["goal"] for e in shown), key=strips.index), "the same order"
+        assert [e["goal"] for e in episodes] == sorted((e["goal"] for e in episodes), key=strips.index), "the same order"
         for nothing in (
             "/runs/0/episodes/rl-000099",
             "/runs/0/episodes/..%2F..%2Fsettings",

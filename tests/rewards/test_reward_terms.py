@@ -33,8 +33,8 @@ def test_outcome_of_score_pays_the_graded_score():
 def test_outcome_of_steps_pays_step_rewards_as_flow():
     group = make_group([[1, 1], [1]], success=[True, False])
     first, second = group.trajectories
-    paid = tuple(replace(step, reward=r) for step, r in zip(first.steps, (0.25, 0.5), strict=True))
-    paid_group = Group(group.task, (replace(first, steps=paid), second))
+    paid_steps = tuple(replace(step, reward=r) for step, r in zip(first.steps, (0.25, 0.5), strict=True))
+    paid_group = Group(group.task, (replace(first, steps=paid_steps), second))
     (rewards,) = Outcome(scale=2.0, of="steps")([paid_group])
     assert rewards.flow_N.tolist() == [0.5, 1.0, 0.0] and not rewards.local_N.any()
     assert rewards.outcomes_G().tolist() == [1.5, 0.0], "success itself is worth nothing but what was paid"

@@ -185,11 +185,11 @@ def test_pool_continues_after_a_world_failed():
 
 
 def test_failing_world_constructor_does_not_stop_the_rollout():
-    made = []
+    worlds = []
 
     def make():
-        made.append(1)
-        if len(made) == 3:
+        worlds.append(1)
+        if len(worlds) == 3:
             raise OSError("no more worlds")
         return Corridor()
 

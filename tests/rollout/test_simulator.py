@@ -45,9 +45,9 @@ def log(tmp_path):
 
 @pytest.fixture
 def served(tmp_path):
-    made = Served(Opener(str(tmp_path)), Walk)
-    yield made
-    made.close()
+    simulator = Served(Opener(str(tmp_path)), Walk)
+    yield simulator
+    simulator.close()
 
 
 def test_one_process_plays_many_episodes_and_closes_last(served, log):
@@ -87,8 +87,8 @@ def test_simulator_death_ends_its_episodes_and_it_is_restarted(served, log):
     assert [t.stop for t in played] == [StopReason.WORLD_ERROR] * 4
     assert played[1].detail == "SimulatorDied: the simulator died: EOFError: the server left with code 3"
     # episode 0 had its answer before episode 1 crashed the simulator, so it fails one step later
-    gone = "SimulatorDied: the simulator of this episode is gone"
-    assert [t.detail for t in (played[0], played[2], played[3])] == [gone] * 3
+    detail = "SimulatorDied: the simulator of this episode is gone"
+    assert [t.detail for t in (played[0], played[2], played[3])] == [detail] * 3
     assert [len(t) for t in played] == [2, 1, 1, 1]
     again = play(pool, 4)
     assert all(t.success for t in again) and servers(again).isdisjoint(servers(played))

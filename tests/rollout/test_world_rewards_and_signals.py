@@ -56,8 +56,8 @@ def test_other_action_formats_do_not_parse():
 
 def test_demonstrations_use_the_action_format_of_the_world():
     tokens = Tokens()
-    shown = demonstrate(QUESTIONS, TASKS, CONTEXT, tokens, 4)
-    assert [tokens.decode(c[:-1]) for c in shown.completions[:2]] == [
+    examples = demonstrate(QUESTIONS, TASKS, CONTEXT, tokens, 4)
+    assert [tokens.decode(c[:-1]) for c in examples.completions[:2]] == [
         "<think></think><search>Emma</search>",
         "<think></think><answer>Jane Austen</answer>",
     ]
@@ -68,8 +68,8 @@ def test_world_rewards_and_signals_are_kept_in_each_step():
     group = Group(TASKS[0], tuple(played))
     assert [s.reward for s in group.steps] == [FOUND, 1.0] * 2
     assert group.steps[0].signals == {"progress": 1.0, "error": 0.0}
-    (paid,) = Outcome(2.0, "steps")([group])
-    assert paid.flow_N.tolist() == [2 * FOUND, 2.0] * 2
+    (rewards,) = Outcome(2.0, "steps")([group])
+    assert rewards.flow_N.tolist() == [2 * FOUND, 2.0] * 2
     (judged,) = StepSignals(step_cost=0.0)([group])
     assert judged.flow_N.tolist() == [1.0, 1.0] * 2, "no tracker and no state block are needed"
 

@@ -32,9 +32,9 @@ def sandbox():
 @pytest.fixture
 def workspace(sandbox, tmp_path):
     (tmp_path / "hello.py").write_text("print('hello')\n")
-    made = sandbox.copy(tmp_path)
-    yield made
-    made.close()
+    copy = sandbox.copy(tmp_path)
+    yield copy
+    copy.close()
 
 
 def bash(workspace: Workspace, command: str, **more):
@@ -73,9 +73,9 @@ def test_environment_is_not_inherited(workspace, monkeypatch):
 
 
 def test_commands_run_concurrently(sandbox, tmp_path):
-    made = [sandbox.copy(tmp_path) for _ in range(8)]
+    workspaces = [sandbox.copy(tmp_path) for _ in range(8)]
     began = time.monotonic()
-    futures = [sandbox.start(each, ["bash", "-c", f"sleep 0.5; echo {n}"]) for n, each in enumerate(made)]
+    futures = [sandbox.start(each, ["bash", "-c", f"sleep 0.5; echo {n}"]) for n, each in enumerate(workspaces)]
     assert [future.result().output for future in futures] == [f"{n}\n" for n in range(8)]
     assert time.monotonic() - began < 4
 
@@ -245,19 +245,19 @@ DEEP = "import os\nfor n in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\n
 
 
 def test_deep_directories_stop_only_their_own_workspace(sandbox, tmp_path):
-    made, other = sandbox.copy(tmp_path), sandbox.copy(tmp_path)
-    python(made, f"{DEEP}\nimport time; time.sleep(2)")
-    assert python(made, "print('on')").killed == "disk limit"
+    deep, other = sandbox.copy(tmp_path), sandbox.copy(tmp_path)
+    python(deep, f"{DEEP}\nimport time; time.sleep(2)")
+    assert python(deep, "print('on')").killed == "disk limit"
     assert python(other, "print('on')").output == "on\n"
-    for workspace in (made, other):
+    for workspace in (deep, other):
         workspace.close()
         assert not workspace.folder.exists()
 
 
 def test_deep_directories_of_a_killed_owner_are_removed(tmp_path):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    stale = tmp_path / f"tacit-sandbox-{gone.pid}-deep"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    stale = tmp_path / f"tacit-sandbox-{ended.pid}-deep"
     stale.mkdir()
     subprocess.run([sys.executable, "-c", DEEP], cwd=stale, check=True)
     remove_stale(tmp_path)
@@ -297,10 +297,10 @@ def test_symlinked_files_outside_are_not_changed(sandbox, tmp_path):
     tree.mkdir()
     (tree / "link").symlink_to(outside)
     owner = outside.stat().st_uid
-    made = sandbox.copy(tree)
-    assert bash(made, "echo x > link").code != 0
+    workspace = sandbox.copy(tree)
+    assert bash(workspace, "echo x > link").code != 0
     assert outside.read_text() == "mine" and outside.stat().st_uid == owner
-    made.close()
+    workspace.close()
 
 
 def test_killed_owner_leaves_no_processes_or_mounts(tmp_path):

@@ -35,9 +35,9 @@ def sandbox(request):
 @pytest.fixture
 def workspace(sandbox, tmp_path):
     (tmp_path / "hello.py").write_text("print('hello')\n")
-    made = sandbox.copy(tmp_path)
-    yield made
-    made.close()
+    copy = sandbox.copy(tmp_path)
+    yield copy
+    copy.close()
 
 
 def bash(workspace, command: str, **more):
@@ -126,15 +126,15 @@ def test_wrong_modes_are_refused(monkeypatch):
 
 
 def test_folders_of_killed_owners_are_removed(tmp_path):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    stale, foreign = tmp_path / f"tacit-sandbox-{gone.pid}-abc", tmp_path / "tacit-sandbox-abc"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    stale, foreign = tmp_path / f"tacit-sandbox-{ended.pid}-abc", tmp_path / "tacit-sandbox-abc"
     live = tmp_path / f"tacit-sandbox-{os.getpid()}-abc"
-    held = tmp_path / f"tacit-sandbox-{gone.pid}-held"
-    for folder in (stale, foreign, live, held):
+    locked = tmp_path / f"tacit-sandbox-{ended.pid}-held"
+    for folder in (stale, foreign, live, locked):
         folder.mkdir()
-    lock = os.open(held, os.O_RDONLY)
+    lock = os.open(locked, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_SH)
     remove_stale(tmp_path)
     os.close(lock)
-    assert not stale.exists() and foreign.exists() and live.exists() and held.exists()
+    assert not stale.exists() and foreign.exists() and live.exists() and locked.exists()

@@ -74,16 +74,16 @@ class Served:
 
 def connect(server: Served, words: str | bytes) -> socket.socket:
     """A raw connection that has sent these bytes."""
-    made = socket.create_connection((server.host, server.port), timeout=30)
-    made.sendall(words.encode() if isinstance(words, str) else words)
-    return made
+    connection = socket.create_connection((server.host, server.port), timeout=30)
+    connection.sendall(words.encode() if isinstance(words, str) else words)
+    return connection
 
 
-def read_to_end(made: socket.socket) -> bytes:
+def read_to_end(connection: socket.socket) -> bytes:
     """Read until the server closes the connection."""
     received = b""
     try:
-        while piece := made.recv(65536):
+        while piece := connection.recv(65536):
             received += piece
     except ConnectionResetError:
         pass

@@ -65,44 +65,44 @@ def memory(server: Served) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("length", ["content-length: 100", "transfer-encoding: chunked"])
 def test_refused_request_with_unfinished_body_is_closed(bounded: Served, length: str) -> None:
-    made = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n")
-    answer = read_to_end(made)
+    connection = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n")
+    answer = read_to_end(connection)
     # 408 if the machine is so busy that the body times out before the refusal
     assert answer.startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 408 ")) and b"connection: close" in answer
 
 
 def test_refused_request_with_finished_body_keeps_its_connection(bounded: Served) -> None:
-    made = connect(bounded, "POST /sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
-    assert b" 401 " in read_answer(made)
-    made.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-    assert b" 200 " in read_answer(made)
+    connection = connect(bounded, "POST /sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
+    assert b" 401 " in read_answer(connection)
+    connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert b" 200 " in read_answer(connection)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [f"POST /sessions HTTP/1.1\r\n{KNOWN}transfer-encoding: chunked\r\n\r\nff\r\n{{", "\r\n"])
 def test_request_arriving_byte_by_byte_times_out(bounded: Served, words: str) -> None:
-    made, answer = connect(bounded, words), b""
-    made.settimeout(0.2)
+    connection, answer = connect(bounded, words), b""
+    connection.settimeout(0.2)
     deadline = time.monotonic() + 30
     while b"\r\n\r\n" not in answer and time.monotonic() < deadline:
         try:
-            answer += made.recv(65536)
+            answer += connection.recv(65536)
         except TimeoutError:
-            made.sendall(b"\n" if words == "\r\n" else b" ")
+            connection.sendall(b"\n" if words == "\r\n" else b" ")
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 def test_pipelined_requests_are_not_queued(bounded: Served) -> None:
     before = memory(bounded)
-    made = connect(bounded, "GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 3)
-    answers = read_to_end(made)
+    connection = connect(bounded, "GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 3)
+    answers = read_to_end(connection)
     assert answers.count(b"HTTP/1.1 ") == 1 and b"connection: close" in answers
     for _ in range(4):  # 26 MB of requests each, without reading the answers
-        made = connect(bounded, "")
-        made.settimeout(1)
+        connection = connect(bounded, "")
+        connection.settimeout(1)
         try:
             for _ in range(100):
-                made.sendall(b"GET / HTTP/1.1\r\n\r\n" * (1 << 14))
+                connection.sendall(b"GET / HTTP/1.1\r\n\r\n" * (1 << 14))
         except OSError:
             pass
     assert bounded.send("GET", "/health")[0] == 200
@@ -120,25 +120,25 @@ ENDLESS = {
 def test_number_of_header_fields_trailers_and_chunks_is_bounded(bounded: Served, kind: str) -> None:
     """Each header field costs a tuple and two strings. Trailers do too, and each one-byte chunk costs a call."""
     first, then = ENDLESS[kind]
-    made = connect(bounded, first)
+    connection = connect(bounded, first)
     with contextlib.suppress(OSError):
         for _ in range(50):
-            made.sendall(then)
-    answer = read_to_end(made)
+            connection.sendall(then)
+    answer = read_to_end(connection)
     assert not answer or b" 431 " in answer[:20], "nothing: it was closed before everything was sent"
 
 
 def test_trailer_is_not_used_as_a_header(bounded: Served) -> None:
-    made = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n{KNOWN}\r\n")
-    assert b" 401 " in read_answer(made)
+    connection = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n{KNOWN}\r\n")
+    assert b" 401 " in read_answer(connection)
 
 
 def test_unused_request_bodies_are_not_kept_in_memory(bounded: Served) -> None:
     """Large bodies on a public path, without a token."""
     before = memory(bounded)
     head = "POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 262144\r\n\r\n"
-    made = [connect(bounded, head.encode() + b"x" * 262_000) for _ in range(20)]
-    for one in made:
+    connections = [connect(bounded, head.encode() + b"x" * 262_000) for _ in range(20)]
+    for one in connections:
         one.sendall(b"x" * 144)
         assert b" 405 " in read_answer(one)
     assert memory(bounded) - before < 30e6
@@ -150,8 +150,8 @@ def test_large_requests_are_bounded_in_number(modules: Path) -> None:
     body = json.dumps({**BEGIN, "data": {"x": [[]] * 60_000}}, separators=(",", ":"))
     request = f"POST /sessions HTTP/1.1\r\nhost: x\r\n{KNOWN}content-length: {len(body)}\r\n\r\n{body}"
     with served(modules, "--request-bytes", str(len(body)), "--sessions", "300") as server:
-        before, made = memory(server), [connect(server, request) for _ in range(120)]
-        statuses = Counter(read_answer(one)[9:12] for one in made)
+        before, connections = memory(server), [connect(server, request) for _ in range(120)]
+        statuses = Counter(read_answer(one)[9:12] for one in connections)
         assert set(statuses) <= {b"201", b"503", b"429"} and statuses[b"503"] and statuses[b"201"] >= 32, statuses
         assert memory(server) - before < 500e6
 
@@ -167,13 +167,13 @@ def test_refused_data_is_not_kept(bounded: Served) -> None:
 def test_client_that_does_not_read_is_dropped(bounded: Served) -> None:
     """With small buffers on both sides, a few pages fill them."""
     page = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-    made.settimeout(20)
-    made.connect(("127.0.0.1", bounded.port))
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    connection.settimeout(20)
+    connection.connect(("127.0.0.1", bounded.port))
     with pytest.raises(OSError):
         for _ in range(400):
-            made.sendall(page)
+            connection.sendall(page)
             time.sleep(0.05)
     assert bounded.send("GET", "/health")[0] == 200
 
@@ -204,17 +204,17 @@ def test_unread_answers_are_bounded_over_all_connections(monkeypatch: pytest.Mon
         server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
         sockets = []
         for _ in range(8):
-            made = socket.socket()
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            made.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(made, server.sockets[0].getsockname())
-            await asyncio.get_running_loop().sock_sendall(made, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-            sockets.append(made)
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(client, server.sockets[0].getsockname())
+            await asyncio.get_running_loop().sock_sendall(client, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            sockets.append(client)
             await asyncio.sleep(0.05)
         unread = [connection.transport.get_write_buffer_size() for connection in state.connections]
         assert len(unread) < 8 and sum(unread) <= 20 << 20
-        for made in sockets:
-            made.close()
+        for client in sockets:
+            client.close()
         server.close()
 
     asyncio.run(run())
@@ -227,8 +227,8 @@ def test_connections_of_one_address_replace_each_other(bounded: Served) -> None:
     assert bounded.send("GET", "/health", token=None)[0] == 200
     known.sendall(f"GET /modules HTTP/1.1\r\nhost: x\r\n{KNOWN}\r\n".encode())
     assert b" 200 " in read_answer(known), "a client that has sent its token is the last to go"
-    for made in hostile:
-        made.close()
+    for connection in hostile:
+        connection.close()
 
 
 @pytest.mark.slow
@@ -378,11 +378,13 @@ def test_similar_tokens_are_refused(shared: Served) -> None:
         "Bearer",
         f"Bearer\t{token}",
     ]:
-        made = connect(shared, b"GET /sessions HTTP/1.1\r\nconnection: close\r\nauthorization: " + text.encode() + b"\r\n\r\n")
-        assert b" 401 " in read_to_end(made)[:20], text
+        connection = connect(
+            shared, b"GET /sessions HTTP/1.1\r\nconnection: close\r\nauthorization: " + text.encode() + b"\r\n\r\n"
+        )
+        assert b" 401 " in read_to_end(connection)[:20], text
     for text in (f"bearer {token}", f"BEARER   {token}  "):
-        made = connect(shared, f"GET /sessions HTTP/1.1\r\nconnection: close\r\nauthorization: {text}\r\n\r\n")
-        assert b" 200 " in read_to_end(made)[:20], text
+        connection = connect(shared, f"GET /sessions HTTP/1.1\r\nconnection: close\r\nauthorization: {text}\r\n\r\n")
+        assert b" 200 " in read_to_end(connection)[:20], text
     assert shared.send("GET", f"/sessions?token={token}&authorization=Bearer%20{token}", token=None)[0] == 401
     for path in ("//health", "/health/", "/HEALTH", "/./sessions", "/health/../sessions", "/%2e/sessions", "/sessions/", "/;/"):
         assert shared.send("GET", path, token=None)[0] == 401, path
@@ -419,8 +421,8 @@ def test_weak_or_malformed_tokens_are_refused(tmp_path: Path, monkeypatch: pytes
         find_tokens(tmp_path / "tokens", False, "127.0.0.1")
     (tmp_path / "tokens").write_text("5f2c1b7e#9a3d4c68  # of ada")
     assert find_tokens(tmp_path / "tokens", False, "127.0.0.1") == ({"": "5f2c1b7e#9a3d4c68"}, False)
-    tokens, made = find_tokens(None, False, "127.0.0.1")
-    assert made and tokens is not None and len(tokens[""]) >= 32
+    tokens, is_new = find_tokens(None, False, "127.0.0.1")
+    assert is_new and tokens is not None and len(tokens[""]) >= 32
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_panics_and_system_exit_do_not_end_the_thread() -> None:
 
     async def work(batching: BatchingThread) -> None:
         breaking = Echo()
-        breaking.open_scheduler = lambda *given: exit(1)  # type: ignore[method-assign]
+        breaking.open_scheduler = lambda *arguments: exit(1)  # type: ignore[method-assign]
         for awaitable in (
             batching.call(lambda: tokenizer.encode("a" * 30)),
             batching.call(lambda: next(iter(()))),

@@ -26,24 +26,24 @@ def impatient(modules: Path):
         yield found
 
 
-def asks(made: socket.socket) -> bytes:
+def asks(connection: socket.socket) -> bytes:
     """The whole answer; the connection stays open."""
-    made.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
     answer = b""
     while not answer.endswith(b"}"):
-        answer += made.recv(65536)
+        answer += connection.recv(65536)
     return answer
 
 
 def test_endless_request_head_is_cut_off(server: Served) -> None:
-    made, sent = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: "), 0
+    connection, sent = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: "), 0
     with pytest.raises(OSError):
         while sent < 16 << 20:
-            sent += made.send(b"a" * 4096)
+            sent += connection.send(b"a" * 4096)
             time.sleep(0.001)
     assert sent < 8 << 20, "what lies between is read by nobody"
-    made = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000)
-    assert read_to_end(made).startswith(b"HTTP/1.1 431 ")
+    connection = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000)
+    assert read_to_end(connection).startswith(b"HTTP/1.1 431 ")
     assert server.send("GET", "/health", None, TOKEN, x="a" * 60_000)[0] == 200
 
 
@@ -66,8 +66,8 @@ LONG = [b"x: " + b"a" * 70_000 + b"\r\n", (b"x: " + b"a" * 400 + b"\r\n") * 200]
 
 @pytest.mark.parametrize("head", LONG, ids=["one line", "many"])
 def test_complete_but_too_long_head_is_refused(server: Served, head: bytes) -> None:
-    made = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n")
-    answer = read_to_end(made)
+    connection = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n")
+    answer = read_to_end(connection)
     assert answer.startswith(b"HTTP/1.1 431 ") and b"the limit is 65536 bytes" in answer
     assert server.send("GET", "/health")[0] == 200
 
@@ -83,21 +83,21 @@ def test_missing_request_head_times_out(impatient: Served, words: bytes) -> None
 
 @pytest.mark.slow
 def test_incomplete_second_request_or_body_times_out(impatient: Served) -> None:
-    made = connect(impatient, b"")
-    assert asks(made).startswith(b"HTTP/1.1 200 ")
-    made.sendall(b"GET /health HT")
-    assert read_to_end(made).startswith(b"HTTP/1.1 408 ")
+    connection = connect(impatient, b"")
+    assert asks(connection).startswith(b"HTTP/1.1 200 ")
+    connection.sendall(b"GET /health HT")
+    assert read_to_end(connection).startswith(b"HTTP/1.1 408 ")
     head = f"POST /sessions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 100\r\n\r\n{{"
     assert read_to_end(connect(impatient, head.encode())).startswith(b"HTTP/1.1 408 "), "and then it is closed"
 
 
 @pytest.mark.slow
 def test_connection_with_regular_requests_is_kept(impatient: Served) -> None:
-    made = connect(impatient, b"")
+    connection = connect(impatient, b"")
     for _ in range(4):
-        assert asks(made).startswith(b"HTTP/1.1 200 ")
+        assert asks(connection).startswith(b"HTTP/1.1 200 ")
         time.sleep(0.7)
-    made.close()
+    connection.close()
 
 
 def test_connection_limit_respects_the_file_limit() -> None:

@@ -87,14 +87,14 @@ def test_limits_and_refresh_match_the_http_api(modules: Path, tmp_path: Path) ->
                 await held_to_limits(client)
                 shutil.copytree(modules / "pick", tmp_path / "pick")
                 changes = (await client.call_tool("refresh", {})).structured_content
-                assert changes["added"] == ["alfworld/pick"] and "alfworld_pick" in await listed(client)
+                assert changes["added"] == ["alfworld/pick"] and "alfworld_pick" in await tool_names(client)
                 assert not (await client.call_tool("alfworld_pick", {"split": "seen"})).is_error
                 shutil.rmtree(tmp_path / "pick")
                 os.kill(os.getpid(), signal.SIGHUP)
                 async with asyncio.timeout(60):
-                    while "alfworld_pick" in await listed(client):
+                    while "alfworld_pick" in await tool_names(client):
                         await asyncio.sleep(0.05)
-                assert "alfworld_heat" in await listed(client)
+                assert "alfworld_heat" in await tool_names(client)
 
     asyncio.run(run())
 
@@ -146,7 +146,7 @@ def test_subscribed_client_is_notified_of_new_tools(modules: Path, tmp_path: Pat
             async with Client(tools.server) as client, client.listen(tools_list_changed=True) as heard:
                 shutil.copytree(modules / "pick", tmp_path / "pick")
                 await client.call_tool("refresh", {})
-                assert isinstance(await anext(heard), ToolsListChanged) and "alfworld_pick" in await listed(client)
+                assert isinstance(await anext(heard), ToolsListChanged) and "alfworld_pick" in await tool_names(client)
 
     asyncio.run(run())
 
@@ -173,7 +173,7 @@ def test_legacy_client_is_notified_of_new_tools(modules: Path, tmp_path: Path) -
                 await tools.update()
                 while not notifications:
                     await asyncio.sleep(0.02)
-                assert notifications == ["ToolListChangedNotification"] and "alfworld_pick" in await listed(client)
+                assert notifications == ["ToolListChangedNotification"] and "alfworld_pick" in await tool_names(client)
 
     asyncio.run(run())
 
@@ -195,5 +195,5 @@ async def held_to_limits(client: Client) -> None:
     assert not (await client.call_tool("observe", seen)).is_error
 
 
-async def listed(client: Client) -> set[str]:
+async def tool_names(client: Client) -> set[str]:
     return {tool.name for tool in (await client.list_tools()).tools}

@@ -100,12 +100,12 @@ def test_iteration_with_only_broken_worlds_makes_no_update(name):
 
 def test_broken_episodes_are_counted_and_excluded_from_training():
     class Sometimes(WORLD.make):
-        made = 0
+        worlds = 0
 
         def __init__(self):
             super().__init__()
-            type(self).made += 1
-            self._bad = self.made % 4 == 1
+            type(self).worlds += 1
+            self._bad = self.worlds % 4 == 1
 
         def step(self, action):
             if self._bad:

@@ -123,8 +123,8 @@ def test_only_the_experience_bank_is_read_in_rollouts(name):
     check_overlap(TrainSettings(overlap=1), [method])
     seen, fresh = Versioned(), Versioned()
     loop, without = (
-        Loop([Collector(made, TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, 2)
-        for made, policy in ((method, seen), (build(get_method(name)), fresh))
+        Loop([Collector(method_under_test, TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, 2)
+        for method_under_test, policy in ((method, seen), (build(get_method(name)), fresh))
     )
     loop.iterate(1)
     without.drawn = dict(loop.drawn_at_update)

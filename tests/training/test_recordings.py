@@ -48,8 +48,8 @@ def write(path: Path, *lines) -> Path:
 
 
 def read(path: Path, context=LISTED, tasks=TASKS, most=1000, **more) -> tuple[Demonstrations, str]:
-    shown, notes = imitate_recordings(path, WORLD, tasks, context, Words(), most, **more)
-    return shown, " | ".join(notes)
+    examples, notes = imitate_recordings(path, WORLD, tasks, context, Words(), most, **more)
+    return examples, " | ".join(notes)
 
 
 def same(one: Demonstrations, other: Demonstrations) -> bool:
@@ -62,33 +62,33 @@ def same(one: Demonstrations, other: Demonstrations) -> bool:
 def test_recorded_episodes_equal_live_demonstrations(tmp_path, name, known_by):
     """Replay in the world also restores the admissible actions, which the file does not have."""
     lines = [episode(task, **({"task": task.id} if known_by == "task" else {})) for task in TASKS]
-    shown, notes = read(write(tmp_path / name, *lines))
-    assert same(shown, demonstrate(WORLD, TASKS, LISTED, Words(), 50))
-    assert (shown.episodes, shown.won) == (8, 8) and "8 episodes replayed as recorded" in notes
+    examples, notes = read(write(tmp_path / name, *lines))
+    assert same(examples, demonstrate(WORLD, TASKS, LISTED, Words(), 50))
+    assert (examples.episodes, examples.won) == (8, 8) and "8 episodes replayed as recorded" in notes
 
 
 def test_episodes_of_unknown_tasks_are_used_as_recorded(tmp_path):
     """Without a simulator there are no admissible actions, and the state block comes from the text."""
     text = StateBlock(WORLD.wording("terse"), WORLD.tracker_of("text"))
-    shown, notes = read(write(tmp_path / "e.jsonl", *map(episode, TASKS)), text, tasks=())
-    assert same(shown, demonstrate(WORLD, TASKS, text, Words(), 50)) and "8 are of tasks unknown to this run" in notes
+    examples, notes = read(write(tmp_path / "e.jsonl", *map(episode, TASKS)), text, tasks=())
+    assert same(examples, demonstrate(WORLD, TASKS, text, Words(), 50)) and "8 are of tasks unknown to this run" in notes
 
 
 def test_episodes_that_replay_differently_are_counted_and_used_as_recorded(tmp_path):
     other = episode(TASKS[0], task=TASKS[0].id)
     other["turns"][1]["observation"] = "On the shelf 9, you see a unicorn 1."
     words = Words()
-    shown, notes = imitate_recordings(write(tmp_path / "e.jsonl", other), WORLD, TASKS, BLOCK, words, 1000)
+    examples, notes = imitate_recordings(write(tmp_path / "e.jsonl", other), WORLD, TASKS, BLOCK, words, 1000)
     assert notes[0] == "used as recorded, since their replay differs: 1 episode, line 1, turn 2"
-    assert any("unicorn" in words.decode(prompt) for prompt in shown.prompts) and shown.won == 1
+    assert any("unicorn" in words.decode(prompt) for prompt in examples.prompts) and examples.won == 1
 
 
 def test_replay_overrides_a_wrong_success_flag(tmp_path):
     """If the replay matches the record but does not win, the episode counts as lost."""
     good, unwon = episode(TASKS[0], task=TASKS[0].id), episode(TASKS[1], task=TASKS[1].id)
     del unwon["turns"][-1]
-    shown, notes = read(write(tmp_path / "e.jsonl", unwon, good))
-    assert same(shown, read(write(tmp_path / "f.jsonl", good))[0]) and (shown.episodes, shown.won) == (2, 1)
+    examples, notes = read(write(tmp_path / "e.jsonl", unwon, good))
+    assert same(examples, read(write(tmp_path / "f.jsonl", good))[0]) and (examples.episodes, examples.won) == (2, 1)
     assert "1 episode replayed as recorded, 0 are of tasks unknown to this run, 1 were lost" in notes
     assert "1 of the lost ones are marked as won, but their replay loses: line 1" in notes
 
@@ -99,8 +99,8 @@ def test_every_unusable_line_is_named_with_its_reason(tmp_path):
         *("{", "[1]", {**good, "turns": []}, {"goal": good["goal"], "turns": good["turns"]}),
         *({**good, "goal": ""}, {**good, "turns": [{"action": "look"}]}, {**good, "success": False}, good),
     ]
-    shown, notes = read(write(tmp_path / "e.jsonl", *lines))
-    assert shown.won == 1 and "6 lines cannot be used: line 1: " in notes and "1 were lost" in notes
+    examples, notes = read(write(tmp_path / "e.jsonl", *lines))
+    assert examples.won == 1 and "6 lines cannot be used: line 1: " in notes and "1 were lost" in notes
     assert "line 2: not a JSON object; line 3: no turns; line 4: does not say whether it was won" in notes
     assert "line 5: names neither a task nor a goal; and 1 more" in notes
     _, notes = read(write(tmp_path / "f.jsonl", {**good, "goal": "fly to the moon."}, good), BLOCK)
@@ -111,16 +111,16 @@ def test_every_unusable_line_is_named_with_its_reason(tmp_path):
 def test_invalid_turns_are_in_the_history_but_not_imitated(tmp_path):
     line = episode(TASKS[0], task=TASKS[0].id)
     line["turns"][0]["valid"] = False
-    shown, _ = read(write(tmp_path / "e.jsonl", line))
-    assert len(shown) == len(line["turns"]) - 1
+    examples, _ = read(write(tmp_path / "e.jsonl", line))
+    assert len(examples) == len(line["turns"]) - 1
 
 
 def test_recordings_are_limited_by_number_and_family(tmp_path):
     file = write(tmp_path / "e.jsonl", *(episode(task, family=task.family) for task in TASKS))
     assert read(file, most=3)[0].episodes == 3
-    shown, notes = read(file, families=(TASKS[0].family,))
+    examples, notes = read(file, families=(TASKS[0].family,))
     own = [task for task in TASKS if task.family == TASKS[0].family]
-    assert same(shown, demonstrate(WORLD, own, LISTED, Words(), 50))
+    assert same(examples, demonstrate(WORLD, own, LISTED, Words(), 50))
     assert f"skipped, since they are of other families: {8 - len(own)} episodes" in notes
 
 
@@ -150,8 +150,8 @@ def test_published_alfworld_walkthroughs_replay_exactly(shared_data, tmp_path):
             if task is not None:
                 last = steps[-1]
                 lines.append({"task": task.id, "success": last["won"], "turns": turns, "saw": last["feedback"]})
-    shown, notes = read(write(tmp_path / "e.jsonl", *lines), BLOCK, tasks)
-    assert len(lines) == shown.won > 5 and f"{len(lines)} episodes replayed as recorded" in notes and "differs" not in notes
+    examples, notes = read(write(tmp_path / "e.jsonl", *lines), BLOCK, tasks)
+    assert len(lines) == examples.won > 5 and f"{len(lines)} episodes replayed as recorded" in notes and "differs" not in notes
 
 
 SMALL = [

@@ -50,25 +50,25 @@ def played_by(policy, tasks=TASKS, world=WORLD, context=TERSE, max_steps=12):
 def test_relabeled_turns_pair_the_policys_prompts_with_expert_actions():
     policy = ScriptedPolicy(stumble_through_countdown)
     found = relabel(WORLD, played_by(policy, max_steps=4))
-    shown = make_samples(found, TERSE, policy)
-    assert len(shown) == sum(len(t) for t in found.played) == len(found.turns), "every turn, of lost episodes too"
+    samples = make_samples(found, TERSE, policy)
+    assert len(samples) == sum(len(t) for t in found.played) == len(found.turns), "every turn, of lost episodes too"
     assert any(not t.success for t in found.played) and any(step.action != advice for step, advice in found.turns)
-    for prompt, completion in zip(shown.prompts, shown.completions, strict=True):
+    for prompt, completion in zip(samples.prompts, samples.completions, strict=True):
         assert policy.decode(completion) == solve_countdown(policy.decode(prompt)) and completion[-1] == 0
     prompts = [prompt for call in policy.calls for prompt, _ in call]
-    assert sorted(map(policy.decode, shown.prompts)) == sorted(prompts), "what the policy read, and nothing else"
+    assert sorted(map(policy.decode, samples.prompts)) == sorted(prompts), "what the policy read, and nothing else"
 
 
 def test_relabeling_a_perfect_policy_equals_demonstrations():
     policy = ScriptedPolicy(solve_countdown)
     found = relabel(WORLD, played_by(policy))
     assert found.agreement == 1.0 and found.won == len(TASKS)
-    shown = make_samples(found, TERSE, policy)
+    samples = make_samples(found, TERSE, policy)
     own = [step.completion.tokens.tolist() for trajectory in found.played for step in trajectory.steps]
-    assert [c.tolist() for c in shown.completions] == own
+    assert [c.tolist() for c in samples.completions] == own
     expected = demonstrate(WORLD, TASKS, TERSE, policy, 12)
-    assert [p.tolist() for p in shown.prompts] == [p.tolist() for p in expected.prompts]
-    assert [c.tolist() for c in shown.completions] == [c.tolist() for c in expected.completions]
+    assert [p.tolist() for p in samples.prompts] == [p.tolist() for p in expected.prompts]
+    assert [c.tolist() for c in samples.completions] == [c.tolist() for c in expected.completions]
 
 
 def test_agreement_is_the_share_of_equal_actions():
@@ -217,8 +217,8 @@ def test_round_mixes_relabeled_and_demonstrated_turns():
 
 
 def test_relabeled_samples_round_trip(tmp_path):
-    shown = Demonstrations([np.array([1, 2, 3]), np.array([4])], [np.array([5]), np.array([6, 7])], 9, 4, 1, 2)
-    save_relabeled(shown, tmp_path / "relabelled" / "000024.npz")
+    samples = Demonstrations([np.array([1, 2, 3]), np.array([4])], [np.array([5]), np.array([6, 7])], 9, 4, 1, 2)
+    save_relabeled(samples, tmp_path / "relabelled" / "000024.npz")
     again = load_relabeled(tmp_path / "relabelled" / "000024.npz")
     assert [p.tolist() for p in again.prompts] == [[1, 2, 3], [4]]
     assert [c.tolist() for c in again.completions] == [[5], [6, 7]]

@@ -24,14 +24,14 @@ CONTEXT = get_method("grpo")().with_prompt(wording="terse", style="bare", admiss
 
 def show(words=None, world=WORLD, **settings):
     words = words or Words()
-    shown = demonstrate_notes(world, TASKS, CONTEXT, words, world.max_steps, SupervisedSettings(noise=0.5, **settings), 0)
-    pairs = [(words.decode(p), words.decode(c)) for p, c in zip(shown.prompts, shown.completions, strict=True)]
-    return shown, pairs
+    examples = demonstrate_notes(world, TASKS, CONTEXT, words, world.max_steps, SupervisedSettings(noise=0.5, **settings), 0)
+    pairs = [(words.decode(p), words.decode(c)) for p, c in zip(examples.prompts, examples.completions, strict=True)]
+    return examples, pairs
 
 
 def test_entry_examples_state_hindsight_in_the_extractors_format():
-    shown, pairs = show(entries=300)
-    assert len(pairs) == 300 and shown.too_long == 0
+    examples, pairs = show(entries=300)
+    assert len(pairs) == 300 and examples.too_long == 0
     for prompt, answer in pairs:
         (operation,) = parse_operations(answer, "terse", "\nentry: " in prompt)
         assert prompt.endswith("experience:")
@@ -75,8 +75,8 @@ def test_note_examples_name_the_door_and_are_judged():
 
 
 def test_long_notes_are_dropped_and_worlds_without_hindsight_are_refused():
-    shown, pairs = show(Words(context_limit=30), entries=50)
-    assert shown.too_long == 50 and not pairs
+    examples, pairs = show(Words(context_limit=30), entries=50)
+    assert examples.too_long == 50 and not pairs
     with pytest.raises(TacitError, match="has no hindsight"):
         show(world=replace(WORLD, hindsight=None), entries=1)
 
@@ -91,9 +91,9 @@ def test_step_notes_precede_the_request_and_agree_with_the_expert():
 
     def pairs(mismatched):
         words, settings = Words(), SupervisedSettings(step_notes=60, mismatched=mismatched)
-        shown = demonstrate_notes(HOUSEHOLD, tasks, context, words, 30, settings, 0)
-        assert shown.episodes == shown.won == 60 and len(shown) > 60
-        return [(words.decode(p), words.decode(c)) for p, c in zip(shown.prompts, shown.completions, strict=True)]
+        examples = demonstrate_notes(HOUSEHOLD, tasks, context, words, 30, settings, 0)
+        assert examples.episodes == examples.won == 60 and len(examples) > 60
+        return [(words.decode(p), words.decode(c)) for p, c in zip(examples.prompts, examples.completions, strict=True)]
 
     def agree(found):
         notes = [prompt.partition("<note>")[2].partition("</note>")[0].split() for prompt, _ in found]

@@ -61,10 +61,10 @@ def test_order_depends_only_on_the_step():
 
 def test_demonstrations_use_the_policys_prompts_and_action_format():
     words = Words()
-    shown = demonstrate(WORLD, TASKS, TERSE, words, max_steps=30)
-    assert shown.episodes == shown.won == 20
-    assert len(shown) == sum(len(t.data["numbers"]) - 1 for t in TASKS)
-    for prompt, completion in zip(shown.prompts, shown.completions, strict=True):
+    examples = demonstrate(WORLD, TASKS, TERSE, words, max_steps=30)
+    assert examples.episodes == examples.won == 20
+    assert len(examples) == sum(len(t.data["numbers"]) - 1 for t in TASKS)
+    for prompt, completion in zip(examples.prompts, examples.completions, strict=True):
         assert completion[-1] == 0, "the token that ends a completion is imitated too"
         assert words.decode(completion) == solve_countdown(words.decode(prompt))
 
@@ -72,15 +72,15 @@ def test_demonstrations_use_the_policys_prompts_and_action_format():
 def test_demonstrations_use_tags_in_tags_style():
     words = Words()
     context = History(WORLD.wording("full"), turns=2)
-    shown = demonstrate(WORLD, TASKS[:1], context, words, max_steps=30)
-    assert words.decode(shown.completions[0]).startswith("<think></think><action>op(")
+    examples = demonstrate(WORLD, TASKS[:1], context, words, max_steps=30)
+    assert words.decode(examples.completions[0]).startswith("<think></think><action>op(")
 
 
 def test_noise_actions_are_in_the_history_but_not_imitated():
     words = Words()
     context = History(WORLD.wording("terse"), turns=None, admissible=False, style="bare")
-    shown = demonstrate(WORLD, TASKS, context, words, max_steps=30, noise=0.4, seed=3)
-    pairs = [(words.decode(p), words.decode(c)) for p, c in zip(shown.prompts, shown.completions, strict=True)]
+    examples = demonstrate(WORLD, TASKS, context, words, max_steps=30, noise=0.4, seed=3)
+    pairs = [(words.decode(p), words.decode(c)) for p, c in zip(examples.prompts, examples.completions, strict=True)]
     assert all(action == solve_countdown(prompt) for prompt, action in pairs), "only the expert's own actions are shown"
     strayed = 0
     for prompt, _ in pairs:
@@ -88,14 +88,14 @@ def test_noise_actions_are_in_the_history_but_not_imitated():
         strayed += any(solve_countdown(line.split(" : ")[0]) != line.split(" : ")[1] for line in past)
     assert strayed > 10, "and what strays led to is"
     assert any(action == "reset" for _, action in pairs)
-    assert 0 < shown.won <= shown.episodes == 20
+    assert 0 < examples.won <= examples.episodes == 20
 
 
 def test_demonstrations_depend_only_on_task_and_seed():
     def texts(tasks, seed):
         words = Words()
-        shown = demonstrate(WORLD, tasks, TERSE, words, 30, noise=0.3, seed=seed)
-        return [words.decode(p) for p in shown.prompts]
+        examples = demonstrate(WORLD, tasks, TERSE, words, 30, noise=0.3, seed=seed)
+        return [words.decode(p) for p in examples.prompts]
 
     whole = texts(TASKS[:6], 0)
     assert whole == texts(TASKS[:6], 0) and whole != texts(TASKS[:6], 1)
@@ -146,9 +146,9 @@ def test_broken_demonstration_is_skipped_and_counted():
             raise RuntimeError("no")
         return solver(task)
 
-    shown = demonstrate(replace(WORLD, experts={"fragile": fragile}), TASKS[:3], TERSE, Words(), max_steps=30)
-    assert str(shown) == f"{len(shown)} turns of 2 won episodes (of 3, 1 broke)"
-    assert len(shown) == sum(len(t.data["numbers"]) - 1 for t in (TASKS[0], TASKS[2]))
+    examples = demonstrate(replace(WORLD, experts={"fragile": fragile}), TASKS[:3], TERSE, Words(), max_steps=30)
+    assert str(examples) == f"{len(examples)} turns of 2 won episodes (of 3, 1 broke)"
+    assert len(examples) == sum(len(t.data["numbers"]) - 1 for t in (TASKS[0], TASKS[2]))
 
 
 def test_demonstrations_stop_after_max_broken_episodes():
@@ -167,12 +167,12 @@ def test_demonstrations_stop_after_max_broken_episodes():
 
 
 def test_imitation_resumes_where_it_stopped():
-    shown = Demonstrations([np.array([i]) for i in range(10)], [np.array([i, 0]) for i in range(10)], 10, 10)
+    examples = Demonstrations([np.array([i]) for i in range(10)], [np.array([i, 0]) for i in range(10)], 10, 10)
     settings = SupervisedSettings(steps=6, batch=4, lr=0.1, warmup=0.5)
 
     def run(first):
         policy = ScriptedPolicy(lambda *_: "")
-        steps = list(imitate(policy, shown, settings, seed=0, first=first))
+        steps = list(imitate(policy, examples, settings, seed=0, first=first))
         rows = [[int(p[0]) for p in batch.prompts] for batch, _, _ in policy.updates]
         assert all(losses == (Imitation(),) for _, losses, _ in policy.updates)
         assert [lr for _, _, lr in policy.updates] == [metrics["lr"] for _, metrics in steps]
@@ -191,8 +191,8 @@ def test_epochs_count_the_demonstrated_turns():
     assert replace(settings, rounds=1).resolve_epochs(160).all_steps == 30 + settings.round_steps
     assert SupervisedSettings(steps=7).resolve_epochs(160).steps == 7 and not SupervisedSettings().imitates
     resolved = settings.resolve_epochs(160)
-    shown = [order(160, step, 16, 0) for step in range(resolved.steps)]
-    assert (np.bincount(np.concatenate(shown)) == 3).all(), "every turn three times"
+    examples = [order(160, step, 16, 0) for step in range(resolved.steps)]
+    assert (np.bincount(np.concatenate(examples)) == 3).all(), "every turn three times"
 
 
 @pytest.mark.slow

@@ -239,6 +239,6 @@ def test_slow_iteration_reports_progress(tmp_path, monkeypatch):
     run.close()
     lines = [text for text in listener.lines if text.startswith("now rl 1: ")]
     assert lines[0].startswith("now rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, ")
-    shown = [text for text in listener.lines if text.startswith("now first completion")]
-    assert shown == ["now first completion, of 2 tokens, not in the full format: '<action>reset</action>'"], "once in a run"
+    completions = [text for text in listener.lines if text.startswith("now first completion")]
+    assert completions == ["now first completion, of 2 tokens, not in the full format: '<action>reset</action>'"], "once"
     assert lines[-1].startswith("now rl 1: learning from 8 turns, ")

@@ -189,6 +189,6 @@ def test_terse_wording_text():
     first = world.reset(task)
     assert wording.now(1, first, False) == ("room: countertop 1, drawer 1-2, fridge 1, microwave 1, sidetable 1, sinkbasin 1 >")
     assert wording.turn(1, Observation("Nothing happens."), "look") == "nothing happens > look"
-    listed = wording.now(1, first, True)
-    assert "go to drawer 1; go to drawer 2" in listed and "help" not in listed
+    text = wording.now(1, first, True)
+    assert "go to drawer 1; go to drawer 2" in text and "help" not in text
     assert (wording.task(task), wording.request("bare")) == ("do the pick task.", "")

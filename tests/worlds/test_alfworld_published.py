@@ -156,8 +156,8 @@ def record_of(family: str, games: Path) -> dict:
     steps = [{"action": None, "feedback": observation.text, "admissible": list(observation.actions), "won": False}]
     for action in ("go to fridge 1", "", "open fridge 1"):
         answer = world.step(action)
-        shown = {"feedback": answer.observation.text, "admissible": list(answer.observation.actions)}
-        steps.append({"action": action, **shown, "won": answer.success})
+        fields = {"feedback": answer.observation.text, "admissible": list(answer.observation.actions)}
+        steps.append({"action": action, **fields, "won": answer.success})
     return {"split": "train", "task": f"task_{family}", "trial": "trial_1", "episodes": [{"steps": steps}]}
 
 

@@ -146,9 +146,9 @@ MEND = f"str_replace {TARGET} 2 + min( ==> 1 + min("
 
 @pytest.fixture
 def world(bench):
-    made = CodeWorld(bench)
-    yield made
-    made.close()
+    opened = CodeWorld(bench)
+    yield opened
+    opened.close()
 
 
 def submit(world: CodeWorld):

@@ -82,8 +82,8 @@ def test_killed_trainer_leaves_no_process_mount_or_file():
     trainer.wait()
     deadline = time.monotonic() + 30
     while True:
-        listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
-        left = [line for line in listed if "sleep 983" in line or line.split()[0] in servers]
+        processes = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
+        left = [line for line in processes if "sleep 983" in line or line.split()[0] in servers]
         if not left and not Path(folder).exists():
             break
         assert time.monotonic() < deadline, (left, list(Path(folder).rglob("*"))[:5])

@@ -64,9 +64,9 @@ def runner(original, tmp_path_factory):
 
 @pytest.fixture
 def workspace(runner, original):
-    made = runner.sandbox.copy(original)
-    yield made
-    made.close()
+    copy = runner.sandbox.copy(original)
+    yield copy
+    copy.close()
 
 
 def test_run_reports_outcomes_deterministically(runner, workspace):

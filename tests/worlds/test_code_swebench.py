@@ -86,8 +86,8 @@ def write_image(path: Path) -> None:
     sources |= {f"/bin/{name}": Path(found) for name in PROGRAMS if (found := shutil.which(name))}
     sources[str(python)] = python
     binaries = [str(python), *(str(outside) for inside, outside in sources.items() if inside.startswith("/bin/"))]
-    listed = subprocess.run(["ldd", *binaries, *map(str, library.glob("lib-dynload/*.so"))], capture_output=True, text=True)
-    sources |= {found: Path(found) for found in re.findall(r"(/\S+\.so\S*) \(", listed.stdout)}
+    libraries = subprocess.run(["ldd", *binaries, *map(str, library.glob("lib-dynload/*.so"))], capture_output=True, text=True)
+    sources |= {found: Path(found) for found in re.findall(r"(/\S+\.so\S*) \(", libraries.stdout)}
     with tarfile.open(path, "w") as tar:
         for inside, outside in sources.items():
             if outside.is_dir():
@@ -118,9 +118,9 @@ def make_images(program: str, folder: Path) -> str:
     write_image(folder / "image.tar")
     for name in ("image", "empty"):
         words = [program, "import", "--change", "ENV PATH=/bin", str(folder / f"{name}.tar"), f"{IMAGE}:{name}"]
-        made = subprocess.run(words, capture_output=True, text=True)
-        if made.returncode:
-            return made.stderr[-200:]
+        build = subprocess.run(words, capture_output=True, text=True)
+        if build.returncode:
+            return build.stderr[-200:]
     return ""
 
 
@@ -265,9 +265,9 @@ def test_runtime_failure_is_an_error_and_no_failed_test(bench):
         bench.open(read_instance(with_image(ROW, "empty")))
     assert "\n" not in str(found.value)
     place = bench.open(read_instance(with_image(ROW)))
-    gone = replace(place, image=f"{IMAGE}:gone")
+    removed_image = replace(place, image=f"{IMAGE}:gone")
     with pytest.raises(TacitError, match="gone"):
-        gone.run(["true"])
+        removed_image.run(["true"])
     place.close()
 
 

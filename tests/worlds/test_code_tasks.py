@@ -61,8 +61,8 @@ def test_splits_share_no_packages_kinds_or_sites():
     records = packaged().records
     train = [r for r in records if r.split in ("train", "test")]
     assert not {r.package for r in train} & {r.package for r in records if r.split == "other_packages"}
-    held = {r.kinds[0] for r in records if r.split == "other_kinds" and len(r.kinds) == 1}
-    assert held and not held & {kind for r in train for kind in r.kinds}
+    held_out = {r.kinds[0] for r in records if r.split == "other_kinds" and len(r.kinds) == 1}
+    assert held_out and not held_out & {kind for r in train for kind in r.kinds}
     edits = {
         split: {(r.package, e.path, e.start) for r in records if r.split == split for e in r.edits}
         for split in ("train", "test")

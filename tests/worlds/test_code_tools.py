@@ -241,14 +241,14 @@ def test_line_edit_round_trips_in_every_format():
 
 def test_past_calls_keep_integer_arguments_as_integers():
     form = ToolCalls()
-    for action, wanted in {
+    for action, argument in {
         "view a.py 3 -1": ("view_range", [3, -1]),
         "insert a.py 3 x": ("insert_line", 3),
         "insert a.py 003 x": ("insert_line", "003"),
         "str_replace a.py 1 ==> 2": ("old_str", "1"),
     }.items():
         call = form.message(action).call
-        assert call is not None and call.arguments[wanted[0]] == wanted[1]
+        assert call is not None and call.arguments[argument[0]] == argument[1]
         assert form.parse(call.text()).action == action
 
 

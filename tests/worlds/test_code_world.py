@@ -21,9 +21,9 @@ from tacit.worlds.code.world import CodeWorld, read_pytest
 
 @pytest.fixture
 def world(bench):
-    made = CodeWorld(bench)
-    yield made
-    made.close()
+    opened = CodeWorld(bench)
+    yield opened
+    opened.close()
 
 
 def first(family: str = "", split: str = "train"):
@@ -61,8 +61,8 @@ def test_episode_with_the_correct_edit_succeeds(world):
     answer = world.step("submit")
     assert answer.done and answer.success and answer.score == 1.0
     text = answer.observation.text
-    wanted = len(record.fail_to_pass)
-    assert f"FAIL_TO_PASS: {wanted} of {wanted} pass." in text and "--- a/" in text and "+++ b/" in text
+    count = len(record.fail_to_pass)
+    assert f"FAIL_TO_PASS: {count} of {count} pass." in text and "--- a/" in text and "+++ b/" in text
 
 
 def test_submit_without_change_fails(world):
@@ -256,8 +256,8 @@ def test_search_expert_acts_on_observations(world):
     assert set(actions) - set(Search(task).actions) == {f"view {path} 70 -1", "bash pytest -q", "submit"}
     adviser = Search(task)
     adviser.happened("view .")
-    shown = Observation("/testbed/tillbook/accounts.py, lines 82 to 82 of 83:\n    82\t        debtor[creditor] -= cents")
-    assert adviser.act(shown) == f"str_replace {path}:82 debtor ==> left", "others make their own mistakes"
+    view = Observation("/testbed/tillbook/accounts.py, lines 82 to 82 of 83:\n    82\t        debtor[creditor] -= cents")
+    assert adviser.act(view) == f"str_replace {path}:82 debtor ==> left", "others make their own mistakes"
     for text in ("[killed: time limit]", "1 error in 0.00s\n[exit status 2]", "7 passed, 3 errors in 0.00s\n[exit status 1]"):
         assert adviser.act(Observation(text)) == f"undo_edit {path}"
 
@@ -341,19 +341,19 @@ def test_hidden_tests_option_hides_test_files(bench):
 
 @pytest.mark.slow
 def test_dead_sandbox_server_is_replaced_in_the_next_episode():
-    made = code_environment().make
+    make = code_environment().make
     try:
-        world = made()
+        world = make()
         world.reset(first())
     except TacitError as error:
         pytest.skip(str(error))
-    made.simulator.runner.sandbox.process.kill()
-    made.simulator.runner.sandbox.process.wait()
+    make.simulator.runner.sandbox.process.kill()
+    make.simulator.runner.sandbox.process.wait()
     with pytest.raises(Exception, match="simulator died"):
         world.step("bash ls")
     assert world.reset(first()).text
     world.close()
-    made.close()
+    make.close()
 
 
 def test_background_processes_are_killed(world):

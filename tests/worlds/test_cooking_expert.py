@@ -76,5 +76,5 @@ def test_noisy_demonstrations_do_not_break():
         encode_completion = encode_prompt
 
     context = StateBlock(WORLD.wording("terse"), WORLD.tracker)
-    shown = demonstrate(WORLD, WORLD.tasks("train", 100, 9), context, Words(), WORLD.max_steps, noise=0.3)
-    assert shown.broken == 0 and shown.won > 70
+    examples = demonstrate(WORLD, WORLD.tasks("train", 100, 9), context, Words(), WORLD.max_steps, noise=0.3)
+    assert examples.broken == 0 and examples.won > 70

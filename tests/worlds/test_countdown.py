@@ -142,13 +142,13 @@ def test_failure_labels():
 def test_listed_actions_are_exactly_the_accepted_actions():
     world = ENVIRONMENT.make()
     task = make_task([4, 2, 8, 2], 50)
-    listed = set(world.reset(task).actions)
+    actions = set(world.reset(task).actions)
     for operator in "+-*/":
         for a, b in set(permutations([4, 2, 8, 2], 2)):
             world.reset(task)
             effective = world.step(f"op({operator}, {a}, {b})").effective
-            assert effective == (f"op({operator}, {max(a, b)}, {min(a, b)})" in listed and (a >= b or operator in "+*"))
-    assert "rollback" not in listed and legal_actions((5,), True) == ("rollback", "reset")
+            assert effective == (f"op({operator}, {max(a, b)}, {min(a, b)})" in actions and (a >= b or operator in "+*"))
+    assert "rollback" not in actions and legal_actions((5,), True) == ("rollback", "reset")
 
 
 def test_invalid_tasks_and_splits_are_rejected():

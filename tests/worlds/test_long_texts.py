@@ -97,14 +97,14 @@ def test_world_reads_long_texts_in_linear_time(name: str) -> None:
 def read_as_everything(world: Any, task: Task, text: str) -> None:
     seen = Observation(text, ("look", text))
     transition = Transition(seen, effective=True)
-    for given in (task, replace(task, goal=text)):
+    for described in (task, replace(task, goal=text)):
         for wording in world.wordings.values():
-            in_time(text, wording.task, given)
+            in_time(text, wording.task, described)
             in_time(text, wording.now, 1, seen, True)
             in_time(text, wording.alone, 1, seen, True)
             in_time(text, wording.turn, 1, seen, text)
         for tracker in world.trackers.values():
-            state = in_time(text, tracker.start, given, seen)
+            state = in_time(text, tracker.start, described, seen)
             for action in ("look", text):
                 after = in_time(text, tracker.update, state, action, transition) if state is not None else None
                 if after is not None:
@@ -121,11 +121,11 @@ def test_completions_are_parsed_in_linear_time() -> None:
             in_time(text, style.parse, text)
 
 
-def in_time(text: str, call: Any, *given: Any) -> Any:
+def in_time(text: str, call: Any, *arguments: Any) -> Any:
     """The call's result, or None if it raises on this text."""
     try:
         with raise_after(LIMIT_S):
-            return call(*given)
+            return call(*arguments)
     except AlarmTimeout:
         pytest.fail(f"{getattr(call, '__qualname__', call)} takes more than {LIMIT_S:g} s for {text[:60]!r} and so on")
     except Exception:

@@ -47,14 +47,14 @@ def scene(*rows, **more):
     return Scene(rows, meanings, hp=12, most_hp=12, **more)
 
 
-def trajectory(task, shown, actions, effective=True, label="", stop=StopReason.FAILURE):
+def trajectory(task, scenes, actions, effective=True, label="", stop=StopReason.FAILURE):
     nothing = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), "", "stop")
     empty = np.zeros(0, np.int64)
     steps = [
         Step(Observation(s.text), Prompt("", ""), empty, nothing, a, True, effective, label if i == len(actions) - 1 else "")
-        for i, (s, a) in enumerate(zip(shown, actions, strict=False))
+        for i, (s, a) in enumerate(zip(scenes, actions, strict=False))
     ]
-    return Trajectory(task, tuple(steps), False, 0.0, stop, Observation(shown[len(actions)].text))
+    return Trajectory(task, tuple(steps), False, 0.0, stop, Observation(scenes[len(actions)].text))
 
 
 def test_splits_share_no_seed_and_need_no_engine():
@@ -75,8 +75,8 @@ def test_splits_share_no_seed_and_need_no_engine():
 
 
 def test_parse_scene_inverts_scene_text():
-    for shown in (scene("_.@", ".>'"), scene("@", message="You hear; legend: x\\n", holds="key"), scene("}`@")):
-        assert parse_scene(shown.text) == shown
+    for each in (scene("_.@", ".>'"), scene("@", message="You hear; legend: x\\n", holds="key"), scene("}`@")):
+        assert parse_scene(each.text) == each
     with pytest.raises(ValueError, match="not a MiniHack observation"):
         parse_scene("hello")
 
@@ -123,9 +123,9 @@ def test_explorer_takes_key_and_unlocks_door():
 
 
 def test_full_and_terse_wordings():
-    task, shown = make_task("keyroom", 1), scene("_(.", ".@.", holds="key", message="It's a wall.")
+    task, view = make_task("keyroom", 1), scene("_(.", ".@.", holds="key", message="It's a wall.")
     full, terse = ENVIRONMENT.wording("full"), ENVIRONMENT.wording("terse")
-    seen = Observation(shown.text, LEVELS["keyroom"].actions)
+    seen = Observation(view.text, LEVELS["keyroom"].actions)
     assert (
         "60 turns" in full.task(task) and "apply unlocks" in full.task(task) and "apply" not in full.task(make_task("maze", 1))
     )
@@ -141,10 +141,10 @@ def test_full_and_terse_wordings():
 
 def test_tracker_counts_subgoals_once_and_stays_bounded():
     tracker, task = MiniHackTracker(), make_task("keyroom", 1)
-    shown = [scene("@(+"), scene(".@+"), scene(".@+", holds="key"), scene(".@'", holds="key"), scene("@.'", holds="key")]
-    state, sums = tracker.start(task, Observation(shown[0].text)), []
+    scenes = [scene("@(+"), scene(".@+"), scene(".@+", holds="key"), scene(".@'", holds="key"), scene("@.'", holds="key")]
+    state, sums = tracker.start(task, Observation(scenes[0].text)), []
     phases = [state.phase]
-    for after, action in zip(shown[1:], ["east", "pick_up", "apply", "west"], strict=True):
+    for after, action in zip(scenes[1:], ["east", "pick_up", "apply", "west"], strict=True):
         was, state = state, tracker.update(state, action, Transition(Observation(after.text)))
         sums.append(tracker.signals(was, state))
         phases.append(state.phase)
@@ -152,7 +152,7 @@ def test_tracker_counts_subgoals_once_and_stays_bounded():
     assert [s.get("progress.subgoal", 0.0) for s in sums] == [0.0, 1.0, 1.0, 0.0]
     assert sums[0]["progress"] == 0.02 and sums[-1]["error"] == pytest.approx(0.1)
     assert tracker.render(state) == "phase: explore\nturns left: 56\nlast: west\nbeen to: east"
-    refused = tracker.update(state, "hm", Transition(Observation(shown[-1].text), effective=False))
+    refused = tracker.update(state, "hm", Transition(Observation(scenes[-1].text), effective=False))
     assert tracker.signals(state, refused)["error"] == 0.3 and "(refused)" in tracker.render(refused)
     crowded = MiniHackTracker().render(
         type(state)("river", (1, 1), visited=frozenset((r, c) for r in range(3) for c in range(3)), last="northwest",
@@ -163,7 +163,7 @@ def test_tracker_counts_subgoals_once_and_stays_bounded():
 
 def test_skills_and_failure_labels():
     river = make_task("river", 1)
-    shown = [
+    scenes = [
         scene("@.`.}"),
         scene(".@`.}"),
         scene("..@`}"),
@@ -171,10 +171,10 @@ def test_skills_and_failure_labels():
         scene("..@.."),
         scene("..@.."),
     ]
-    pushed = trajectory(river, shown, ["east", "east", "east", "west", "north"])
+    pushed = trajectory(river, scenes, ["east", "east", "east", "west", "north"])
     assert ENVIRONMENT.alphabet(pushed) == ("MOVE-NEW", "PUSH", "SINK", "MOVE-KNOWN", "MOVE-KNOWN")
-    assert ENVIRONMENT.alphabet(trajectory(river, shown, ["hm", "east"], effective=False)) == ("BUMP",)
-    assert ENVIRONMENT.failure(trajectory(river, shown, ["east"] * 4, label="timeout")) == "no_bridge"
+    assert ENVIRONMENT.alphabet(trajectory(river, scenes, ["hm", "east"], effective=False)) == ("BUMP",)
+    assert ENVIRONMENT.failure(trajectory(river, scenes, ["east"] * 4, label="timeout")) == "no_bridge"
     key = make_task("keyroom", 1)
     rooms = [scene("@(+"), scene(".@+", holds="key"), scene(".@'", holds="key")]
     assert ENVIRONMENT.failure(trajectory(key, rooms[:1] * 2, ["east"], label="timeout")) == "no_key"

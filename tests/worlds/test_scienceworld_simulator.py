@@ -81,13 +81,13 @@ def test_expert_wins_and_rewards_follow_the_score():
     world = SERVED()
     for name in ("lifespan-shortest-lived", "find-non-living-thing"):
         of = task(name, 0)
-        expert, seen, paid = GoldPath(of), world.reset(of), 0.0
+        expert, seen, total = GoldPath(of), world.reset(of), 0.0
         for _ in range(40):
             transition = world.step(expert.act(seen))
-            seen, paid = transition.observation, paid + transition.reward
+            seen, total = transition.observation, total + transition.reward
             if transition.done:
                 break
-        assert transition.success and transition.score == 1.0 and 0.75 < paid <= 1.0
+        assert transition.success and transition.score == 1.0 and 0.75 < total <= 1.0
     world.close()
 
 
@@ -248,5 +248,7 @@ def test_worker_pool_recovers_from_a_killed_jvm():
 
 
 def children_of(pid: int) -> list[int]:
-    listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True, check=False).stdout
-    return [int(line.split()[0]) for line in listed.splitlines() if "java" in line]
+    processes = subprocess.run(
+        ["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True, check=False
+    ).stdout
+    return [int(line.split()[0]) for line in processes.splitlines() if "java" in line]

@@ -194,8 +194,8 @@ def test_listed_actions_are_exactly_the_accepted_actions():
     for task in ENVIRONMENT.tasks("train", 30, 3):
         for direction in DIRECTIONS:
             world = ENVIRONMENT.make()
-            listed = world.reset(task).actions
-            assert world.step(direction).effective == (direction in listed)
+            actions = world.reset(task).actions
+            assert world.step(direction).effective == (direction in actions)
 
 
 @pytest.mark.slow

@@ -193,8 +193,8 @@ def test_expert_solves_every_published_task(split, published):
 def test_plan_uses_held_items():
     book = open_book("workshop")
     assert plan(book, "minecraft:ash_stool", {}).commands == WAY
-    held = {"minecraft:ash_leg": 2, "minecraft:ash_boards": 2}
-    assert plan(book, "minecraft:ash_stool", held).commands == WAY[3:]
+    items = {"minecraft:ash_leg": 2, "minecraft:ash_boards": 2}
+    assert plan(book, "minecraft:ash_stool", items).commands == WAY[3:]
     assert plan(book, "minecraft:ash_stool", {"minecraft:ash_stool": 1}).commands == WAY, "it has to be crafted"
     hammer = plan(book, "minecraft:tin_hammer", {"minecraft:pine_handle": 1, "minecraft:tin_bar": 2})
     assert hammer.commands == ["craft 1 tin hammer using 2 tin bar, 1 pine handle"]
@@ -234,11 +234,11 @@ def test_listed_actions_are_accepted():
 
 
 def adapt_file(path, games):
-    shown = {
+    entries = {
         f"env_{n}": {"problem": f"{game.goal}.", "commands": "Crafting commands:\n" + "\n".join(game.data["commands"]) + "\n\n"}
         for n, game in enumerate(games)
     }
-    path.write_text(json.dumps({**shown, "overall": {"rate": 0.5}}))
+    path.write_text(json.dumps({**entries, "overall": {"rate": 0.5}}))
 
 
 def test_adapt_games_are_read_from_its_result_file(published, tmp_path, monkeypatch):
@@ -376,15 +376,15 @@ def test_full_and_terse_wordings():
     terse, full = ENVIRONMENT.wording("terse"), ENVIRONMENT.wording("full")
     world = ENVIRONMENT.make()
     first = world.reset(STOOL)
-    got = world.step("get 1 ash log").observation
+    observation = world.step("get 1 ash log").observation
     refused = world.step("get 1 moon").observation
     assert terse.task(STOOL) == (
         "1 ash stool: 1 ash boards, 3 ash leg\n4 ash boards: 1 ash log\n2 ash leg: 1 ash boards\ngoal: ash stool"
     )
     assert terse.now(1, first, False) == "have nothing >" and terse.now(2, refused, False) == "! have 1 ash log >"
     assert terse.turn(1, first, "get 1 ash log") == "> get 1 ash log" and terse.turn(3, refused, "hm") == "! > hm"
-    assert "craft 4 ash boards using 1 ash log" not in terse.now(2, got, False)
-    assert "craft 4 ash boards using 1 ash log" in terse.now(2, got, True)
+    assert "craft 4 ash boards using 1 ash log" not in terse.now(2, observation, False)
+    assert "craft 4 ash boards using 1 ash log" in terse.now(2, observation, True)
     assert full.task(STOOL).endswith("craft 2 ash leg using 1 ash boards\n\nGoal: craft ash stool.")
     assert (
         full.now(1, first, True)
@@ -395,7 +395,7 @@ def test_full_and_terse_wordings():
         "You are now at step 3 and your current observation is: Could not find moon\nCurrent inventory: 1 ash log"
     )
     assert "are shown above" in full.now(3, refused, True) and "are shown above" not in full.alone(3, refused, True)
-    assert full.turn(2, got, "hm") == "[Observation 2: 'Got 1 ash log', Action 2: 'hm']"
+    assert full.turn(2, observation, "hm") == "[Observation 2: 'Got 1 ash log', Action 2: 'hm']"
     assert "<action>" in full.request("tags") and "<action>" not in full.request("bare")
 
 

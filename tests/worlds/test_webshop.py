@@ -107,7 +107,7 @@ def test_result_pages_and_back_buttons():
 def test_score_and_label_of_wrong_purchases():
     goal = TASK.data["goal"]
     product = generated_catalogue().by_id[goal["product"]]
-    wanted = len(goal["attributes"]) + len(goal["options"]) + 1
+    parts = len(goal["attributes"]) + len(goal["options"]) + 1
 
     def buy(product_id: str, *chosen: str):
         shop = WebShop()
@@ -119,7 +119,7 @@ def test_score_and_label_of_wrong_purchases():
 
     unchosen = buy(product.id)
     assert unchosen.done and not unchosen.success and unchosen.label == "wrong_options"
-    assert unchosen.score == pytest.approx(1 - len(goal["options"]) / wanted)
+    assert unchosen.score == pytest.approx(1 - len(goal["options"]) / parts)
     values = [value for _, value in goal["options"]]
     alike = [
         p

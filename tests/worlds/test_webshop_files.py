@@ -125,11 +125,11 @@ def test_request_for_too_many_goals_is_rejected(tmp_path, monkeypatch):
 def test_goals_sharing_a_sentence_or_product_are_in_one_split():
     """A chain: two products share a sentence, and the second shares another sentence with a third."""
     products = tuple(Product(f"B{n}", "x", "q", "garden", "") for n in range(300))
-    wanted = []
+    pairs = []
     for n in range(0, 300, 3):
         first, second = f"sentence {n}", f"other {n}"
-        wanted += [(f"B{n}", first), (f"B{n + 1}", first), (f"B{n + 1}", second), (f"B{n + 2}", second)]
-    instructions = [Instruction(product, sentence, ("a",)) for product, sentence in wanted]
+        pairs += [(f"B{n}", first), (f"B{n + 1}", first), (f"B{n + 1}", second), (f"B{n + 2}", second)]
+    instructions = [Instruction(product, sentence, ("a",)) for product, sentence in pairs]
     shop = Catalogue("x", products, (), instructions)
     for n in range(0, 300, 3):
         assert len({f"B{m}" in shop.test_products for m in range(n, n + 3)}) == 1
@@ -143,7 +143,7 @@ def test_human_goals_do_not_change_the_split_of_products():
     synthetic = [Instruction(f"B{n}", f"find me {n}", ("a",)) for n in range(200)]
     people = [Instruction(f"B{n}", f"a person wants {n // 2}", ("a",)) for n in range(300)]
     alone, both = Catalogue("x", products, synthetic), Catalogue("x", products, synthetic, people)
-    decided = {wanted.product for wanted in synthetic}
+    decided = {each.product for each in synthetic}
     assert both.test_products & decided == alone.test_products and both.test_products - decided
     sides = [{goal.sentence.partition(", and price")[0] for goal in both.goals(test, human=True)} for test in (False, True)]
     assert all(sides) and not sides[0] & sides[1], "one sentence about two products"
@@ -160,8 +160,7 @@ def test_published_splits_share_no_sentences(shared_data):
     shop = load_catalogue(str(shared_data / "webshop"))
     assert len(shop.products) == 394 and shop.failures == () and len(shop.synthetic) == 216
     sides = [
-        {wanted.sentence for wanted in shop.synthetic if (wanted.product in shop.test_products) == test}
-        for test in (False, True)
+        {goal.sentence for goal in shop.synthetic if (goal.product in shop.test_products) == test} for test in (False, True)
     ]
     assert not sides[0] & sides[1] and all(sides)
 

@@ -25,7 +25,7 @@ WRONG = next(value for value in PRODUCT.options[FIRST] if value != ONE)
 OPEN = [f"search[{PRODUCT.title}]", f"click[{PRODUCT.id.lower()}]"]
 
 
-def paid(actions):
+def rewards_of(actions):
     return [{k: v for k, v in signals.items() if "." in k} for signals in fold(TASK, actions)[1]]
 
 
@@ -35,24 +35,25 @@ def test_reward_tables_equal_table_6():
 
 
 def test_choosing_requested_options_is_rewarded():
-    rewards = paid([*OPEN, f"click[{ONE}]", f"click[{TWO}]", "click[buy now]"])
+    rewards = rewards_of([*OPEN, f"click[{ONE}]", f"click[{TWO}]", "click[buy now]"])
     assert rewards == [{}, {}, {"progress.option": 0.15}, {"progress.option": 0.15, "progress.ready": 0.10}, {}]
 
 
 def test_options_are_rewarded_once():
-    rewards = paid([*OPEN, f"click[{ONE}]", f"click[{WRONG}]", f"click[{ONE}]", "click[< prev]", OPEN[1], f"click[{ONE}]"])
+    one, wrong = f"click[{ONE}]", f"click[{WRONG}]"
+    rewards = rewards_of([*OPEN, one, wrong, one, "click[< prev]", OPEN[1], one])
     assert rewards[2] == {"progress.option": 0.15} and rewards[3] == {"error.wrong_option": 0.10}
     assert rewards[4] == {"error.loop": 0.10} and rewards[6] == {"error.product_again": 0.08} and rewards[7] == {}
 
 
 def test_penalties_for_premature_purchase_and_loops():
-    assert paid([*OPEN, f"click[{ONE}]", "click[buy now]"])[-1] == {"error.premature": 0.25}
-    assert paid([*OPEN, "click[features]", "click[< prev]", "click[features]"])[-1] == {
+    assert rewards_of([*OPEN, f"click[{ONE}]", "click[buy now]"])[-1] == {"error.premature": 0.25}
+    assert rewards_of([*OPEN, "click[features]", "click[< prev]", "click[features]"])[-1] == {
         "error.loop": 0.10,
         "error.page_again": 0.08,
     }
-    assert paid([*OPEN, "click[features]", "click[< prev]", "click[reviews]"])[-1] == {}
-    assert paid([*OPEN, "nonsense", "click[nothing]"])[2:] == [{}, {}], "Table 6 has nothing for them; the step cost remains"
+    assert rewards_of([*OPEN, "click[features]", "click[< prev]", "click[reviews]"])[-1] == {}
+    assert rewards_of([*OPEN, "nonsense", "click[nothing]"])[2:] == [{}, {}], "Table 6 has no such penalties"
 
 
 def test_state_blocks_of_full_and_paper_forms():
