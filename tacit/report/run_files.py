@@ -233,27 +233,27 @@ class Comparison:
 def read_comparison(path: Path) -> Comparison:
     """Read comparison.json. Broken cells are skipped with a notice; a file without cells raises."""
     problems: list[str] = []
-    found = read_table(path / COMPARISON, problems)
-    entries = found.get("cells")
+    record = read_table(path / COMPARISON, problems)
+    entries = record.get("cells")
     if not isinstance(entries, list):
         why = problems[0] if problems else "it has no cells."
         remedy = "`tacit compare` writes it again; `tacit report` also works on its single runs."
         raise TacitError(f"{path / COMPARISON} is not a comparison: {why} {remedy}")
-    notices = list(map(str, _list(found.get("notes"))))
-    if found.get("format") != FORMAT:
-        other = f"{COMPARISON} has format {found.get('format')!r}, this version reads {FORMAT}"
+    notices = list(map(str, _list(record.get("notes"))))
+    if record.get("format") != FORMAT:
+        other = f"{COMPARISON} has format {record.get('format')!r}, this version reads {FORMAT}"
         notices.append(f"{other}: parts of the page may be missing.")
     cells = [cell for cell in list_mappings(entries) if has_fields(cell, {"world": str, "method": str, "status": str})]
     if len(cells) < len(entries):
         notices.append(f"{len(entries) - len(cells)} of {len(entries)} cells cannot be read, and are left out.")
-    rows = [row for row in list_mappings(found.get("table")) if has_fields(row, {"world": str, "method": str})]
+    rows = [row for row in list_mappings(record.get("table")) if has_fields(row, {"world": str, "method": str})]
     if not rows:
         notices.append("There is no table: no run has finished, or the runs of a world were measured on different panels.")
     worlds, methods, seeds = (
-        list(dict.fromkeys([*map(str, _list(found.get(f"{key}s"))), *(str(cell.get(key)) for cell in cells)]))
+        list(dict.fromkeys([*map(str, _list(record.get(f"{key}s"))), *(str(cell.get(key)) for cell in cells)]))
         for key in ("world", "method", "seed")
     )
-    return Comparison(path, found, cells, rows, worlds, methods, seeds, tuple(notices))
+    return Comparison(path, record, cells, rows, worlds, methods, seeds, tuple(notices))
 
 
 def list_mappings(value: Any) -> list[Record]:

@@ -349,7 +349,7 @@ def make_tasks(
 
     def together() -> Iterator[list[Mutation]]:
         """Pairs and triples of kept mutations in different functions of one file, all of one split."""
-        found = []
+        combined = []
         for size in (2, 3):
             for chosen in itertools.combinations(range(len(singles)), size):
                 mutations = [singles[number][0][0] for number in chosen]
@@ -357,8 +357,8 @@ def make_tasks(
                 failing = sum(len(singles[number][1].fail_to_pass) for number in chosen)
                 independent = len({each.site for each in mutations}) == size and len({splits[number] for number in chosen}) == 1
                 if one_file and independent and failing <= MAX_FAILING:
-                    found.append(mutations)
-        return iter(sorted(found, key=lambda each: digest(seed, [m.edit for m in each])))
+                    combined.append(mutations)
+        return iter(sorted(combined, key=lambda each: digest(seed, [m.edit for m in each])))
 
     several = list(keep(together(), count - len(singles))) if len(singles) > 1 else []
     records = []

@@ -107,7 +107,7 @@ def rope_heads(
 
 @triton.jit(do_not_specialize=["total"])
 def rope_qkv_kernel(
-    q, k, v, cosines, sines, found, total, q_row, k_row, v_row,
+    q, k, v, cosines, sines, rotated, total, q_row, k_row, v_row,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, PADDED: tl.constexpr, PADDED_KEYS: tl.constexpr, HALF: tl.constexpr,
     TOKENS: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
@@ -122,9 +122,9 @@ def rope_qkv_kernel(
     token = token.to(tl.int64)[:, None, None]
     there = here[:, None, None]
     WIDTH: tl.constexpr = (HEADS + 2 * KEY_HEADS) * 2 * HALF
-    rope_heads(q, q_row, found, token, there, cos, sin, 0, HEADS, PADDED, WIDTH, HALF, True)
-    rope_heads(k, k_row, found, token, there, cos, sin, HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, True)
-    rope_heads(v, v_row, found, token, there, cos, sin, HEADS + KEY_HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, False)
+    rope_heads(q, q_row, rotated, token, there, cos, sin, 0, HEADS, PADDED, WIDTH, HALF, True)
+    rope_heads(k, k_row, rotated, token, there, cos, sin, HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, True)
+    rope_heads(v, v_row, rotated, token, there, cos, sin, HEADS + KEY_HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, False)
 
 
 @triton.jit

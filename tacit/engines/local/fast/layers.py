@@ -184,16 +184,16 @@ def rope_qkv(q_NHD: Tensor, k_NGD: Tensor, v_NGD: Tensor, cos: Tensor, sin: Tens
     from tacit.engines.local.fast.layer_kernels import rope_qkv_kernel
 
     (tokens, heads, dim), key_heads = q_NHD.shape, k_NGD.shape[1]
-    found_NF = q_NHD.new_empty(tokens, (heads + 2 * key_heads) * dim)
+    rotated_NF = q_NHD.new_empty(tokens, (heads + 2 * key_heads) * dim)
     padded = next_power_of_two(heads)
     together = max(1, ROPE_BLOCK // (padded * dim))
     if tokens:
         rope_qkv_kernel[(-(-tokens // together),)](
-            q_NHD, k_NGD, v_NGD, cos, sin, found_NF, tokens, q_NHD.stride(0), k_NGD.stride(0), v_NGD.stride(0),
+            q_NHD, k_NGD, v_NGD, cos, sin, rotated_NF, tokens, q_NHD.stride(0), k_NGD.stride(0), v_NGD.stride(0),
             HEADS=heads, KEY_HEADS=key_heads, PADDED=padded, PADDED_KEYS=next_power_of_two(key_heads), HALF=dim // 2,
             TOKENS=together, BACK=back, num_warps=ROPE_WARPS,
         )  # fmt: skip
-    return found_NF
+    return rotated_NF
 
 
 @capability_probe

@@ -65,11 +65,11 @@ class Prefiller:
         positions = ragged_arange(lengths[source_N])
         kv_index = np.repeat(starts_N, lengths[source_N]) + positions
         shared = len(source_N) > len(prompts)
-        found = None
+        replayed = None
         if not shared:
-            found = self._graphs.run(forward, cache, suffixes, kv_index, spare, hidden, prefixes)
-        if found is not None:
-            return found
+            replayed = self._graphs.run(forward, cache, suffixes, kv_index, spare, hidden, prefixes)
+        if replayed is not None:
+            return replayed
         first = np.cumsum(lengths) - lengths
         taken = to_device(np.repeat(first[source_N], lengths[source_N]) + positions, device) if shared else None
         to = to_device(kv_index, device)
@@ -264,9 +264,9 @@ class LlamaDecodeBatch(DecodeBatch):
             local_N = source_N[first:last] - start
             prompts, slots = batch.prompts[start:end], slots_N[first:last]
             cached = None if batch.cached_N is None else cached_N[start:end]
-            found, states = self._prefiller.prefill(prompts, slots, local_N, cached, hidden)
+            logits_U, states = self._prefiller.prefill(prompts, slots, local_N, cached, hidden)
             index = to_device(local_N, decoder.device)
-            logits.append(found[index])
+            logits.append(logits_U[index])
             if states is not None:
                 pooled.append(states[index])
         tokens_N, result = sample_first_tokens(torch.cat(logits), torch.cat(pooled) if pooled else None, batch, sampling)
