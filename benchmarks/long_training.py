@@ -82,12 +82,12 @@ def percent(value: float, sign: bool = False) -> str:
     return f"{100 * value:+.1f}" if sign else f"{100 * value:.1f}"
 
 
-def tables(runs: dict[str, Run], figures: Path | None) -> None:
+def tables(runs: dict[str, Run], figures: Path | None, baseline: str) -> None:
     worlds: dict[tuple[str, str], dict[str, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs.values():
         worlds[run["study"], run["world"]][run["method"]][run["seed"]] = run
     for (study, world), methods in worlds.items():
-        order = sorted(methods, key=lambda m: (m != "grpo", m))
+        order = sorted(methods, key=lambda m: (m != baseline, m))
         any_run = next(iter(methods[order[0]].values()))
         steps = [e["step"] for e in any_run["evaluations"]]
         print(f"\n## {study}, {world} ({any_run['panel']}, hash {any_run['panel_hash']})\n")
@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--study", help="name of the rows, for example smollm2 or cpu")
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="data files; `collect` takes one")
     parser.add_argument("--until", type=int, help="compare runs after this iteration instead of at their end")
+    parser.add_argument("--baseline", default="grpo", help="method that the others are compared with (default: grpo)")
     parser.add_argument("--figures", type=Path, help="directory for one SVG per world")
     chosen = parser.parse_args()
     if chosen.action == "tables":
@@ -186,7 +187,7 @@ def main() -> None:
         if chosen.until:
             cut = {key: truncate(run, chosen.until) for key, run in runs.items()}
             runs = {key: run for key, run in cut.items() if run is not None}
-        return tables(runs, chosen.figures)
+        return tables(runs, chosen.figures, chosen.baseline)
     if not chosen.directories or not chosen.study or len(chosen.data) > 1:
         parser.error("collect needs directories, --study and one file as --data")
     collect(chosen.directories, chosen.study, chosen.data[0])
