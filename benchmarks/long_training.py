@@ -6,8 +6,8 @@
 
 `collect` reads the output directories of `tacit compare` and adds finished runs to the data file: evaluations with the outcome
 of every task, and some metrics of every iteration. Runs that are already in the file must be equal. `tables` prints one block
-per study and world. The primary outcome is the mean success of a run's last three evaluations. With `--until N` runs end
-at iteration N; those without an evaluation there are left out.
+per study and world. The primary outcome is the mean success of a run's last evaluations, three unless `--last` is given. With
+`--until N` runs end at iteration N; those without an evaluation there are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from tacit.evaluation.statistics import area, crossed_bootstrap, holm, t_interva
 
 EVALUATION = ("step", "success", "success_steps", "invalid", "ineffective", "outcomes")
 TRAINING = ("success", "steps", "entropy", "grad_norm", "old_kl", "repeated", "effective", "seconds")
-PRIMARY = 3  # evaluations
 LATE = 30  # iterations
 Run = dict[str, Any]
 
@@ -73,16 +72,16 @@ def truncate(run: Run, until: int) -> Run | None:
     return {**run, "evaluations": evaluations, "training": training} if evaluations[-1]["step"] == until else None
 
 
-def last(run: Run) -> list[dict[str, Any]]:
-    """The evaluations of the primary outcome, as `tacit compare --outcome mean:3` takes them."""
-    return [{**e, "episodes": sum(map(len, e["outcomes"]))} for e in run["evaluations"][-PRIMARY:]]
+def last(run: Run, count: int) -> list[dict[str, Any]]:
+    """The evaluations of the primary outcome, as `tacit compare --outcome mean:COUNT` takes them."""
+    return [{**e, "episodes": sum(map(len, e["outcomes"]))} for e in run["evaluations"][-count:]]
 
 
 def percent(value: float, sign: bool = False) -> str:
     return f"{100 * value:+.1f}" if sign else f"{100 * value:.1f}"
 
 
-def tables(runs: dict[str, Run], figures: Path | None, baseline: str) -> None:
+def tables(runs: dict[str, Run], figures: Path | None, baseline: str, count: int) -> None:
     worlds: dict[tuple[str, str], dict[str, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs.values():
         worlds[run["study"], run["world"]][run["method"]][run["seed"]] = run
@@ -91,15 +90,15 @@ def tables(runs: dict[str, Run], figures: Path | None, baseline: str) -> None:
         any_run = next(iter(methods[order[0]].values()))
         steps = [e["step"] for e in any_run["evaluations"]]
         print(f"\n## {study}, {world} ({any_run['panel']}, hash {any_run['panel_hash']})\n")
-        print(f"| success, % | seeds | {' | '.join(map(str, steps))} | mean of the last {PRIMARY} | by seed |")
+        print(f"| success, % | seeds | {' | '.join(map(str, steps))} | mean of the last {count} | by seed |")
         print("|---" * (len(steps) + 4) + "|")
         for method in order:
             own = [methods[method][seed] for seed in sorted(methods[method])]
             curve = np.array([[e["success"] for e in run["evaluations"]] for run in own]).mean(axis=0)
-            by_seed = [mean_success(last(run)) for run in own]
+            by_seed = [mean_success(last(run, count)) for run in own]
             cells = [method, ", ".join(str(run["seed"]) for run in own), *map(percent, curve), percent(np.mean(by_seed))]
             print(f"| {' | '.join(cells)} | {', '.join(map(percent, by_seed))} |")
-        compare(methods, order)
+        compare(methods, order, count)
         print(
             f"\n| mean over seeds | training success, last {LATE}, % | area, % | steps per success | ineffective, % | "
             "repeated, % | entropy, first and last 10 | gradient norm | old_kl, median of last 10 | s per iteration |"
@@ -126,14 +125,14 @@ def tables(runs: dict[str, Run], figures: Path | None, baseline: str) -> None:
             draw(methods, order, f"{study}, {world}", figures / f"long_training_{study}_{world}.svg")
 
 
-def compare(methods: dict[str, dict[int, Run]], order: list[str]) -> None:
+def compare(methods: dict[str, dict[int, Run]], order: list[str], count: int) -> None:
     """Every method against the first one, paired by seed and by task."""
     first, rows, ps = methods[order[0]], [], []
     for method in order[1:]:
         seeds = sorted(set(methods[method]) & set(first))
         if not seeds:
             continue
-        ours, theirs = ([last(side[seed]) for seed in seeds] for side in (methods[method], first))
+        ours, theirs = ([last(side[seed], count) for seed in seeds] for side in (methods[method], first))
         found = compare_runs(ours, theirs)
         gaps_S = found["difference"]["per_seed"]
         won_ST = [[np.mean(outcomes_by_task(run), axis=1) for run in side] for side in (ours, theirs)]
@@ -180,6 +179,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="data files; `collect` takes one")
     parser.add_argument("--until", type=int, help="compare runs after this iteration instead of at their end")
     parser.add_argument("--baseline", default="grpo", help="method that the others are compared with (default: grpo)")
+    parser.add_argument("--last", type=int, default=3, help="evaluations of the primary outcome (default: 3)")
     parser.add_argument("--figures", type=Path, help="directory for one SVG per world")
     chosen = parser.parse_args()
     if chosen.action == "tables":
@@ -187,7 +187,7 @@ def main() -> None:
         if chosen.until:
             cut = {key: truncate(run, chosen.until) for key, run in runs.items()}
             runs = {key: run for key, run in cut.items() if run is not None}
-        return tables(runs, chosen.figures, chosen.baseline)
+        return tables(runs, chosen.figures, chosen.baseline, chosen.last)
     if not chosen.directories or not chosen.study or len(chosen.data) > 1:
         parser.error("collect needs directories, --study and one file as --data")
     collect(chosen.directories, chosen.study, chosen.data[0])
