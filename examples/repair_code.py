@@ -14,17 +14,20 @@ if __name__ == "__main__":
     parser.add_argument("--world", default="code", help="code, code+tests=hidden, code+folder=DIR")
     parser.add_argument("--split", default="test")
     parser.add_argument("--tasks", type=int, default=4)
+    parser.add_argument("--families", default="", help="kinds of defect, separated by commas; default: all")
+    parser.add_argument("--max-steps", type=int, default=50)
     parser.add_argument("--experts", default="oracle,random,none")
     args = parser.parse_args()
 
     code = get_environment(args.world)
-    tasks = code.tasks(args.split, args.tasks, seed=0)
+    families = args.families.split(",") if args.families else []
+    tasks = code.tasks_of(args.split, args.tasks, 0, families)
     world = code.make()
 
     def play(name, task, show=False):
         """Returns whether the expert solves the task."""
         expert, observation = code.experts[name](task), world.reset(task)
-        for _ in range(code.max_steps):
+        for _ in range(args.max_steps):
             action = expert.act(observation)
             transition = world.step(action)
             observation = transition.observation

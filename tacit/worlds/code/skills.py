@@ -44,6 +44,7 @@ from tacit.worlds.code.tools import BASH, EDITOR, SUBMIT, check_action, shown_li
 from tacit.worlds.code.world import read_pytest
 
 AROUND = 6  # lines shown before and after a defect
+SHOWN_LINES = 25  # lines after its first that `Search` views of a function, if that shows the defect
 TRIES = 15  # candidates that `Rule` tries; each takes three steps
 
 
@@ -244,7 +245,8 @@ class Search(ByReading):
         for path, number, _, function, _ in self.repairs:
             definitions = [int(at) for at in re.findall(rf"^{re.escape(path)}:(\d+):\s*def {function}\(", text, re.MULTILINE)]
             if near := [at for at in definitions if at <= number]:
-                return f"view {path} {max(near)} -1"
+                first = max(near)
+                return f"view {path} {first} {first + SHOWN_LINES if number <= first + SHOWN_LINES else -1}"
         return self._grep(self.repairs[0][3])
 
     def _grep(self, function: str) -> str:
