@@ -84,7 +84,7 @@ def burst(bank, embedding, queries: Sequence[object], settings: tuple[int, float
     latencies: list[float] = []
     totals: list[float] = []
     for step in range(repeats):
-        queue = QueryQueue(lambda asked, step=step: retrieve(bank, embedding, asked, step, Diversity()), *settings)
+        queue = QueryQueue(lambda queries, step=step: retrieve(bank, embedding, queries, step, Diversity()), *settings)
         with closing(queue):
             answered_at = [0.0] * len(queries)
             submitted = []

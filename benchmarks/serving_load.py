@@ -86,8 +86,8 @@ def make_parts(families: list[str], count: int, steps: int) -> list[Part]:
 async def play(connection: Connection, part: Part, load: Load) -> None:
     """Play one episode, or its start if the load ends earlier."""
     world, task = WORLD.make(), part.task
-    begun = await connection.ask("POST", "/sessions", {"goal": task.goal, "family": task.family, "seed": part.number})
-    path, observation, actions, feedback = f"/sessions/{begun['session']}", world.reset(task), [], {}
+    session = await connection.ask("POST", "/sessions", {"goal": task.goal, "family": task.family, "seed": part.number})
+    path, observation, actions, feedback = f"/sessions/{session['session']}", world.reset(task), [], {}
     while len(actions) < part.steps:
         if load.left <= 0:
             await connection.ask("POST", f"{path}/end")
@@ -97,7 +97,7 @@ async def play(connection: Connection, part: Part, load: Load) -> None:
         began = time.perf_counter()
         answer = await connection.ask("POST", f"{path}/observe", body)
         load.seconds.append(time.perf_counter() - began)
-        assert answer["session"] == begun["session"] and answer["turn"] == len(actions) + 1
+        assert answer["session"] == session["session"] and answer["turn"] == len(actions) + 1
         actions.append(answer["action"])
         transition = world.step(actions[-1])
         observation, feedback = transition.observation, {"effective": transition.effective}

@@ -40,16 +40,16 @@ def list_entries(argv: Sequence[str]) -> int:
     parser.flag("--json", False, "print one JSON list")
     arguments, bank = _parsed(parser, argv)
     entries, console = rank_entries(bank, arguments.by), make_console()
-    shown = entries[: arguments.most]
+    listed = entries[: arguments.most]
     if arguments.json:
-        print(json.dumps([_entry_record(*pair) for pair in shown], ensure_ascii=False))
+        print(json.dumps([_entry_record(*pair) for pair in listed], ensure_ascii=False))
         return 0
-    if shown:
-        console.print(_table(shown))
+    if listed:
+        console.print(_table(listed))
     kinds = {"use": "", "useful": " that won more often than they lost", "harmful": " that lost more often than they won"}
     say(
         console,
-        f"{len(shown)} of {len(entries)} entries{kinds[arguments.by]}; {len(bank)} in the bank ({bank.embedder})",
+        f"{len(listed)} of {len(entries)} entries{kinds[arguments.by]}; {len(bank)} in the bank ({bank.embedder})",
         "dim",
     )
     return 0

@@ -145,10 +145,10 @@ def show_differences(console: Console, plan: Plan, world: str) -> None:
 def show_tables(console: Console, plan: Plan, record: dict[str, Any]) -> None:
     for world in record["worlds"]:
         head, rows = table_text(record, world)
-        shown = [i for i, name in enumerate(head) if name in SHOWN or name.startswith(("final, ", "mean of last "))]
+        columns = [i for i, name in enumerate(head) if name in SHOWN or name.startswith(("final, ", "mean of last "))]
         console.print()
-        titles = [head[i] for i in shown]
-        console.print(table(world, titles, [[r[i] for i in shown] for r in rows], titles[1:]))
+        titles = [head[i] for i in columns]
+        console.print(table(world, titles, [[r[i] for i in columns] for r in rows], titles[1:]))
         missing = missing_runs(record, world)
         for line in missing[:MAX_MISSING]:
             say(console, f"  missing: {line}", style="yellow")

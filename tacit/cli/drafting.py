@@ -113,7 +113,10 @@ def _draft(arguments: Namespace, kind: str) -> int:
 
 
 def _asker(
-    arguments: Namespace, shown: Sequence[Recording], kinds: Sequence[str], blocks: Mapping[Recording, Sequence[Fields]] | None
+    arguments: Namespace,
+    episodes: Sequence[Recording],
+    kinds: Sequence[str],
+    blocks: Mapping[Recording, Sequence[Fields]] | None,
 ) -> Callable[[str, str, int], str]:
     """A function (previous draft, its failures, attempt) -> draft, which asks the model; with --check, it reads the file."""
     if arguments.check:
@@ -125,7 +128,7 @@ def _asker(
         return lambda before, failed, attempt: text
     drafter = Drafter(_policy(arguments), arguments.out / "answers", arguments.max_tokens, arguments.temperature)
     work = arguments.family or arguments.name or "work"
-    return lambda before, failed, attempt: drafter.write(build_prompt(work, shown, kinds, before, failed, blocks), attempt)
+    return lambda before, failed, attempt: drafter.write(build_prompt(work, episodes, kinds, before, failed, blocks), attempt)
 
 
 def _follow_own_tracker(

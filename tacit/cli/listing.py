@@ -24,7 +24,7 @@ from tacit.worlds import REGISTRY as WORLDS
 
 SUMMARY_LINE = "List worlds, methods, engines, models, panels or recipes (default: the first four)."
 KINDS = ("worlds", "methods", "engines", "models", "panels", "recipes")
-Rows = list[tuple[str, str]]
+NamedRows = list[tuple[str, str]]
 
 
 def run(argv: Sequence[str]) -> int:
@@ -108,7 +108,7 @@ def _make_table(kind: str, worlds: dict[str, Environment | str]) -> Table:
     return table("Models", ("model", "what it is"), list_models())
 
 
-def _describe(names: Iterable[str], describe: Callable[[str], str]) -> Rows:
+def _describe(names: Iterable[str], describe: Callable[[str], str]) -> NamedRows:
     rows = []
     for name in names:
         try:
@@ -118,7 +118,7 @@ def _describe(names: Iterable[str], describe: Callable[[str], str]) -> Rows:
     return rows
 
 
-def list_models() -> Rows:
+def list_models() -> NamedRows:
     """(value of `--model`, summary)"""
     rows = []
     for name, s in TINY_SIZES.items():

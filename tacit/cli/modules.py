@@ -218,8 +218,8 @@ def export(argv: Sequence[str]) -> int:
     parser.flag("--world", "", "for a run in several worlds: the module's world", "NAME")
     arguments, _ = parser.parse(argv)
     check_output_directory(arguments.out)
-    made = export_run(arguments.run, arguments.checkpoint, arguments.out, arguments.skill, arguments.world)
-    say(make_console(), f"{made.path}: {made.run['checkpoint']} of {arguments.run}, for {', '.join(made.families)}")
+    module = export_run(arguments.run, arguments.checkpoint, arguments.out, arguments.skill, arguments.world)
+    say(make_console(), f"{module.path}: {module.run['checkpoint']} of {arguments.run}, for {', '.join(module.families)}")
     return 0
 
 

@@ -212,15 +212,15 @@ def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, P
     from tacit.config.workload import expert_workload, recorded_workload
     from tacit.training.setup import completion_limit
 
-    given = (settings.turns, settings.prompt_tokens, settings.completion_tokens)
-    completions = f"{given[2]:g} tokens a turn (--completion-tokens)" if given[2] else ""
+    lengths = (settings.turns, settings.prompt_tokens, settings.completion_tokens)
+    completions = f"{lengths[2]:g} tokens a turn (--completion-tokens)" if lengths[2] else ""
     if recipe is None:
-        if not all(given):
+        if not all(lengths):
             raise TacitError(
                 "no workload: give a world (--world alfworld), a recorded run (--from RUN), or all of "
                 "--turns, --prompt-tokens and --completion-tokens."
             )
-        turns, prompt, completion = (max(1, round(mean)) for mean in given)
+        turns, prompt, completion = (max(1, round(mean)) for mean in lengths)
         work = uniform(settings.episodes or 128, turns, prompt, completion, max(0.0, settings.world_s))
         return replace(work, driver_s=settings.driver_ms / 1e3), completions
     episodes = settings.episodes or recipe.schedule.groups * recipe.schedule.group_size
@@ -236,12 +236,12 @@ def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, P
         work = expert_workload(world, tasks, context, model, episodes, limit)
         longest = completion_limit(recipe.train, context, world)
         better = "--from RUN or --completion-tokens N is better"
-        if not given[2] and context.format.thinks:
-            given = (*given[:2], max(work.completion, round(USUAL_SHARE * longest)))
-            completions = f"{given[2]:.0f} tokens a turn, assumed: a third of the {longest} allowed (--max-tokens); {better}"
+        if not lengths[2] and context.format.thinks:
+            lengths = (*lengths[:2], max(work.completion, round(USUAL_SHARE * longest)))
+            completions = f"{lengths[2]:.0f} tokens a turn, assumed: a third of the {longest} allowed (--max-tokens); {better}"
         completions = completions or f"{work.completion:.0f} tokens a turn, the expert's own actions; {better}"
     seconds = settings.world_s if settings.world_s >= 0 else work.world_s
-    return replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3).scale(*given, limit), completions
+    return replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3).scale(*lengths, limit), completions
 
 
 def show_command(

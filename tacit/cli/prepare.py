@@ -37,8 +37,10 @@ def prepare_packed(name: str, argv: Sequence[str]) -> int:
     arguments, _ = parser.parse(argv)
     if arguments.gguf is not None and not arguments.gguf.is_file():
         raise TacitError(f"--gguf {arguments.gguf}: the file does not exist.")
-    made = prepare_model(packed, arguments.destination, arguments.gguf, partial(print, flush=True))
-    print(f"ready: tacit eval {made} --world countdown --tasks 4\n       tacit train --model {made} --world countdown")
+    directory = prepare_model(packed, arguments.destination, arguments.gguf, partial(print, flush=True))
+    print(
+        f"ready: tacit eval {directory} --world countdown --tasks 4\n       tacit train --model {directory} --world countdown"
+    )
     return 0
 
 

@@ -48,11 +48,11 @@ def run(argv: Sequence[str]) -> int:
         from tacit.serving.mcp_tools import serve_tools
 
         return serve_tools(service, remark)
-    tokens, made = find_tokens(arguments.token_file, arguments.no_token, settings.host)
+    tokens, is_new = find_tokens(arguments.token_file, arguments.no_token, settings.host)
     console = make_console()
 
     def announce(address: str) -> None:
-        key = f"#token={tokens['']}" if tokens and made else ""
+        key = f"#token={tokens['']}" if tokens and is_new else ""
         say(console, f"serving {', '.join(service.catalog.modules)}\n{address}/{key}")
         say(console, "^C stops; kill -HUP looks for new modules", style="dim")
         if not local:

@@ -111,10 +111,10 @@ def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], numbers: Sequence[str] = ()) -> Table:
     """A table whose first column and `numbers` columns are never wrapped or cut."""
     cells = [[cell if isinstance(cell, Text) else Text(visible(cell)) for cell in row] for row in rows]
-    made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    grid = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
         whole = i == 0 or column in numbers
-        made.add_column(
+        grid.add_column(
             Text(column, style="dim"),
             justify="right" if column in numbers else "left",
             no_wrap=whole,
@@ -122,8 +122,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text
             min_width=max((len(row[i]) for row in cells), default=0) if whole else None,
         )
     for row in cells:
-        made.add_row(*row)
-    return made
+        grid.add_row(*row)
+    return grid
 
 
 def shorten(text: str, width: int) -> str:

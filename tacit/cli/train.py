@@ -159,10 +159,10 @@ def show_header(console: Console, prepared: Prepared) -> None:
     if recipe.engine_name != DEFAULT_ENGINE:
         pairs.append(("engine", recipe.engine_name))
     if train.sft.imitates:
-        shown = f"recorded in {train.sft.from_}" if train.sft.from_ else "shown by the "
-        shown += "" if train.sft.from_ else train.sft.expert or next(iter(worlds[0].experts))
+        source = f"recorded in {train.sft.from_}" if train.sft.from_ else "shown by the "
+        source += "" if train.sft.from_ else train.sft.expert or next(iter(worlds[0].experts))
         length = f"{train.sft.epochs:g} epochs in batches" if train.sft.epochs else pluralize(train.sft.steps, "step")
-        pairs.append(("sft", f"{length} of {pluralize(train.sft.batch, 'turn')} {shown}, lr {train.sft.lr:g}"))
+        pairs.append(("sft", f"{length} of {pluralize(train.sft.batch, 'turn')} {source}, lr {train.sft.lr:g}"))
     if train.sft.rounds:
         size = f"{pluralize(train.sft.round_tasks, 'task')} and {pluralize(train.sft.round_steps, 'step')}"
         pairs.append(("relabel", f"{pluralize(train.sft.rounds, 'round')} of {size}"))

@@ -29,8 +29,8 @@ def markdown(record: Record) -> str:
         if missing := missing_runs(record, world):
             lines += [*(f"- {line}" for line in missing), ""]
         if differences := record["differences"][world]:
-            shown = [f"- {Difference(**each)}" for each in differences]
-            lines += ["Settings that several methods have, with different values:", "", *shown, ""]
+            lists = [f"- {Difference(**each)}" for each in differences]
+            lines += ["Settings that several methods have, with different values:", "", *lists, ""]
     lines += [f"Note: {note}\n" for note in record["notes"]]
     count, baseline = outcome_count(record), record["baseline"]
     compared, test = "final success", "exact McNemar test over seeds × tasks"

@@ -157,8 +157,8 @@ class Difference:
         for column, value in self.values.items():
             text = " + ".join(map(str, value or ())) or "none" if value is None or isinstance(value, list) else str(value)
             columns.setdefault(text.lower() if isinstance(value, bool) else text, []).append(column)
-        shown = "; ".join(f"{value} in {', '.join(names)}" for value, names in columns.items())
-        return f"{self.setting}: {shown}" + (" (by the methods' defaults)" if self.unequal else "")
+        parts = "; ".join(f"{value} in {', '.join(names)}" for value, names in columns.items())
+        return f"{self.setting}: {parts}" + (" (by the methods' defaults)" if self.unequal else "")
 
 
 def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Iterable[Document]]) -> list[Difference]:

@@ -262,16 +262,16 @@ def outcomes_by_task(evaluations: Sequence[Record]) -> list[list[bool]] | None:
 def _mean(values: Sequence[float | None], bounds: tuple[float, float]) -> Record | None:
     """Mean with the t interval over seeds, clipped to `bounds` unless a value lies outside. No interval if all values are
     equal; None if there are no values."""
-    given = [v for v in values if v is not None]
-    if not given:
+    present = [v for v in values if v is not None]
+    if not present:
         return None
     low: float | None = None
     high: float | None = None
-    if len(set(given)) > 1:
-        inside = bounds[0] <= min(given) and max(given) <= bounds[1]
-        low, high = (bounded_interval if inside and bounds == UNIT else t_interval)(given, CONFIDENCE)
+    if len(set(present)) > 1:
+        inside = bounds[0] <= min(present) and max(present) <= bounds[1]
+        low, high = (bounded_interval if inside and bounds == UNIT else t_interval)(present, CONFIDENCE)
         low, high = (max(bounds[0], low), min(bounds[1], high)) if inside else (low, high)
-    return {"mean": float(np.mean(given)), "low": low, "high": high, "per_seed": list(values)}
+    return {"mean": float(np.mean(present)), "low": low, "high": high, "per_seed": list(values)}
 
 
 class Results:
@@ -374,14 +374,14 @@ class Results:
 
 def _version_notes(cells: Sequence[Record]) -> list[str]:
     """Notes about cells made by different code versions."""
-    made: dict[str, list[str]] = {}
+    runs_by_version: dict[str, list[str]] = {}
     for cell in cells:
         if cell["versions"]:
             git = cell["versions"].get("git") or {}
             changed = " with changes" if git.get("changed") else ""
             version = f"tacit {cell['versions']['tacit']} {git.get('commit', '')[:10]}{changed}".strip()
-            made.setdefault(version, []).append(f"{cell['world']}/{cell['method']}/{cell['seed']}")
-    if len(made) < 2:
+            runs_by_version.setdefault(version, []).append(f"{cell['world']}/{cell['method']}/{cell['seed']}")
+    if len(runs_by_version) < 2:
         return []
-    shown = "; ".join(f"{version}: {len(runs)} runs, the first {runs[0]}" for version, runs in made.items())
-    return [f"the runs were made by different versions of the code ({shown})."]
+    summary = "; ".join(f"{version}: {len(runs)} runs, the first {runs[0]}" for version, runs in runs_by_version.items())
+    return [f"the runs were made by different versions of the code ({summary})."]

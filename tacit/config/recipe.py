@@ -115,14 +115,14 @@ def read_mixture(text: str) -> Mapping[str, float]:
                 shares[name] = float(number)
             if not 0 < (shares[name] or 0) <= 1:
                 raise TacitError(f"world = {text!r}: the share {number!r} must be above 0 and at most 1, as in {EXAMPLE}.")
-    given = [share for share in shares.values() if share is not None]
-    if not given:
+    explicit = [share for share in shares.values() if share is not None]
+    if not explicit:
         return {name: 1 / len(shares) for name in shares}
-    if len(given) < len(shares):
+    if len(explicit) < len(shares):
         missing = ", ".join(name for name, share in shares.items() if share is None)
         raise TacitError(f"world = {text!r} has no share for {missing}; give every world a share, or none.")
-    if abs(sum(given) - 1) > 1e-6:
-        raise TacitError(f"the shares of world = {text!r} add up to {sum(given):g}, not to 1; write for example {EXAMPLE}.")
+    if abs(sum(explicit) - 1) > 1e-6:
+        raise TacitError(f"the shares of world = {text!r} add up to {sum(explicit):g}, not to 1; write for example {EXAMPLE}.")
     return {name: share for name, share in shares.items() if share is not None}
 
 

@@ -97,7 +97,7 @@ def build(cls: type[Any], data: Any, where: str, default: Any = None, tables: Ta
     `tables` are the other tables of the file, for the error about an unknown key."""
     if not isinstance(data, Mapping):
         raise TacitError(f"[{where}] must be a table of settings, not {data!r}.")
-    kinds, given = field_types(cls), {}
+    kinds, kwargs = field_types(cls), {}
     for raw, value in data.items():
         key = field_name(raw.replace("-", "_"))
         if key not in kinds:
@@ -107,10 +107,10 @@ def build(cls: type[Any], data: Any, where: str, default: Any = None, tables: Ta
             assert isinstance(kind, type)
             # The method's own default schedule, not the class's.
             own = getattr(default, key, None) or field_default(cls.__dataclass_fields__[key])
-            given[key] = build(kind, value, name, None if own is dataclasses.MISSING else own, tables)
+            kwargs[key] = build(kind, value, name, None if own is dataclasses.MISSING else own, tables)
         else:
-            given[key] = from_data(kind, value, name)
-    return cls(**given) if default is None else dataclasses.replace(default, **given)
+            kwargs[key] = from_data(kind, value, name)
+    return cls(**kwargs) if default is None else dataclasses.replace(default, **kwargs)
 
 
 def file_name(field: str) -> str:

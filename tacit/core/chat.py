@@ -59,7 +59,7 @@ class Message:
 class Exchange:
     """One past turn: the message shown to the policy, and its answer."""
 
-    shown: str
+    message: str
     answer: Message
 
 

@@ -98,8 +98,8 @@ def _number(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        given = f"the text {value!r}" if isinstance(value, str) else value
-        raise ValueError(f"the world gave {given} as {name}, which must be a finite number")
+        text = f"the text {value!r}" if isinstance(value, str) else value
+        raise ValueError(f"the world gave {text} as {name}, which must be a finite number")
     return number
 
 
@@ -146,7 +146,7 @@ class Prompt:
         messages = [Message("system", before)] if before else []
         called = False
         for exchange in self.conversation.past:
-            messages += [Message("tool" if called else "user", exchange.shown), exchange.answer]
+            messages += [Message("tool" if called else "user", exchange.message), exchange.answer]
             called = exchange.answer.call is not None
         now = self.separator.join(filter(None, (self.now, self.step_note)))
         messages.append(Message("tool" if called else "user", now))

@@ -389,8 +389,8 @@ class Environment:
     def texts(self, seed: int) -> Sequence[str]:
         """The example texts; raises if the world returns anything but strings."""
         try:
-            given = self.example_texts(seed) if self.example_texts else []
-            values = [given] if isinstance(given, str) else list(given)
+            answer = self.example_texts(seed) if self.example_texts else []
+            values = [answer] if isinstance(answer, str) else list(answer)
         except Exception as error:
             raise TacitError(
                 f"example_texts({seed}) of world {self.name!r} must give a list of strings: {describe_error(error)}"
@@ -401,8 +401,8 @@ class Environment:
 
     def __post_init__(self) -> None:
         for name in FUNCTIONS:
-            if (given := getattr(self, name)) is not None and not callable(given):
-                kind = type(given).__name__
+            if (function := getattr(self, name)) is not None and not callable(function):
+                kind = type(function).__name__
                 remedy = f"give the class, {kind}" if name == "make" else f"for a fixed value write {name}=lambda *_: value"
                 raise TacitError(f"{name} of world {self.name!r} is a {kind}, not a function; {remedy}.")
         if isinstance(self.make, type):

@@ -48,8 +48,8 @@ def choose_geometry(chosen: Geometry, embedder: str, base: Base, adaptive: bool)
         calibrated = {name: saved[name] for name in names if not (adaptive and name == "epsilon")}
         chosen = replace(chosen, **calibrated)
         if calibrated:
-            shown = ", ".join(f"{name} = {value}" for name, value in calibrated.items())
-            notes.append(f"{shown}, as `tacit calibrate` found for {base.model} in this world and context")
+            summary = ", ".join(f"{name} = {value}" for name, value in calibrated.items())
+            notes.append(f"{summary}, as `tacit calibrate` found for {base.model} in this world and context")
     if embedder == "actor":
         layers, layer = base.layers, chosen.layer
         if layer is None:

@@ -123,15 +123,15 @@ class SkillShift(CreditTerm):
         """Marks for the records, per step: its skills, the sum of its shifts, and every token with its shift."""
         lessons = [lesson for trajectory in group.trajectories for lesson in self.teacher.lessons(trajectory)]
         shifts = np.split(shift_T, np.cumsum(group.tokens_per_step)[:-1])
-        shown: dict[str, list[Any]] = {"skills": [], "skill_shift": [], "shift_by_token": []}
+        marks: dict[str, list[Any]] = {"skills": [], "skill_shift": [], "shift_by_token": []}
         for step, skills, own_T in zip(group.steps, lessons, shifts, strict=True):
             words = [decode(token) for token in step.completion.tokens.tolist()] if skills else []
-            shown["skills"].append(
+            marks["skills"].append(
                 [{"task": lesson.task} if lesson.task else {"step": lesson.step} for lesson in skills] or None
             )
-            shown["skill_shift"].append(float(own_T.sum()))
-            shown["shift_by_token"].append([[word, round(float(x), 4)] for word, x in zip(words, own_T, strict=False)] or None)
-        return shown
+            marks["skill_shift"].append(float(own_T.sum()))
+            marks["shift_by_token"].append([[word, round(float(x), 4)] for word, x in zip(words, own_T, strict=False)] or None)
+        return marks
 
 
 def skill_shifts(groups: Sequence[Group], taught: Sequence[Sequence[Sequence[np.ndarray]]], scorer: Scorer) -> list[np.ndarray]:

@@ -20,11 +20,11 @@ from tacit.core.types import Group, IterationInfo, flat_steps
 if TYPE_CHECKING:
     import torch
 
-Over = Literal["tokens", "rows", "actions"]
+Denominator = Literal["tokens", "rows", "actions"]
 """tokens: mean over tokens. rows: mean over steps of the mean over a step's tokens. actions: mean over steps of the sum."""
 
 
-def mean_over(values_T: torch.Tensor, view: TokenView, over: Over = "tokens") -> torch.Tensor:
+def mean_over(values_T: torch.Tensor, view: TokenView, over: Denominator = "tokens") -> torch.Tensor:
     """This micro-batch's part of the batch mean of a per-token quantity; the parts of all micro-batches add up to it."""
     if over == "tokens":
         return values_T.sum() / view.total_tokens
@@ -50,7 +50,7 @@ class ClippedSurrogate:
     low: float = 0.2
     high: float = 0.2
     ratio: Literal["token", "sequence"] = "token"
-    over: Over = "tokens"
+    over: Denominator = "tokens"
     dual: float | None = None
     needs: ClassVar[frozenset[str]] = frozenset()
 
@@ -84,7 +84,7 @@ class ClippedWeight:
 
     low: float = 0.1
     high: float = 0.1
-    over: Over = "tokens"
+    over: Denominator = "tokens"
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -149,7 +149,7 @@ class ReferenceKL:
     """
 
     beta: float = 0.01
-    over: Over = "tokens"
+    over: Denominator = "tokens"
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:

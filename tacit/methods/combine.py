@@ -133,12 +133,12 @@ def combine(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[Comb
                 raise TacitError(
                     f"{kind[1]!r} and {name!r} cannot be combined: both have a setting {field.name!r}, with different types."
                 )
-    made = [(field, kind, _combined_field(field, member_classes)) for field, (kind, _) in shared.items()]
+    combined = [(field, kind, _combined_field(field, member_classes)) for field, (kind, _) in shared.items()]
     doc = " ".join((cls.__doc__ or "").strip().splitlines()[0] for cls in classes if cls.__doc__)
     names_in_order = "+".join(names)
     namespace = {"__doc__": doc, "name": names_in_order, "member_classes": member_classes, "__module__": __name__}
     return dataclasses.make_dataclass(
-        f"CombinedMethod[{names_in_order}]", made, bases=(CombinedMethod,), namespace=namespace, frozen=True
+        f"CombinedMethod[{names_in_order}]", combined, bases=(CombinedMethod,), namespace=namespace, frozen=True
     )
 
 

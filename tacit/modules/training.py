@@ -181,8 +181,8 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     for skill, (_, _, won) in won_by_skill.items():
         every = 0 if world.playable or len(won) < KEEP_BACK else KEEP_BACK
         held_out = won[every - 1 :: every] if every else []
-        shown = [logged for number, logged in enumerate(won, start=1) if not every or number % every]
-        file, text = out / LOGS / f"{skill}.jsonl", to_jsonl(shown)
+        imitated = [logged for number, logged in enumerate(won, start=1) if not every or number % every]
+        file, text = out / LOGS / f"{skill}.jsonl", to_jsonl(imitated)
         if (out / RUNS / skill / SETTINGS).exists() and file.exists() and file.read_text(encoding="utf-8") != text:
             raise TacitError(
                 f"the logs differ from those that {out / RUNS / skill} started with ({file} would change); use the same logs, "
@@ -226,10 +226,10 @@ def describe_log_training(planned: SkillRun, checkpoint: Checkpoint) -> Mapping[
     same = turns = 0
     for recording in read_recordings(held_out, Reading()):
         task, course = task_of_recording(recording, agent.world.name), recording.as_recorded()
-        shown = list(render_turns(agent.context, task, course, tokenizer=agent.policy, room=sampling.max_tokens))
-        fitting = [turn for turn in shown if turn.fits]
+        rendered = list(render_turns(agent.context, task, course, tokenizer=agent.policy, room=sampling.max_tokens))
+        fitting = [turn for turn in rendered if turn.fits]
         completions = agent.policy.sample([Request(turn.tokens, 0) for turn in fitting], sampling) if fitting else []
         parse = agent.context.format.parse
         same += sum(parse(done.text).action == turn.action for done, turn in zip(completions, fitting, strict=True))
-        turns += len(shown)
+        turns += len(rendered)
     return described | {"kept_turns": turns, "same_action": round(same / turns, 4) if turns else 0.0}

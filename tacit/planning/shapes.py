@@ -96,7 +96,7 @@ def shape_of_size(text: str) -> ModelShape | None:
     for _ in range(60):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if scale(middle).weights < wanted else (low, middle)
-    return min(scale(low), scale(high), key=lambda made: abs(made.weights - wanted))
+    return min(scale(low), scale(high), key=lambda candidate: abs(candidate.weights - wanted))
 
 
 def shape_of_config(config: Mapping[str, Any], name: str) -> ModelShape:
@@ -172,9 +172,9 @@ def find_gpus() -> list[str]:
         names = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split("\n")
     except (OSError, subprocess.SubprocessError):
         return []
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = [name.strip() for name in names if name.strip()]
-    return gpus if shown is None else gpus[: len([one for one in shown.split(",") if one.strip()])]
+    return gpus if visible is None else gpus[: len([one for one in visible.split(",") if one.strip()])]
 
 
 def choose_device(name: str, gpus: Sequence[str] = ()) -> tuple[Device, str]:

@@ -181,12 +181,12 @@ def _shard(
     from tokenizers import Tokenizer
 
     bpe = Tokenizer.from_file(str(tokenizer))
-    made = list(make_documents(get_environment(name), episodes, seed))
-    prompts = bpe.encode_batch_fast([d.prompt for d in made], add_special_tokens=False)
-    answers = bpe.encode_batch_fast([d.answer for d in made], add_special_tokens=False)
+    documents = list(make_documents(get_environment(name), episodes, seed))
+    prompts = bpe.encode_batch_fast([d.prompt for d in documents], add_special_tokens=False)
+    answers = bpe.encode_batch_fast([d.answer for d in documents], add_special_tokens=False)
     rows: list[list[int]] = []
     counts = Counter[str]()
-    for document, prompt, answer in zip(made, prompts, answers, strict=True):
+    for document, prompt, answer in zip(documents, prompts, answers, strict=True):
         row = [*prompt.ids, *answer.ids, end]
         if len(row) <= limit:
             rows.append(row)

@@ -55,8 +55,8 @@ def measure_reading(policy: Policy, worlds: Sequence[Environment], seed: int, ea
     right: dict[str, list[bool]] = defaultdict(list)
     for world in worlds:
         all_made = (d for d in make_documents(world, each, derive(seed, "reading")) if d.kind == "questions")
-        made = islice(all_made, 0, STRIDE * each, STRIDE)
-        encoded = [(d, policy.encode_prompt(d.prompt)) for d in made]
+        sampled = islice(all_made, 0, STRIDE * each, STRIDE)
+        encoded = [(d, policy.encode_prompt(d.prompt)) for d in sampled]
         fitting = [(d, prompt) for d, prompt in encoded if len(prompt) + 40 < policy.context_limit]
         answers = policy.sample([Request(prompt) for _, prompt in fitting], Sampling(temperature=0.0, max_tokens=40))
         # `how` questions can have several right answers, so they are not scored.

@@ -71,10 +71,10 @@ class PromptSettings:
         """The current observation, at most one past turn and, with `block`, the tracker's state block."""
         turns = self.past_turns(world)
         if turns not in (0, 1):
-            shown = -1 if turns is None else turns
+            length = -1 if turns is None else turns
             raise TacitError(
-                f"history = {shown}: a prompt with a state block shows one past turn (1) or none (0). For more, drop the "
-                f"state block: `--method grpo --history {shown}`."
+                f"history = {length}: a prompt with a state block shows one past turn (1) or none (0). For more, drop the "
+                f"state block: `--method grpo --history {length}`."
             )
         options = (self.admissible, self.style, self.bound, self._uses_chat(), self.thinking)
         return StateBlock(world.wording(self.wording), world.tracker_of(self.block), block, turns == 1, *options)

@@ -124,9 +124,9 @@ class DictionaryReport:
 
 
 def inspect_dictionary(
-    run: Path, checkpoint: str = "", iteration: int | None = None, shown: int | None = None, where: str = ""
+    run: Path, checkpoint: str = "", iteration: int | None = None, limit: int | None = None, where: str = ""
 ) -> DictionaryReport:
-    """The dictionary of a checkpoint, and up to `shown` episodes of an iteration (default: the newest). `where`: the world, if
+    """The dictionary of a checkpoint, and up to `limit` episodes of an iteration (default: the newest). `where`: the world, if
     the run has several."""
     whole = replace(Recipe.from_json(read_settings(run)), out=run)
     recipe = whole.alone(where)
@@ -162,4 +162,4 @@ def inspect_dictionary(
         measured = played(evaluations[last], [task for tasks in task_sets.values() for task in tasks.panel.tasks])
         behaviors[f"evaluation after rl {last}"] = behavior(measured, world.alphabet, world.failure, world.place)
     title = f"{world.name}, {recipe.method}"
-    return DictionaryReport(title, story, file.name if file else "", episodes[:shown], behaviors)
+    return DictionaryReport(title, story, file.name if file else "", episodes[:limit], behaviors)

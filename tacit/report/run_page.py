@@ -289,8 +289,8 @@ def find_differences(settings: Flat, usual: Flat) -> Flat:
 
 def build_command(settings: Flat, usual: Flat) -> list[list[str]]:
     """The command that repeats the run, one flag with its value per item."""
-    shown = ([name, format_value(settings[place])] for place, name in ALWAYS_SHOWN.items() if place in settings)
-    pieces = [["tacit", "train"], *shown]
+    always = ([name, format_value(settings[place])] for place, name in ALWAYS_SHOWN.items() if place in settings)
+    pieces = [["tacit", "train"], *always]
     for place, value in find_differences(settings, usual).items():
         name = flag_name(place)
         if isinstance(value, bool):

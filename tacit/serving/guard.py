@@ -239,8 +239,8 @@ class BoundedConnection(HttpToolsProtocol):
     queue: ClassVar[dict[BoundedConnection, None]] = {}
     """open connections by the time of their last answer, earliest first, so that a flood of new ones needs no search"""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._in_head, self._head_bytes, self._pieces, self._known = True, 0, 0, False
         self._reading: float | None = self.loop.time()
         """time since which the current request is awaited; None: no request, or it is complete"""

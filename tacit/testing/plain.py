@@ -33,9 +33,9 @@ class PlainModel:
         self.ends = frozenset(end if isinstance(end, list) else [end])
 
     def copy(self) -> PlainModel:
-        made = copy.copy(self)
-        made.model = copy.deepcopy(self.model)
-        return made
+        duplicate = copy.copy(self)
+        duplicate.model = copy.deepcopy(self.model)
+        return duplicate
 
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0

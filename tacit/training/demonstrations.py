@@ -97,7 +97,7 @@ def demonstrate(
         played += 1
         rng = random.Random(derive(seed, "demonstration", task.id))
         try:
-            success, shown = play_expert(live, NoisyExpert(make_expert(task), noise, rng), task, context, max_steps)
+            success, episode = play_expert(live, NoisyExpert(make_expert(task), noise, rng), task, context, max_steps)
         except TacitError:
             raise
         except (Exception, SystemExit) as error:
@@ -106,7 +106,7 @@ def demonstrate(
             continue
         if success:
             won += 1
-            turns += shown
+            turns += episode
     live.close()
     if not won:
         broke = f"{len(broken)} broke; the first: {broken[0]}" if broken else "0 broke"
@@ -239,10 +239,10 @@ class NoteWriter:
         text = self._skill_text(trajectory)
         if text and rng.random() < self.mismatched:
             text = self._skill_text(self._episode(rng.choice(self.tasks), self.noise, rng)) or text
-        given = self.note(task, rng)[0] if rng.random() < WITH_ENTRY else ""
-        word = "update" if given and rng.random() < 0.5 else "add"
+        note = self.note(task, rng)[0] if rng.random() < WITH_ENTRY else ""
+        word = "update" if note and rng.random() < 0.5 else "add"
         room = 3 * max(64, tokenizer.context_limit - ANSWER_TOKENS)
-        prompt = tokenizer.encode_prompt(render_distill_prompt(trajectory, given, "terse", room))
+        prompt = tokenizer.encode_prompt(render_distill_prompt(trajectory, note, "terse", room))
         completion = tokenizer.encode_completion(f"{word}: {text}" if text else "return")
         return (prompt, completion) if len(prompt) + len(completion) <= tokenizer.context_limit else None
 
@@ -253,14 +253,14 @@ class NoteWriter:
         trajectory = self._episode(task, noise, rng, expert)
         notes = self._skills(trajectory).steps
         other = self._skills(self._episode(rng.choice(self.tasks), LOST, rng)).steps
-        shown = []
+        samples = []
         for t, turn in enumerate(render_turns(context, task, iterate_trajectory(trajectory))):
             if t in notes:
                 mismatched = bool(other) and rng.random() < self.mismatched
                 note = rng.choice(sorted(other.values())) if mismatched else notes[t]
                 taught = replace(turn, prompt=insert_lesson(turn.prompt, Lesson(step=note)), action=expert.intended[t])
-                shown.append(make_sample(taught, context, tokenizer))
-        return shown
+                samples.append(make_sample(taught, context, tokenizer))
+        return samples
 
     def _episode(self, task: Task, noise: float, rng: Random, expert: NoisyExpert | None = None) -> Trajectory:
         expert = expert or NoisyExpert(self.make_expert(task), noise, rng)
@@ -291,7 +291,7 @@ def demonstrate_notes(
     writer = NoteWriter(
         world, live, world.expert(settings.expert or None), tasks, max_steps, settings.noise, settings.mismatched
     )
-    shown: list[Sample | None] = []
+    samples: list[Sample | None] = []
     won = 0
     for i in range(settings.noted):
         task, rng = tasks[i % len(tasks)], Random(derive(seed, "noted", i))
@@ -299,16 +299,16 @@ def demonstrate_notes(
         expert = NoisyExpert(writer.make_expert(task), settings.noise, rng)
         success, turns = play_expert(live, expert, task, context, max_steps, Condition(GUIDED, note))
         won += success
-        shown += [make_sample(turn, context, tokenizer) for turn in turns] if success else []
+        samples += [make_sample(turn, context, tokenizer) for turn in turns] if success else []
         question, verdict = render_critic_prompt(task.goal, note, rng.random(), "terse"), "accept" if true else "reject"
-        shown.append((tokenizer.encode_prompt(question), tokenizer.encode_completion(verdict)))
+        samples.append((tokenizer.encode_prompt(question), tokenizer.encode_completion(verdict)))
     for i in range(settings.step_notes):
-        shown += writer.critical(tasks[i % len(tasks)], Random(derive(seed, "step note", i)), context, tokenizer)
+        samples += writer.critical(tasks[i % len(tasks)], Random(derive(seed, "step note", i)), context, tokenizer)
     for i in range(settings.entries):
-        shown.append(writer.entry(tasks[i % len(tasks)], Random(derive(seed, "entry", i)), tokenizer))
+        samples.append(writer.entry(tasks[i % len(tasks)], Random(derive(seed, "entry", i)), tokenizer))
     live.close()
     rest = settings.step_notes + settings.entries
-    return Demonstrations.of(shown, settings.noted + rest, won + rest)
+    return Demonstrations.of(samples, settings.noted + rest, won + rest)
 
 
 # DAgger (Ross, Gordon, Bagnell 2011): the policy plays, and the expert labels every visited state, including states after
@@ -423,14 +423,14 @@ def play_round(
     return played
 
 
-def save_relabeled(shown: Demonstrations, place: Path) -> None:
+def save_relabeled(turns: Demonstrations, place: Path) -> None:
     """Save the tokens of a round, so that a resumed run continues with the same samples."""
     with explain_disk_errors(place):  # need not be atomic: it is read only if a later checkpoint exists
         place.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(
-            place, prompts=np.concatenate(shown.prompts), prompt_lengths=[len(p) for p in shown.prompts],
-            completions=np.concatenate(shown.completions), completion_lengths=[len(c) for c in shown.completions],
-            counts=[shown.episodes, shown.won, shown.broken, shown.too_long],
+            place, prompts=np.concatenate(turns.prompts), prompt_lengths=[len(p) for p in turns.prompts],
+            completions=np.concatenate(turns.completions), completion_lengths=[len(c) for c in turns.completions],
+            counts=[turns.episodes, turns.won, turns.broken, turns.too_long],
         )  # fmt: skip
 
 

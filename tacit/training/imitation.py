@@ -55,17 +55,17 @@ def order(samples: int, step: int, batch: int, seed: int) -> np.ndarray:
 
 
 def imitate(
-    learner: Learner, shown: Demonstrations, settings: SupervisedSettings, seed: int, first: int = 0
+    learner: Learner, demonstrations: Demonstrations, settings: SupervisedSettings, seed: int, first: int = 0
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Train on demonstrations from step `first`; yields (step, metrics)."""
     for step in range(first, settings.steps):
-        rows = order(len(shown), step, settings.batch, seed)
-        yield step + 1, _update(learner, [(shown, rows)], settings.lr * cosine(step, settings.steps, settings.warmup))
+        rows = order(len(demonstrations), step, settings.batch, seed)
+        yield step + 1, _update(learner, [(demonstrations, rows)], settings.lr * cosine(step, settings.steps, settings.warmup))
 
 
 def imitate_round(
     learner: Learner,
-    shown: Demonstrations,
+    demonstrations: Demonstrations,
     relabelled: Demonstrations,
     settings: SupervisedSettings,
     seed: int,
@@ -76,14 +76,14 @@ def imitate_round(
     begin, own_seed = settings.round_begins(number), derive(seed, "round", number)
     fresh = round(settings.round_share * settings.batch)
     for step in range(max(first, begin), begin + settings.round_steps):
-        parts = [(relabelled, fresh), (shown, settings.batch - fresh)]
+        parts = [(relabelled, fresh), (demonstrations, settings.batch - fresh)]
         rows = [(part, order(len(part), step - begin, count, own_seed)) for part, count in parts if count]
         yield step + 1, _update(learner, rows, settings.lr * cosine(step - begin, settings.round_steps, settings.warmup))
 
 
 def _update(learner: Learner, rows: Sequence[tuple[Demonstrations, np.ndarray]], lr: float) -> dict[str, float]:
-    prompts = [shown.prompts[i] for shown, chosen in rows for i in chosen]
-    completions = [shown.completions[i] for shown, chosen in rows for i in chosen]
+    prompts = [part.prompts[i] for part, chosen in rows for i in chosen]
+    completions = [part.completions[i] for part, chosen in rows for i in chosen]
     return {**learner.update(Batch.imitation(prompts, completions), (Imitation(),), lr), "lr": lr}
 
 
@@ -94,29 +94,32 @@ def collect_demonstrations(
     settings, world, context = setup.settings.sft, setup.world, setup.method.context
     if settings.from_:
         families = setup.settings.family_names
-        shown, notes = imitate_recordings(
+        demonstrations, notes = imitate_recordings(
             Path(settings.from_), world, setup.tasks.training, context, tokenizer, settings.tasks, families
         )
         for note in notes:
             say(f"imitation: {note}")
-        say(f"imitation: {shown}")
-        return shown
+        say(f"imitation: {demonstrations}")
+        return demonstrations
     tasks, limit_s = setup.tasks.training[: settings.tasks], setup.settings.world_timeout_s
     experts = {name: partial(TimedExpert, make, limit_s) for name, make in world.experts.items()}
     world = replace(world, make=partial(TimedWorld, world.make, limit_s), experts=experts)
     say(f"imitation: the expert plays {pluralize(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     longest = max(world.max_steps, setup.max_steps)
-    shown = demonstrate(world, tasks, context, tokenizer, longest, settings.expert, settings.noise, seed, settings.renamed)
-    say(f"imitation: {shown}{f', {settings.renamed} of {settings.renamed + 1} with other names' if settings.renamed else ''}")
+    demonstrations = demonstrate(
+        world, tasks, context, tokenizer, longest, settings.expert, settings.noise, seed, settings.renamed
+    )
+    renamed = f", {settings.renamed} of {settings.renamed + 1} with other names" if settings.renamed else ""
+    say(f"imitation: {demonstrations}{renamed}")
     if settings.questions:
         answers = ask_questions(world, setup.tasks.training, context, tokenizer, settings.questions, seed)
         say(f"imitation: {len(answers)} answers to questions about {pluralize(settings.questions, 'episode')} of random play")
-        shown = Demonstrations.joined([shown, answers])
+        demonstrations = Demonstrations.joined([demonstrations, answers])
     if settings.noted or settings.step_notes or settings.entries:
         more = demonstrate_notes(world, tasks, context, tokenizer, longest, settings, seed)
         say(f"imitation: {pluralize(len(more), 'sample')} of using notes and writing entries")
-        shown = Demonstrations.joined([shown, more])
-    return shown
+        demonstrations = Demonstrations.joined([demonstrations, more])
+    return demonstrations
 
 
 def relabel_round(

@@ -257,7 +257,7 @@ def imitate_recordings(
     reading, won = Reading(), 0
     recordings = list(read_recordings(path, reading))[:most]
     matcher = Known(world, tasks)
-    shown: list[Sample | None] = []
+    samples: list[Sample | None] = []
     for recording in recordings:
         if not recording.success:
             reading.lost += 1
@@ -282,12 +282,12 @@ def imitate_recordings(
         else:
             reading.differing.append(f"line {recording.line}, turn {result.turn}")
         won += 1
-        shown += [make_sample(turn, context, tokenizer) for turn, own in zip(turns, recording.parsed, strict=False) if own]
+        samples += [make_sample(turn, context, tokenizer) for turn, own in zip(turns, recording.parsed, strict=False) if own]
     matcher.close()
-    demonstrations = Demonstrations.of(shown, len(recordings), won)
+    demonstrations = Demonstrations.of(samples, len(recordings), won)
     if not len(demonstrations):
         raise TacitError(
-            f"there is nothing to imitate in {path}: {len(recordings)} episodes, with {len(shown)} turns in won ones, none "
+            f"there is nothing to imitate in {path}: {len(recordings)} episodes, with {len(samples)} turns in won ones, none "
             f"usable. {'. '.join(reading.notes())}."
         )
     return demonstrations, reading.notes()
@@ -369,9 +369,9 @@ def recording_of(line: int, data: Any) -> Recording:
     task, goal, family = (data.get(name) or "" for name in ("task", "goal", "family"))
     if not all(is_unicode(text) for text in (last, task, goal, family) if isinstance(text, str)):
         raise TacitError("has half a character (a lone surrogate) in it")
-    shown = (*seen, last) if isinstance(last, str) else tuple(seen)
+    observations = (*seen, last) if isinstance(last, str) else tuple(seen)
     names = (str(task), str(goal), str(family))
-    return Recording(line, *names, data["success"], shown, tuple(actions), tuple(parsed), tuple(wrote))
+    return Recording(line, *names, data["success"], observations, tuple(actions), tuple(parsed), tuple(wrote))
 
 
 def why_not_usable(recording: Recording, known: Known, context: Context) -> str:

@@ -135,15 +135,15 @@ class Trainer:
             return
         several = len(self.setups) > 1
         self.reporter.set_status(lambda silence: f"imitation: still collecting, {format_duration(silence)}")
-        shown = Demonstrations.joined(
+        demonstrations = Demonstrations.joined(
             [collect_demonstrations(setup, self.policy, seed, several, self.reporter.say) for setup in self.setups]
         )
-        settings = settings.resolve_epochs(len(shown))
+        settings = settings.resolve_epochs(len(demonstrations))
         self.settings = replace(self.settings, sft=settings)
         if settings.epochs:
             self.reporter.say(f"imitation: {settings.epochs:g} epochs are {pluralize(settings.steps, 'step')}")
         self.reporter.stage("sft", settings.all_steps, first)
-        self._take_imitation_steps(imitate(self.policy, shown, settings, seed, first))
+        self._take_imitation_steps(imitate(self.policy, demonstrations, settings, seed, first))
         relabelled: list[Demonstrations] = []
         for number in range(1, settings.rounds + 1):
             if self.progress.stopped:
@@ -153,7 +153,7 @@ class Trainer:
                 number, resumed, self.run, self.policy, self.setups, self.collectors, self.settings, self.reporter
             )
             relabelled.append(new)
-            steps = imitate_round(self.policy, shown, Demonstrations.joined(relabelled), settings, seed, number, first)
+            steps = imitate_round(self.policy, demonstrations, Demonstrations.joined(relabelled), settings, seed, number, first)
             self._take_imitation_steps(steps, metrics)
 
     def _take_imitation_steps(
@@ -236,8 +236,8 @@ class Trainer:
 
         episodes = [t for g in done.played for t in g.trajectories]
         text = next((s.completion.text for g in done.played for s in g.steps), "")
-        shown = text if len(text) <= FIRST_COMPLETION else f"{text[:FIRST_COMPLETION]} …"
-        examples = {"unparsed": repr(shown) if text else "", "crashed": first_crash(episodes)}
+        excerpt = text if len(text) <= FIRST_COMPLETION else f"{text[:FIRST_COMPLETION]} …"
+        examples = {"unparsed": repr(excerpt) if text else "", "crashed": first_crash(episodes)}
         for companion, _ in companions_of([collector.method for collector in self.collectors]):
             examples |= companion.examples
         for alarm in self.watcher.see(step, metrics, examples):

@@ -168,11 +168,11 @@ def test_server_with_stale_weights_is_refused(fresh: ShardedPolicy) -> None:
     assert servers is not None
     fresh.sample(batch[:1], Sampling(max_tokens=1))
     fresh.update(a_batch(batch), [Weighted()], 10 * LR)
-    handed = servers.transfer.publish("default", fresh.version)
-    stale = replace(handed, path="")  # as if the shared directory still showed the old files
+    published = servers.transfer.publish("default", fresh.version)
+    stale = replace(published, path="")  # as if the shared directory still showed the old files
     with pytest.raises(TacitError, match=r"server 0 \(process \d+\) has other weights than the ranks.*--engine.exchange"):
         servers.members[0].load_weights(stale, servers.transfer.probes)
-    servers.members[0].load_weights(handed, servers.transfer.probes)
+    servers.members[0].load_weights(published, servers.transfer.probes)
 
 
 def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:

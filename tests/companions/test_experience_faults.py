@@ -208,7 +208,7 @@ def test_merging_is_limited_to_each_world_by_default():
 # The background track
 
 
-class Gated(ScriptedPolicy):
+class WaitingPolicy(ScriptedPolicy):
     """Samples and updates wait for their events."""
 
     def __init__(self, answer) -> None:
@@ -228,7 +228,7 @@ class Gated(ScriptedPolicy):
         return super().update(batch, losses, lr)
 
 
-class Pinned(Gated):
+class Pinned(WaitingPolicy):
     """A gated policy that can sample from pinned weights."""
 
     pinned = 0
@@ -253,7 +253,7 @@ def until(holds) -> None:
 
 def test_questions_of_several_workers_are_answered_in_one_batch():
     """Before, 64 questions with B = 16 and W = 4 took four sequential calls."""
-    policy = Gated(lambda prompt, seed: "advice")
+    policy = WaitingPolicy(lambda prompt, seed: "advice")
     manager = in_background(policy)
     answerer = QueryAnswerer(manager, QuerySettings(wait_s=5.0))
     futures = [answerer.ask(f"what now {i}", TASK) for i in range(64)]
@@ -293,7 +293,7 @@ def test_background_training_does_not_block_other_extractor_work():
 
 
 def test_sampling_and_updates_alternate_without_pinned_weights():
-    policy = Gated(lambda prompt, seed: "advice")
+    policy = WaitingPolicy(lambda prompt, seed: "advice")
     policy.sampling.set()
     manager = in_background(policy)
     answerer = QueryAnswerer(manager, QuerySettings(wait_s=0.0))
@@ -311,7 +311,7 @@ def test_sampling_and_updates_alternate_without_pinned_weights():
 
 
 def test_background_training_error_is_raised_on_finish():
-    policy = Gated(lambda prompt, seed: "advice")
+    policy = WaitingPolicy(lambda prompt, seed: "advice")
     policy.update = lambda *_: 1 / 0
     manager = in_background(policy)
     for entry in (1, 2):

@@ -71,7 +71,7 @@ def play(place: Path, seed: int) -> dict[str, int]:
     """id -> text of every entry that was ever acknowledged or found"""
     acknowledged: list[tuple[set[int], set[int]]] = []
     """(added ids, removed ids) of each acknowledged change"""
-    handed: list[int] = []
+    received: list[int] = []
     """ids of acknowledged retrievals"""
     over: list[bool] = []
     """non-empty when all writes are done"""
@@ -110,7 +110,7 @@ def play(place: Path, seed: int) -> dict[str, int]:
             (found,) = manager.search([Query(f"left {number % 12}")], step=number)
             assert found is not None or not filled, "there was always something to find"
             if found is not None:
-                handed.append(found.id)
+                received.append(found.id)
                 assert bank.explain(found.id)["text"] == found.text
                 seen["searches"] += 1
 
@@ -119,7 +119,7 @@ def play(place: Path, seed: int) -> dict[str, int]:
         for number in takewhile(lambda _: not over, count()):
             for _ in range(3):
                 turns.pause()
-            changes, retrieved = list(acknowledged), list(handed)
+            changes, retrieved = list(acknowledged), list(received)
             for file in place.glob("bank.sqlite*"):
                 shutil.copy(file, place / file.name.replace("bank", f"crash{number}"))
             left = Bank(place / f"crash{number}.sqlite", "numbered", DIMENSIONS, capacity=12)

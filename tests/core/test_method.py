@@ -28,7 +28,7 @@ class Bonus(RewardTerm):
 
 
 @dataclass(frozen=True)
-class Halves(Conditions):
+class HalfGuided(Conditions):
     def assign(self, task, size, seed):
         return [PLAIN, Condition("guided")] * (size // 2)
 
@@ -126,8 +126,8 @@ def test_identical_terms_are_merged():
 
 
 def test_optional_pieces_come_from_the_method_that_has_them():
-    both = composed(a=[adds("hidden_state", "hidden state", HiddenState(-2))], b=[adds("conditions", "halves", Halves())])
-    assert both.hidden_state == HiddenState(-2) and both.conditions == Halves() and both.selection is None
+    both = composed(a=[adds("hidden_state", "hidden state", HiddenState(-2))], b=[adds("conditions", "halves", HalfGuided())])
+    assert both.hidden_state == HiddenState(-2) and both.conditions == HalfGuided() and both.selection is None
 
 
 def test_composition_that_would_drop_a_piece_is_refused():

@@ -27,8 +27,8 @@ def call(arguments, name: str = "act"):
 
 
 def test_lone_surrogate_in_an_answer_becomes_a_question_mark():
-    spoken = answer(f"x {HALF} y", reasoning_content=f"hm {HALF}", tool_calls=[call(json.dumps({"action": f"go {HALF}"}))])
-    assert (spoken.text, spoken.thought, dict(spoken.calls[0].arguments)) == ("x ? y", "hm ?", {"action": "go ?"})
+    message = answer(f"x {HALF} y", reasoning_content=f"hm {HALF}", tool_calls=[call(json.dumps({"action": f"go {HALF}"}))])
+    assert (message.text, message.thought, dict(message.calls[0].arguments)) == ("x ? y", "hm ?", {"action": "go ?"})
     assert answer("a whole \U0001f600").text == "a whole \U0001f600"
     with serving(lambda body: (200, {**says(f"look {HALF}"), "usage": None})) as server:
         policy = ChatPolicy(ChatClient(server.url, "m"))

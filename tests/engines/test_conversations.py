@@ -181,8 +181,8 @@ def test_tools_are_described_in_text_if_the_template_has_none():
     assert "<tool_response>" in with_tools and "# Tools" not in in_words
     assert "You can call these tools" in in_words and '{"name": "act", "arguments": {"action": "reset"}}' in in_words
     assert "helpful AI assistant" not in in_words, "the task is the system message"
-    spoken = codec(NO_SYSTEM).tokenizer.decode(encode_prompt(prompt_after(1, "tags"), codec(NO_SYSTEM)).tolist())
-    assert spoken.startswith("<|im_start|>user\nYou are playing Countdown") and "system" not in spoken
+    rendered = codec(NO_SYSTEM).tokenizer.decode(encode_prompt(prompt_after(1, "tags"), codec(NO_SYSTEM)).tolist())
+    assert rendered.startswith("<|im_start|>user\nYou are playing Countdown") and "system" not in rendered
 
 
 def test_thinking_is_requested_and_parsed_separately():

@@ -61,7 +61,7 @@ def _added(h: torch.Tensor, norm: Any, product: torch.Tensor, lora_B: torch.Tens
     return rms_norm(h, h.shape[-1:], norm.weight, norm.variance_epsilon)
 
 
-def _gated(product: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
+def _gated_update(product: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
     gate, up = _sum(product, lora_B).chunk(2, -1)
     return silu(gate) * up
 
@@ -74,7 +74,7 @@ def kernels(monkeypatch):
     monkeypatch.setattr(projections, "is_launch_bound", lambda device: True)
     for name in ("has_lora_norm_kernel", "has_lora_swiglu_kernel"):
         monkeypatch.setattr(lora_step, name, lambda *known: True)
-    for name, plain in (("add_lora_and_norm", _added), ("lora_swiglu", _gated)):
+    for name, plain in (("add_lora_and_norm", _added), ("lora_swiglu", _gated_update)):
 
         def launch(first, *rest, plain=plain):
             launched.append(len(first))

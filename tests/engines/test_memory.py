@@ -70,10 +70,10 @@ def test_tensors_of_a_failed_attempt_are_freed_before_cleanup():
         if budget > 1:
             raise no_room(budget)
 
-    def make_room() -> None:
+    def free_memory() -> None:
         assert kept[-1]() is None
 
-    AdaptiveBudget(2, CPU).run(work, 1, "a test", clean_up=make_room)
+    AdaptiveBudget(2, CPU).run(work, 1, "a test", clean_up=free_memory)
     assert len(kept) == 2
 
 

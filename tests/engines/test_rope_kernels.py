@@ -115,12 +115,12 @@ def test_sampler_uses_the_rope_cache_kernel_unless_rows_share_a_prompt(tokenizer
     cache_as_on_a_gpu(monkeypatch)
     monkeypatch.setattr(kv_cache, "has_rope_cache_kernel", lambda *of: True)
 
-    def rotated(qkv_NF, heads, positions_N, rotations, slots_N, *cached):
+    def apply_rope(qkv_NF, heads, positions_N, rotations, slots_N, *cached):
         assert len(slots_N) == len(qkv_NF) == len(positions_N)
         used.append(len(qkv_NF))
         rotate(qkv_NF, heads, positions_N, rotations, slots_N, *cached)
 
-    monkeypatch.setattr(kv_cache, "rope_into_cache", rotated)
+    monkeypatch.setattr(kv_cache, "rope_into_cache", apply_rope)
     sampler, rng = as_on_a_gpu(model, tokenizer, monkeypatch, varlen=True), np.random.default_rng(0)
     alone, scheduler = LocalSampler(model, tokenizer, "cpu"), sampler.open_scheduler(Sampling())
     for turn in range(5):  # the third prefill of a shape is captured

@@ -32,7 +32,7 @@ FAMILY = {
 }
 
 
-class Watched:
+class RecordingWorld:
     """A world that remembers its last observation for the expert."""
 
     def __init__(self, world: World) -> None:
@@ -56,7 +56,7 @@ def played_by_the_expert(world: Environment, context, task, formatted: int) -> T
 
     The others lack the thought, or the tags if the thought is optional: executed, but invalid.
     """
-    expert, turns, live = world.expert()(task), iter(range(world.max_steps)), Watched(world.make())
+    expert, turns, live = world.expert()(task), iter(range(world.max_steps)), RecordingWorld(world.make())
 
     def answer(prompt: str, seed: int) -> str:
         action = expert.act(live.seen)

@@ -35,7 +35,7 @@ PLAYABLE = [
 """random play needs listed actions, which slow worlds do not give at every step"""
 
 
-class Watched:
+class RecordingWorld:
     """A world that records, for each turn, the admissible actions of this and the previous turn, and the action taken."""
 
     def __init__(self, live, kept):
@@ -63,7 +63,10 @@ def refuse(*_):
 def test_corpus_actions_are_random_admissible_actions_without_experts(name):
     world, kept = get_environment(name), []
     blind = replace(
-        world, make=lambda: Watched(world.make(), kept), experts=dict.fromkeys(world.experts, refuse), example_texts=refuse
+        world,
+        make=lambda: RecordingWorld(world.make(), kept),
+        experts=dict.fromkeys(world.experts, refuse),
+        example_texts=refuse,
     )
     episodes = EPISODES if world.max_steps > 4 else 10 * EPISODES
     documents = list(make_documents(blind, episodes, 3))

@@ -134,7 +134,7 @@ def rewards(tracker, actions: Sequence[str], answers: Sequence[Transition], **se
     return list(sum(term([group])[0].flow_N for term in method.rewards))
 
 
-def going_on(count: int) -> list[Transition]:
+def make_transitions(count: int) -> list[Transition]:
     return [Transition(Observation("page"))] * count
 
 
@@ -142,7 +142,7 @@ def test_webshop_rewards_by_hand():
     actions = ["search shirt", "open b1", "open b2", "open b1", "choose red", "choose blue", "choose large", "buy"]
     bought = Transition(Observation("thanks"), done=True, success=True, score=1.0)
     expected = [0.0, 0.0, 0.0, -0.08 - 0.10, 0.15, -0.10, 0.15 + 0.10, 3.0]
-    assert rewards(ShopTracker(), actions, [*going_on(7), bought]) == pytest.approx([r - 0.01 for r in expected])
+    assert rewards(ShopTracker(), actions, [*make_transitions(7), bought]) == pytest.approx([r - 0.01 for r in expected])
     partly = Transition(Observation("thanks"), done=True, score=0.5)
     assert rewards(ShopTracker(), ["buy"], [partly]) == pytest.approx([-0.25 - 0.01]), "only an exact purchase is a success"
 

@@ -84,12 +84,12 @@ def test_recorded_trajectory_keeps_how_the_episode_ended():
 def test_play_episode_acts_lazily():
     texts = []
 
-    class Watched:
+    class RecordingWorld:
         def act(self, observation):
             texts.append(observation.text)
             return "forward"
 
-    turns = render_turns(CONTEXT, corridor(9), play_episode(Corridor(), corridor(9), Watched(), 7))
+    turns = render_turns(CONTEXT, corridor(9), play_episode(Corridor(), corridor(9), RecordingWorld(), 7))
     assert texts == []
     next(turns)
     assert texts == ["place 0 of 9"]

@@ -77,18 +77,18 @@ def test_damaged_module_is_refused_and_served_as_before(modules: Path, shelf: Pa
 
 
 @pytest.fixture(scope="module")
-def stranger(cache, tmp_path_factory) -> Path:
+def foreign_module(cache, tmp_path_factory) -> Path:
     """A module on another base."""
-    place = tmp_path_factory.mktemp("stranger")
+    place = tmp_path_factory.mktemp("foreign_module")
     recipe = write_recipe(place, RECIPE.replace("hidden = 32", "hidden = 48").replace("steps = 60", "steps = 2"))
     assert train_modules(recipe, place / "modules", "--skills", "pick", "--iterations", "0") == 0
     return place / "modules" / "pick"
 
 
 @pytest.mark.slow
-def test_module_for_another_base_is_refused(shelf: Path, stranger: Path, capsys) -> None:
+def test_module_for_another_base_is_refused(shelf: Path, foreign_module: Path, capsys) -> None:
     with served(shelf) as server:
-        put(stranger, shelf / "pick")
+        put(foreign_module, shelf / "pick")
         refused = server.post("/modules/refresh")["refused"]
         assert "server has loaded 'tiny' with" in refused["alfworld/pick"], refused
         server.begin(GOAL, "heat")

@@ -106,16 +106,16 @@ def test_some_noise_actions_are_refused():
     """Some noise actions were valid one turn earlier and are refused now, so recovery from a refusal is demonstrated."""
     refused = []
 
-    class Watched(type(WORLD.make())):
+    class RecordingWorld(type(WORLD.make())):
         def step(self, action):
             transition = super().step(action)
             refused.append(not transition.effective)
             return transition
 
-    demonstrate(replace(WORLD, make=Watched), TASKS, TERSE, Words(), max_steps=30, noise=0.4, seed=3)
+    demonstrate(replace(WORLD, make=RecordingWorld), TASKS, TERSE, Words(), max_steps=30, noise=0.4, seed=3)
     assert 0 < sum(refused) < len(refused) / 2
     refused.clear()
-    demonstrate(replace(WORLD, make=Watched), TASKS, TERSE, Words(), max_steps=30)
+    demonstrate(replace(WORLD, make=RecordingWorld), TASKS, TERSE, Words(), max_steps=30)
     assert refused and not any(refused)
 
 

@@ -76,13 +76,13 @@ def sentence_of(way: str, game: Game) -> str:
     return way.format(kind=game.goal.kind, target=game.goal.target)
 
 
-def lying(game: Game, sought: bool = False) -> set[tuple[str, str]]:
-    """(object kind, receptacle kind) pairs of portable objects at the start; `sought` keeps only the goal's object kind"""
+def lying(game: Game, targets: bool = False) -> set[tuple[str, str]]:
+    """(object kind, receptacle kind) pairs of portable objects at the start; `targets` keeps only the goal's object kind"""
     return {
         (thing.kind, game.receptacles[r].kind)
         for thing in game.things
         for r in thing.receptacles
-        if "pickupable" in thing.traits and (thing.kind == game.goal.kind or not sought)
+        if "pickupable" in thing.traits and (thing.kind == game.goal.kind or not targets)
     }
 
 
@@ -147,11 +147,11 @@ def test_unseen_layouts_goals_and_places_never_occur_in_train():
     assert not {goal_of(g) for g in train} & {goal_of(g) for g in unseen}
     trained = set().union(*(lying(g) for g in train))
     for game in unseen:
-        sought = lying(game, sought=True)
-        assert sought and not sought & trained, game.sentence
+        targets = lying(game, targets=True)
+        assert targets and not targets & trained, game.sentence
     # a goal pair of one split is never an initial position in the other
     assert not {goal_of(g) for g in unseen} & trained
-    assert not {goal_of(g) for g in train} & set().union(*(lying(g, sought=True) for g in unseen))
+    assert not {goal_of(g) for g in train} & set().union(*(lying(g, targets=True) for g in unseen))
 
 
 @pytest.mark.parametrize("split", ["train", "seen"])

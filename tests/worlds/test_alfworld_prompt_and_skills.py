@@ -124,12 +124,12 @@ def test_failure_label_is_world_error_when_the_world_breaks():
 
 def test_prompt_without_history_does_not_mention_past_turns():
     task = make_task("pick")
-    for turns, spoken in ((0, False), (1, True)):
+    for turns, has_history in ((0, False), (1, True)):
         reader, world = History(ENVIRONMENT.wording("full"), turns).begin(task, PLAIN), AlfWorld()
         reader.read(world.reset(task))
         transition = world.step("go to drawer 1")
         reader.record("go to drawer 1", transition)
-        assert ("shown above" in reader.read(transition.observation).text) is spoken
+        assert ("shown above" in reader.read(transition.observation).text) is has_history
 
 
 def test_full_wording_follows_the_template():

@@ -99,17 +99,17 @@ def read_as_everything(world: Any, task: Task, text: str) -> None:
     transition = Transition(seen, effective=True)
     for described in (task, replace(task, goal=text)):
         for wording in world.wordings.values():
-            in_time(text, wording.task, described)
-            in_time(text, wording.now, 1, seen, True)
-            in_time(text, wording.alone, 1, seen, True)
-            in_time(text, wording.turn, 1, seen, text)
+            run_with_limit(text, wording.task, described)
+            run_with_limit(text, wording.now, 1, seen, True)
+            run_with_limit(text, wording.alone, 1, seen, True)
+            run_with_limit(text, wording.turn, 1, seen, text)
         for tracker in world.trackers.values():
-            state = in_time(text, tracker.start, described, seen)
+            state = run_with_limit(text, tracker.start, described, seen)
             for action in ("look", text):
-                after = in_time(text, tracker.update, state, action, transition) if state is not None else None
+                after = run_with_limit(text, tracker.update, state, action, transition) if state is not None else None
                 if after is not None:
-                    in_time(text, tracker.render, after)
-                    in_time(text, tracker.signals, state, after)
+                    run_with_limit(text, tracker.render, after)
+                    run_with_limit(text, tracker.signals, state, after)
 
 
 @pytest.mark.slow
@@ -118,10 +118,10 @@ def test_completions_are_parsed_in_linear_time() -> None:
 
     for text in long_texts(find_patterns(tacit.core.actions)):
         for style in FORMATS.values():
-            in_time(text, style.parse, text)
+            run_with_limit(text, style.parse, text)
 
 
-def in_time(text: str, call: Any, *arguments: Any) -> Any:
+def run_with_limit(text: str, call: Any, *arguments: Any) -> Any:
     """The call's result, or None if it raises on this text."""
     try:
         with raise_after(LIMIT_S):

@@ -55,14 +55,14 @@ def run(argv: Sequence[str]) -> int:
         return 0
     console, clusters, sizes = make_console(), list_clusters(steps, cluster_N), partition_metrics([cluster_N])
     members = {s.member: s.won for s in steps}
-    made = {"recorded": f"recorded by {method}", "identity": "of equal observations", "ngram": "of similar n-grams"}[by]
+    origin = {"recorded": f"recorded by {method}", "identity": "of equal observations", "ngram": "of similar n-grams"}[by]
     branches = [s.branch for s in steps]
     shares = [f"{name} {percent(branches.count(name) / len(branches))}" for name in ("PACE", "leave one out", "zero")]
     alone = f"{percent(sizes['parts_singleton'])} of the clusters, {percent(sizes['parts_singleton_steps'])} of the steps"
     say(console, f"{task}  ({path.name})", style="bold")
     say_pairs(console, [
         ("episodes", f"{len(members)}, {sum(members.values())} won; {pluralize(len(steps), 'step')}"),
-        ("clusters", f"{len(clusters)} {made}, {sizes['parts_mean_size']:.1f} steps each, {sizes['parts_pairs']:.0f} pairs"),
+        ("clusters", f"{len(clusters)} {origin}, {sizes['parts_mean_size']:.1f} steps each, {sizes['parts_pairs']:.0f} pairs"),
         ("alone", alone),
         ("largest", f"{percent(sizes['parts_largest'])} of the steps"),
         ("branches", ", ".join(shares)),

@@ -286,20 +286,20 @@ class Bank:
         self, old: Sequence[int], new: Iterable[tuple[str, np.ndarray, Origin, Call | None]], why: str
     ) -> tuple[Entry, ...]:
         """Replace old entries by new ones in one transaction. A full bank retires its oldest entries, even new ones."""
-        made: list[tuple[Entry, np.ndarray]] = []
+        added: list[tuple[Entry, np.ndarray]] = []
         with self.write_lock:
             with transaction(self.database, self.path):
                 self._apply_removals()
                 for text, vector_D, origin, call in new:
-                    made.append(self._insert(validate_text(text), np.asarray(vector_D, np.float32), origin, call))
+                    added.append(self._insert(validate_text(text), np.asarray(vector_D, np.float32), origin, call))
                 leaving = {number: why for number in old if number in self.entries}
-                surplus = len(self.entries) - len(leaving) + len(made) - self.capacity
-                in_order = chain((entry for entry in self.entries if entry not in leaving), (entry.id for entry, _ in made))
+                surplus = len(self.entries) - len(leaving) + len(added) - self.capacity
+                in_order = chain((entry for entry in self.entries if entry not in leaving), (entry.id for entry, _ in added))
                 gone = leaving | dict.fromkeys(islice(in_order, max(0, surplus)), "the bank was full")
                 self.database.executemany(_RETIRE, [(reason or "removed", number) for number, reason in gone.items()])
             self._retired += gone
-            self._publish(made, set(gone))
-        return tuple(entry for entry, _ in made)
+            self._publish(added, set(gone))
+        return tuple(entry for entry, _ in added)
 
     def _insert(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None) -> tuple[Entry, np.ndarray]:
         if vector_D.shape != (self.dimensions,) or not np.isfinite(vector_D).all():
@@ -452,10 +452,10 @@ class Bank:
         self._buffer, self._first = self.snapshot.vectors_ND, 0
         """the live vectors, from row `_first` on; rows of a snapshot are never changed"""
 
-    def _publish(self, made: Sequence[tuple[Entry, np.ndarray]], gone: set[int]) -> None:
+    def _publish(self, added: Sequence[tuple[Entry, np.ndarray]], gone: set[int]) -> None:
         """Make a change visible. Additions go behind the end of the current snapshot. Removing the oldest entries moves
         nothing; removing others copies the rest to a new buffer."""
-        new = [(entry, vector_D) for entry, vector_D in made if entry.id not in gone]
+        new = [(entry, vector_D) for entry, vector_D in added if entry.id not in gone]
         seen = self.snapshot
         rows = sorted(bisect_left(seen.entries, number, key=lambda entry: entry.id) for number in gone & self.entries.keys())
         if rows == list(range(len(rows))):

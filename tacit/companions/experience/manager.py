@@ -173,11 +173,13 @@ class ExperienceManager:
         origin = merge_origins([entry.origin for entry in old.values()], info.iteration, gone)
         try:
             vectors = self.embedding([validate_text(text) for text in fresh])
-            made = self.bank.replace(gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged")
+            replacements = self.bank.replace(
+                gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged"
+            )
         except EntryRejected as error:
             self.count_refusal(str(error))
             return list(old)
-        return [*kept.values(), *(entry.id for entry in made)]
+        return [*kept.values(), *(entry.id for entry in replacements)]
 
     def _take(self, most: int = DISTILL_BATCH) -> list[DistillRequest | None]:
         batch: list[DistillRequest | None] = []
@@ -237,11 +239,11 @@ class ExperienceManager:
 
 def merge_origins(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> Origin:
     """The common world and family of merged entries; "" where they differ."""
-    made: dict[str, Any] = {"step": step, "operation": "merge", "made_from": tuple(gone), "call": None}
+    common: dict[str, Any] = {"step": step, "operation": "merge", "made_from": tuple(gone), "call": None}
     if len({origin.world for origin in origins}) > 1:
-        return Origin(**made)
+        return Origin(**common)
     family = origins[0].family if len({origin.family for origin in origins}) == 1 else ""
-    return replace(origins[0], family=family, **made)
+    return replace(origins[0], family=family, **common)
 
 
 Question = TypeVar("Question")

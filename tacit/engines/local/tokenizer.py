@@ -53,10 +53,10 @@ class ChatTemplate:
     @cached_property
     def supports_tools(self) -> bool:
         try:
-            shown = self._render(PROBE, False, open_answer=True)
+            text = self._render(PROBE, False, open_answer=True)
         except TacitError:
             return False
-        return all(word in shown for word in ("summary", "probe", "probed", "answered"))
+        return all(word in text for word in ("summary", "probe", "probed", "answered"))
 
     @cached_property
     def supports_system_prompt(self) -> bool:

@@ -304,8 +304,8 @@ class LossMetrics:
         self.names: list[str] = []
         """of each term: its `name`, else its class in snake case, such as `clipped_surrogate`"""
         for loss in losses:
-            given = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
-            name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", given).lower()
+            label = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
+            name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", label).lower()
             self.names.append(name if name not in self.names else f"{name}_{len(self.names)}")
         self.totals: dict[str, Tensor] = {}
         """`part:` of the loss by term, `sum:` and `max:` of statistics"""

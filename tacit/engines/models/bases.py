@@ -302,8 +302,8 @@ def check_templates(directory: Path) -> None:
     patterns = ("*.jinja", "*/*.jinja", "tokenizer_config.json", "processor_config.json", "chat_template.json")
     for file in (path for pattern in patterns for path in directory.glob(pattern)):
         try:
-            given = read_text(file) if file.suffix == ".jinja" else read_json(file).get("chat_template") or ""
-            texts = [given] if isinstance(given, str) else [str(one["template"]) for one in given]
+            template = read_text(file) if file.suffix == ".jinja" else read_json(file).get("chat_template") or ""
+            texts = [template] if isinstance(template, str) else [str(one["template"]) for one in template]
             tokens = [token for text in texts for token in Environment().lex(text)]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, TemplateError) as error:
             raise TacitError(f"cannot read the chat template in {file}: {error}.") from error

@@ -25,12 +25,12 @@ def no_progress_bars() -> Iterator[None]:
     """Within this context, transformers shows no progress bars."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             logging.enable_progress_bar()
 
 

@@ -101,8 +101,8 @@ def accept_channel(listener: socket.socket, key: bytes, limit_s: float) -> Chann
 
 def read_arguments() -> tuple[int, tuple[str, int], bytes]:
     """(number, address of the driver, key), from stdin."""
-    given = json.loads(sys.stdin.read())
-    return given["number"], tuple(given["address"]), bytes.fromhex(given["key"])
+    arguments = json.loads(sys.stdin.read())
+    return arguments["number"], tuple(arguments["address"]), bytes.fromhex(arguments["key"])
 
 
 def run_call(call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:

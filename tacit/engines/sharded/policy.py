@@ -96,8 +96,8 @@ def start_ranks(settings: ShardedSettings) -> RankGroup:
 
 def gpu_names(count: int) -> list[str]:
     """Names of this process's `count` GPUs for CUDA_VISIBLE_DEVICES of another process."""
-    shown = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return shown[:count] if len(shown) >= count else [str(n) for n in range(count)]
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return visible[:count] if len(visible) >= count else [str(n) for n in range(count)]
 
 
 def _launcher(role: Role, settings: ShardedSettings) -> Launcher:

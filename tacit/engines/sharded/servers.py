@@ -156,15 +156,15 @@ class ServerPool:
     def submit_all(self, member: str, requests: Sequence[EngineRequest], sampling: Sampling) -> list[int]:
         """Submit each request to the least busy server. Returns request ids."""
         with self._lock:
-            given: list[list[SampleRequest]] = [[] for _ in self.members]
+            batches: list[list[SampleRequest]] = [[] for _ in self.members]
             request_ids = []
             for request in requests:
                 request_id, self._submitted = self._submitted, self._submitted + 1
-                least = min(self.members, key=lambda s: len(s.under_way) + len(given[s.number]))
+                least = min(self.members, key=lambda s: len(s.under_way) + len(batches[s.number]))
                 contents = (tuple(request.prompt.tolist()), request.seed, request.max_new_tokens, sampling)
-                given[least.number].append(SampleRequest(request_id, member, *contents))
+                batches[least.number].append(SampleRequest(request_id, member, *contents))
                 request_ids.append(request_id)
-            for server, own in zip(self.members, given, strict=True):
+            for server, own in zip(self.members, batches, strict=True):
                 if own:
                     self.restart_on_death(partial(server.add, own))
             return request_ids

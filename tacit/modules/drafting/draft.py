@@ -73,7 +73,7 @@ open, getattr, type. Calls must be quick. The same texts must always give the sa
 
 def build_prompt(
     family: str,
-    shown: Sequence[Recording],
+    episodes: Sequence[Recording],
     actions: Sequence[str],
     before: str = "",
     failed: str = "",
@@ -94,7 +94,7 @@ def build_prompt(
     instructions = f"{there}Write one Python file with exactly this in it:\n{parts}\n\n{_LIMITS}{again}"
     return Prompt(
         task=f"{_ROLE}\n\nThe kind of work: {family}\nActions that were done in it: {'; '.join(actions[:MAX_ACTIONS])}",
-        history=tuple(_render_episode(n, each, (blocks or {}).get(each, ())) for n, each in enumerate(shown, start=1)),
+        history=tuple(_render_episode(n, each, (blocks or {}).get(each, ())) for n, each in enumerate(episodes, start=1)),
         now="",
         request=f"{instructions}\n\nAnswer with the file in one ```python block.",
         separator="\n\n",

@@ -385,9 +385,9 @@ class _Page:
         """the receptacle that the observation shows to be closed"""
         named = _PLACE.search(self.last)
         self.last_place = (named[1] or named[2]) if named else ""  # the place named by the last action
-        shown = _SHOWN.match(self.now)
-        self.shown = shown[1] if shown else ""  # the visible receptacle
-        self.things = shown[2].split(", ") if shown else []
+        match = _SHOWN.match(self.now)
+        self.open_place = match[1] if match else ""  # the visible receptacle
+        self.things = match[2].split(", ") if match else []
 
     def names(self, *fields: str) -> list[str]:
         return [name for field in fields for name in expand(self.fields.get(field, ""))]
@@ -450,7 +450,7 @@ class _Page:
             if place not in self.names("at"):
                 return f"go to {place}"
         else:
-            place, thing = self.shown, next((thing for thing in self.things if kind_of(thing) == self.goal.kind), "")
+            place, thing = self.open_place, next((thing for thing in self.things if kind_of(thing) == self.goal.kind), "")
             if not thing or place == self.fields["destination"]:
                 return self._walk(self.goal.kind, ())
         return f"open {place}" if self.closed == place else f"take {thing} from {place}"
@@ -463,7 +463,7 @@ class _Page:
         if kind_of(target) and not treating:
             return target
         kinds = APPLIANCES[self.goal.family][1] if treating else (target,)
-        here = next((place for place in (self.shown, self.closed, self.last_place) if kind_of(place) in kinds), "")
+        here = next((place for place in (self.open_place, self.closed, self.last_place) if kind_of(place) in kinds), "")
         if self.subgoal.startswith("reach"):
             tried = kinds.index(kind_of(here)) + 1 if here and self.refused else 0
             return f"{kinds[tried % len(kinds)]} 1"

@@ -128,9 +128,9 @@ def parse_goal(text: str) -> Goal:
     elif not targets and not distinct and len(things) == 2:
         # A toggled lamp in a receptacle at the agent's location, and a held object.
         lamp, held = sorted(things, key=lambda v: properties[v] != {"toggleable", "istoggled"})
-        given = {row[0]: row[1:] for row in relations}
-        receptacle, place = given.get("receptacleatlocation", ("", ""))
-        agent, held_by = given.get("atlocation", ("",))[0], given.get("holds", ("",))[0]
+        by_name = {row[0]: row[1:] for row in relations}
+        receptacle, place = by_name.get("receptacleatlocation", ("", ""))
+        agent, held_by = by_name.get("atlocation", ("",))[0], by_name.get("holds", ("",))[0]
         wanted = {
             ("receptacleatlocation", receptacle, place),
             ("inreceptacle", lamp, receptacle),

@@ -41,8 +41,8 @@ def example_texts(seed: int) -> list[str]:
         for hunk in skills.find_hunks(record, folder):
             lines = broken[hunk.path].split("\n")
             first, last = max(1, hunk.first - skills.AROUND), hunk.last + skills.AROUND
-            shown = "\n".join(f"{number} {line}" for number, line in enumerate(lines[first - 1 : last], first))
-            texts += [f"{hunk.path}\n{shown}", hunk.view, hunk.edit]
+            excerpt = "\n".join(f"{number} {line}" for number, line in enumerate(lines[first - 1 : last], first))
+            texts += [f"{hunk.path}\n{excerpt}", hunk.view, hunk.edit]
         texts += skills.Search(task).actions
     return texts
 

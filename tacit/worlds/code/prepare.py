@@ -187,14 +187,14 @@ def prepare_packages(
                 shutil.copytree(PACKAGED / "packages" / source.label, tree, ignore=shutil.ignore_patterns(*IGNORED))
             with Runner(SUITE, trees=[tree], cache=root / "bytecode") as runner:
                 suite = check_suite(runner, tree, find_tests(tree, source.tests))
-                made, counts[source.label] = make_tasks(runner, tree, source, suite, count, seed, processes)
+                new_records, counts[source.label] = make_tasks(runner, tree, source, suite, count, seed, processes)
         except TacitError as error:
             shutil.rmtree(tree, ignore_errors=True)
             say(f"{source.label} is left out: {error}")
             continue
-        records += made
+        records += new_records
         packages.append(Package(source.name, source.version, tuple(sorted(suite.passing)), tree_digest(tree), source.sha256))
-        say(f"{source.label}: {pluralize(len(suite.passing), 'test')}, {pluralize(len(made), 'task')}")
+        say(f"{source.label}: {pluralize(len(suite.passing), 'test')}, {pluralize(len(new_records), 'task')}")
     if not records:
         raise TacitError(f"no package has a usable task; nothing was written to {root / 'tasks.jsonl'}.")
     write_folder(root, seed, packages, records)
@@ -430,9 +430,9 @@ def _reject(run: TestRun, expected: frozenset[str], failing: int, most: int) -> 
 def write_issue(package: str, verdict: Verdict, tree: Path) -> str:
     """An issue as a user would write it: the failing tests, the source of the shortest, and its error, without line numbers."""
     tests = verdict.fail_to_pass
-    shown = min(tests, key=lambda test: (len(show_test(tree, test)) or 10**6, test))
-    source = show_test(tree, shown)
-    message = re.sub(r"(\.py):\d+", r"\1", verdict.messages.get(shown, "")).strip()
+    shortest = min(tests, key=lambda test: (len(show_test(tree, test)) or 10**6, test))
+    source = show_test(tree, shortest)
+    message = re.sub(r"(\.py):\d+", r"\1", verdict.messages.get(shortest, "")).strip()
     message = re.sub(r"\bline \d+", "line", message)
     message = re.sub(r"0x[0-9a-f]{6,}", "0x…", message)
     listed = "\n".join(f"    {test}" for test in tests[:LISTED])

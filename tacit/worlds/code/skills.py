@@ -72,12 +72,12 @@ def replace_lines(path: str, text: str, first: int, last: int, new: list[str]) -
         new = [*new, *lines[first:last]]
     while True:
         old = "\n".join(lines[top:last])
-        made = "\n".join([*lines[top:first], *new])
+        replacement = "\n".join([*lines[top:first], *new])
         bare = old.lstrip(" ")
-        if text.count(bare) == 1 and made.startswith(old[: len(old) - len(bare)]):
-            old, made = bare, made[len(old) - len(bare) :]
+        if text.count(bare) == 1 and replacement.startswith(old[: len(old) - len(bare)]):
+            old, replacement = bare, replacement[len(old) - len(bare) :]
         if text.count(old) == 1 or top == 0:
-            return write_line(Call(EDITOR, {"command": "str_replace", "path": path, "old_str": old, "new_str": made}))
+            return write_line(Call(EDITOR, {"command": "str_replace", "path": path, "old_str": old, "new_str": replacement}))
         top -= 1
 
 
@@ -107,8 +107,8 @@ class Oracle(ByReading):
     def act(self, observation: Observation) -> str:
         if re.search(r"\d passed", observation.text) and "[exit status 0]" in observation.text:
             return "submit"
-        path, shown = shown_lines(observation.text)
-        lines = list(shown.values())
+        path, lines_by_number = shown_lines(observation.text)
+        lines = list(lines_by_number.values())
         here = [hunk for hunk in self._hunks if hunk.path == path]
         for hunk in here:
             if _contains(lines, hunk.broken):
@@ -116,7 +116,7 @@ class Oracle(ByReading):
         mended = [number for number, hunk in enumerate(self._hunks) if hunk in here and _contains(lines, hunk.original)]
         if not mended:
             first = self._hunks[0]
-            lost = shown and here and first.view == f"view {path} {min(shown)} {max(shown)}"
+            lost = lines_by_number and here and first.view == f"view {path} {min(lines_by_number)} {max(lines_by_number)}"
             return f"view {first.path}" if lost else first.view
         following = max(mended) + 1
         if following < len(self._hunks):
@@ -233,9 +233,9 @@ class Search(ByReading):
             return f"undo_edit {self.repairs[0][0]}"
         if counts and counts[2]:
             return "submit"
-        path, shown = shown_lines(text)
-        here = [repair for repair in self.repairs if repair[0] == path and repair[1] in shown]
-        left = [repair for repair in here if shown[repair[1]] == repair[2]]
+        path, lines_by_number = shown_lines(text)
+        here = [repair for repair in self.repairs if repair[0] == path and repair[1] in lines_by_number]
+        left = [repair for repair in here if lines_by_number[repair[1]] == repair[2]]
         if text.startswith("Edited"):
             following = self.repairs.index(here[-1]) + 1 if here and not left else 0
             done = following in (0, len(self.repairs)) and not (left and len(self.repairs) > 1)
@@ -392,8 +392,8 @@ class RepairTracker(RuleTracker):
             return self._enter(replace(state, viewed=viewed), "mend" if path and state.phase == "find" else state.phase)
         if command == "undo_edit":
             return self._enter(replace(state, edited=state.edited[:-1], stale=True, done=frozenset()), "mend")
-        shown = action if len(action) <= 2 * LONGEST else f"{action[: 2 * LONGEST - 1]}…"
-        edited = (*state.edited, shown)[-SHOWN:]
+        summary = action if len(action) <= 2 * LONGEST else f"{action[: 2 * LONGEST - 1]}…"
+        edited = (*state.edited, summary)[-SHOWN:]
         return self._enter(replace(state, edited=edited, stale=True, done=frozenset()), "check")
 
     def _tested(self, state: RepairState, command: str, text: str) -> RepairState:

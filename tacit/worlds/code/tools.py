@@ -267,11 +267,11 @@ def shorten_lines(text: str) -> str:
     if len(lines) > 2 * BASH_LINES:
         left_out = len(lines) - 2 * BASH_LINES
         lines = [*lines[:BASH_LINES], f"<{left_out} lines left out>", *lines[-BASH_LINES:]]
-    shown = "\n".join(lines)
+    output = "\n".join(lines)
     half = EDITOR_CHARACTERS // 2
-    if len(shown) > EDITOR_CHARACTERS:
-        shown = f"{shown[:half]}\n<{len(shown) - 2 * half} characters left out>\n{shown[-half:]}"
-    return shown
+    if len(output) > EDITOR_CHARACTERS:
+        output = f"{output[:half]}\n<{len(output) - 2 * half} characters left out>\n{output[-half:]}"
+    return output
 
 
 _CHANGING = (
@@ -390,10 +390,10 @@ class Editor:
         return before, before.decode("utf-8", errors="replace")
 
     def _save(self, path: str, text: str, before: bytes | None) -> None:
-        made = text.encode("utf-8", errors="replace")
-        if len(made) > LARGEST:
+        data = text.encode("utf-8", errors="replace")
+        if len(data) > LARGEST:
             raise CallError(f"a file may have {LARGEST} bytes at most.")
-        write_beneath(self.folder, path, made)
+        write_beneath(self.folder, path, data)
         self.past.setdefault(path, []).append(before)
 
     def _view(self, path: str, fields: Mapping[str, str]) -> str:
@@ -444,14 +444,14 @@ class Editor:
         if not old:
             raise CallError("str_replace needs old_str.")
         before, text = self._text(path)
-        places = [(found.start(), text[: found.start()].count("\n") + 1) for found in re.finditer(re.escape(old), text)]
+        places = [(match.start(), text[: match.start()].count("\n") + 1) for match in re.finditer(re.escape(old), text)]
         place, line = f"{AT}/{path}", fields.get("line", "")
         if line:
             places, place = [each for each in places if str(each[1]) == line], f"line {line} of {place}"
         if len(places) != 1:
             lines = ", ".join(str(number) for _, number in places[:8])
-            found = f"occurs {len(places)} times, in lines {lines}," if places else "does not occur"
-            raise CallError(f"old_str {found} in {place}; it must occur exactly once. Nothing was changed.")
+            problem = f"occurs {len(places)} times, in lines {lines}," if places else "does not occur"
+            raise CallError(f"old_str {problem} in {place}; it must occur exactly once. Nothing was changed.")
         [(start, number)] = places
         return self._edit(path, text[:start] + new + text[start + len(old) :], before, number, new)
 
@@ -489,8 +489,8 @@ def show_edit(done: str, path: str, text: str, first: int, last: int) -> str:
     """The editor's output after a change of these lines."""
     lines = text.removesuffix("\n").split("\n")
     first, last = max(1, first - SNIPPET), min(len(lines), last + SNIPPET)
-    shown = number_lines(lines[first - 1 : last], first)
-    return clip(f"{done} {AT}/{path}, lines {first} to {last} of {len(lines)} now:\n{shown}")
+    snippet = number_lines(lines[first - 1 : last], first)
+    return clip(f"{done} {AT}/{path}, lines {first} to {last} of {len(lines)} now:\n{snippet}")
 
 
 def number_lines(lines: Sequence[str], first: int) -> str:

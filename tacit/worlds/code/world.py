@@ -218,9 +218,9 @@ class TerseWording(Brief):
     def brief(self, observation: Observation) -> str:
         path, lines = shown_lines(observation.text)
         if path:
-            shown = "\n".join(f"{number} {line}" for number, line in lines.items())
+            source = "\n".join(f"{number} {line}" for number, line in lines.items())
             if observation.text.startswith("Edited"):
                 return f"edited {path}"
             done = "undid " if observation.text.startswith("Undid") else ""
-            return f"{done}{path}\n{shown}"[:TERSE_SEEN]
+            return f"{done}{path}\n{source}"[:TERSE_SEEN]
         return re.sub(r"[=_.-]{4,}", "", observation.text)[-TERSE_OUTPUT:]

@@ -136,8 +136,8 @@ def hindsight(trajectory: Trajectory) -> Skills:
     if trajectory.success:
         done = [step.action for step in trajectory.steps if step.effective]
         return Skills(f"what led to the target: {'; '.join(done)}", steps, f"{trajectory.task.goal} Solved.")
-    shown = parse_observation(trajectory.steps[0].observation.text)
-    plan, repeated = solve(shown.pool, shown.target), most_repeated(trajectory)
+    first_state = parse_observation(trajectory.steps[0].observation.text)
+    plan, repeated = solve(first_state.pool, first_state.target), most_repeated(trajectory)
     advice = f"begin with {plan[0]}" if plan else f"avoid {repeated}" if repeated else "reset when no operation helps"
     return Skills(advice, steps, f"{trajectory.task.goal} Not solved.")
 
@@ -154,5 +154,5 @@ def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
         return []
     first, second = rng.sample(pool, 2)
     operator = rng.choice("+-*/")
-    made = evaluate(Operation(operator, first, second))
-    return [(f"{first} {operator} {second}", "none" if made is None else str(made))]
+    result = evaluate(Operation(operator, first, second))
+    return [(f"{first} {operator} {second}", "none" if result is None else str(result))]

@@ -164,9 +164,9 @@ class FullWording(Numbered):
     rules, goal_prefix, between = RULES, "Your puzzle: ", " "
 
     def seen(self, observation: Observation) -> str:
-        shown = parse_observation(observation.text)
-        refused = f"Your last action was refused: {shown.refused}. " if shown.refused else ""
-        return f"{refused}Numbers: {', '.join(map(str, shown.pool))}. Target: {shown.target}."
+        puzzle = parse_observation(observation.text)
+        refused = f"Your last action was refused: {puzzle.refused}. " if puzzle.refused else ""
+        return f"{refused}Numbers: {', '.join(map(str, puzzle.pool))}. Target: {puzzle.target}."
 
 
 class TerseWording(Brief):
@@ -175,8 +175,8 @@ class TerseWording(Brief):
     then = " : "
 
     def brief(self, observation: Observation) -> str:
-        shown = parse_observation(observation.text)
-        return f"{' '.join(map(str, shown.pool))} > {shown.target}{' !' if shown.refused else ''}"
+        puzzle = parse_observation(observation.text)
+        return f"{' '.join(map(str, puzzle.pool))} > {puzzle.target}{' !' if puzzle.refused else ''}"
 
 
 NAME = "countdown"

@@ -107,7 +107,7 @@ def failure(trajectory: Trajectory) -> str:
     """`not_taken` if the thing was visible, `unreadable` if no door was opened, else `not_found`; or the stop reason."""
     if trajectory.stop is not StopReason.STEP_LIMIT:
         return str(trajectory.stop)
-    shown = [parse_observation(observation.text)[1] for observation in trajectory.observations]
-    if any(trajectory.task.data["thing"] in things for things in shown):
+    things_seen = [parse_observation(observation.text)[1] for observation in trajectory.observations]
+    if any(trajectory.task.data["thing"] in things for things in things_seen):
         return "not_taken"
-    return "not_found" if any(shown) else "unreadable"
+    return "not_found" if any(things_seen) else "unreadable"

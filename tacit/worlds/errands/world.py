@@ -76,11 +76,11 @@ class ErrandsWorld(World):
 
 def parse_observation(text: str) -> tuple[str, tuple[str, ...], str]:
     """(open door, visible things, refusal) of an observation; empty if there is none."""
-    shown, _, remark = text.partition(" | ")
+    view, _, remark = text.partition(" | ")
     refused = "" if remark == HERE else remark
-    if not shown.startswith("behind "):
+    if not view.startswith("behind "):
         return "", (), refused
-    door, _, things = shown.removeprefix("behind ").partition(": ")
+    door, _, things = view.removeprefix("behind ").partition(": ")
     return door, tuple(things.split(", ")), refused
 
 

@@ -64,8 +64,8 @@ def format_passages(passages: Iterable[Passage]) -> str:
     lines = []
     for number, (title, text) in enumerate(passages, 1):
         words = text.split(" ")
-        shown = text if len(words) <= LONGEST else f"{' '.join(words[:LONGEST])} …"
-        lines.append(f'Doc {number}: "{title}" {shown}')
+        excerpt = text if len(words) <= LONGEST else f"{' '.join(words[:LONGEST])} …"
+        lines.append(f'Doc {number}: "{title}" {excerpt}')
     return "\n".join([OPENING, *(lines or ["Nothing was found."]), CLOSING])
 
 

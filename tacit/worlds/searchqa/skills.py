@@ -41,7 +41,7 @@ BOUND = 900  # maximum characters of a state block
 class SearchState:
     needed: frozenset[str]  # titles of the supporting passages, if known
     queries: tuple[str, ...] = ()
-    found: tuple[str, ...] = ()  # the best passage of each search, if new
+    best_passages: tuple[str, ...] = ()  # the best passage of each search, if new
     seen: frozenset[str] = frozenset()  # titles of all passages read
     turns: int = 0
     phase: str = "search"
@@ -65,11 +65,11 @@ class SearchTracker(RuleTracker):
             return replace(after, phase="done" if transition.success else "search", fault="" if transition.success else "wrong")
         passages = parse_passages(transition.observation.text)
         new = [passage for passage in passages if passage.title not in state.seen]
-        best = next((brief(passage) for passage in passages[:1] if brief(passage) not in state.found), "")
+        best = next((brief(passage) for passage in passages[:1] if brief(passage) not in state.best_passages), "")
         return replace(
             after,
             queries=(*state.queries, sanitize(query, SHOWN_QUERY))[-MAX_STEPS:],
-            found=(*state.found, best)[-MAX_STEPS:] if best else state.found,
+            best_passages=(*state.best_passages, best)[-MAX_STEPS:] if best else state.best_passages,
             seen=state.seen | {passage.title for passage in passages},
             fault="" if new else "nothing_new",
         )
@@ -78,8 +78,8 @@ class SearchTracker(RuleTracker):
         lines = [f"phase: {state.phase}", f"turns left: {max(MAX_STEPS - state.turns, 0)}"]
         if state.queries:
             lines.append(f"searched: {'; '.join(state.queries)}")
-        if state.found:
-            lines.append(f"found: {' | '.join(state.found)}")
+        if state.best_passages:
+            lines.append(f"found: {' | '.join(state.best_passages)}")
         return "\n".join(lines)
 
     def count(self, before: SearchState, after: SearchState) -> Mapping[str, float]:
@@ -88,8 +88,8 @@ class SearchTracker(RuleTracker):
 
 
 SKILLS = (
-    *(f"SEARCH-{made}" for made in ("QUESTION", "NAMED", "FOUND", "OWN", "AGAIN")),
-    *(f"ANSWER-{made}" for made in ("FOUND", "NAMED", "YES_NO", "OWN")),
+    *(f"SEARCH-{source}" for source in ("QUESTION", "NAMED", "FOUND", "OWN", "AGAIN")),
+    *(f"ANSWER-{source}" for source in ("FOUND", "NAMED", "YES_NO", "OWN")),
 )
 
 

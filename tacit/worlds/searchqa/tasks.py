@@ -162,11 +162,11 @@ def _land_tasks(split: str, seed: int, number: int) -> list[Task]:
             while len(questions) == before:
                 question = draw_question(rng, land, family, hops)
                 questions.setdefault(question.text, question)
-    made = []
+    tasks = []
     for number, (family, text, answers, titles) in enumerate(questions.values()):
         data = {"question": text, "answers": list(answers), "titles": list(titles), "land": name, "retriever": USUAL_RETRIEVER}
-        made.append(Task(NAME, f"{NAME}/{name}/{number}", family, split, seed, text, data))
-    return made
+        tasks.append(Task(NAME, f"{NAME}/{name}/{number}", family, split, seed, text, data))
+    return tasks
 
 
 PANELS = parse_panels("""

@@ -290,8 +290,8 @@ def failure(trajectory: Trajectory) -> str:
 
 def place(action: str, observation: Observation) -> str:
     """The whole room if something moved; else empty. Walking back gives the same place only if no box was pushed."""
-    shown = parse_observation(observation.text)
-    return "" if shown.refused else "/".join(shown.rows)
+    level = parse_observation(observation.text)
+    return "" if level.refused else "/".join(level.rows)
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:

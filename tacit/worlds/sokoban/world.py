@@ -185,9 +185,9 @@ class FullWording(Numbered):
     rules, listed = RULES, ", "
 
     def seen(self, observation: Observation) -> str:
-        shown = parse_observation(observation.text)
-        refused = f"Your last action was refused: {shown.refused}.\n" if shown.refused else ""
-        return refused + "\n".join(shown.rows)
+        level = parse_observation(observation.text)
+        refused = f"Your last action was refused: {level.refused}.\n" if level.refused else ""
+        return refused + "\n".join(level.rows)
 
     def request(self, style: ActionStyle) -> str:
         if style == "bare":
@@ -201,8 +201,8 @@ class TerseWording(Brief):
     then, ends, listed = " : ", " :", ", "
 
     def brief(self, observation: Observation) -> str:
-        shown = parse_observation(observation.text)
-        rows = shown.rows
+        level = parse_observation(observation.text)
+        rows = level.rows
         around = rows[0] + rows[-1] + "".join(row[0] + row[-1] for row in rows)
         inner = [row[1:-1] for row in rows[1:-1]] if set(around) == {WALL} else rows
-        return " / ".join(" ".join(row) for row in inner) + (" !" if shown.refused else "")
+        return " / ".join(" ".join(row) for row in inner) + (" !" if level.refused else "")

@@ -131,7 +131,7 @@ class Book:
         return hashlib.sha256(lines.encode()).hexdigest()[:12]
 
     def __iter__(self) -> Iterator[Recipe]:
-        return (recipe for made in self.recipes.values() for recipe in made)
+        return (recipe for recipes in self.recipes.values() for recipe in recipes)
 
     @cached_property
     def _leading(self) -> dict[str, tuple[Recipe, ...]]:
@@ -188,15 +188,15 @@ def make_book(recipes: Iterable[Recipe]) -> Book:
             needed |= {part.name} | below.get(part.name, set())
     craftable = {kind_of[recipe.makes] for recipe in kept if recipe.makes in kind_of}
     uncraftable = {part.name for recipe in kept for part in recipe.ingredients if part.generic} - craftable
-    made: dict[str, tuple[Recipe, ...]] = {}
+    by_item: dict[str, tuple[Recipe, ...]] = {}
     of_kind: dict[str, tuple[Recipe, ...]] = {}
     for recipe in kept:
         of = tuple(Ingredient(part.name, part.count) if part.name in uncraftable else part for part in recipe.ingredients)
         final = replace(recipe, ingredients=of)
-        made[recipe.makes] = (*made.get(recipe.makes, ()), final)
+        by_item[recipe.makes] = (*by_item.get(recipe.makes, ()), final)
         if recipe.kind:
             of_kind[recipe.kind] = (*of_kind.get(recipe.kind, ()), final)
-    return Book(made, of_kind, kind_of, frozenset(items | uncraftable), frozenset(kinds - uncraftable))
+    return Book(by_item, of_kind, kind_of, frozenset(items | uncraftable), frozenset(kinds - uncraftable))
 
 
 WOODS = ("ash", "beech", "elm", "larch", "pine", "walnut")

@@ -83,9 +83,9 @@ def plan(book: Book, goal: str, held: Mapping[str, int]) -> Plan:
     raw item fetches the total count. A generic ingredient is a single item: one held in sufficient number, else the cheapest.
     The goal is crafted even if one is held, since crafting it ends the episode.
     """
-    made = Plan(book, {item: count for item, count in held.items() if item != goal})
-    made.craft(goal, 1)
-    return made
+    crafting = Plan(book, {item: count for item, count in held.items() if item != goal})
+    crafting.craft(goal, 1)
+    return crafting
 
 
 class Crafter(ByReading):
@@ -141,10 +141,10 @@ class CraftTracker(RuleTracker):
 
 def _plan_from(book: Book, goal: str, observation: Observation) -> CraftState:
     ahead = plan(book, goal, parse_observation(observation.text).held)
-    made: dict[str, int] = {}
+    crafts: dict[str, int] = {}
     for recipe, _ in ahead.crafts:
-        made[recipe.makes] = made.get(recipe.makes, 0) + recipe.count
-    return CraftState(book, goal, ahead.gets, made, len(ahead), len(ahead), "gather" if ahead.gets else "craft")
+        crafts[recipe.makes] = crafts.get(recipe.makes, 0) + recipe.count
+    return CraftState(book, goal, ahead.gets, crafts, len(ahead), len(ahead), "gather" if ahead.gets else "craft")
 
 
 def _parse(action: str, book: Book) -> Craft | Get | str | None:

@@ -170,15 +170,15 @@ class TextCraftWorld(World):
             on_the_way = command.makes in self._on_the_way
             accepted = self._book.recipes_towards(command.makes) if on_the_way else self._book.recipes.get(command.makes, ())
         for recipe in accepted:  # find the first recipe whose ingredients are exactly the given items
-            given, kind_of = list(command.ingredients), self._book.kind_of
+            ingredients, kind_of = list(command.ingredients), self._book.kind_of
             for part in recipe.ingredients:
-                fits = (g for g in given if (kind_of.get(g[0]) if part.generic else g[0]) == part.name)
+                fits = (g for g in ingredients if (kind_of.get(g[0]) if part.generic else g[0]) == part.name)
                 match = next(fits, None)
                 if match is None or match[1] != part.count:
                     break
-                given.remove(match)
+                ingredients.remove(match)
             else:
-                if not given:
+                if not ingredients:
                     break
         else:
             whole = f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={name!r}), count={command.number})"
@@ -244,8 +244,8 @@ class FullWording(StepCountWording):
         return f"{PROMPT['introduction']}\nTask context (constant across the episode):\n{format_opening(commands, goal)}"
 
     def describe_past(self, observation: Observation) -> str:
-        shown = parse_observation(observation.text)
-        return BEGINNING if shown.opening else shown.answer
+        state = parse_observation(observation.text)
+        return BEGINNING if state.opening else state.answer
 
     def describe(self, observation: Observation) -> str:
         held = format_amounts(parse_observation(observation.text).held) or NOTHING
@@ -273,5 +273,5 @@ class TerseWording(Brief):
         return f"{'! ' if parse_observation(observation.text).refused else ''}> {action}"
 
     def brief(self, observation: Observation) -> str:
-        shown = parse_observation(observation.text)
-        return f"{'! ' if shown.refused else ''}have {format_amounts(shown.held) or NOTHING}"
+        state = parse_observation(observation.text)
+        return f"{'! ' if state.refused else ''}have {format_amounts(state.held) or NOTHING}"

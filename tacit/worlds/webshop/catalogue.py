@@ -274,9 +274,9 @@ class Catalogue:
     def published_order(self) -> tuple[Goal, ...]:
         """All goals in the original's order, a shuffle with seed 233; the human ones if available, else the generated ones."""
         every = self.human or self.synthetic
-        made = [goal for wanted in every for goal in make_goals(self.by_id[wanted.product], wanted, bool(self.human))]
-        Random(233).shuffle(made)
-        return tuple(made)
+        goals = [goal for wanted in every for goal in make_goals(self.by_id[wanted.product], wanted, bool(self.human))]
+        Random(233).shuffle(goals)
+        return tuple(goals)
 
     @property
     def report(self) -> str:

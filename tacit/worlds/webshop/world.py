@@ -38,8 +38,8 @@ def detail_page(sentence: str, product: Product, detail: str) -> Page:
     if detail != "Reviews":
         texts = [product.description] if detail == "Description" else list(product.features)
     # As in the original, empty features are empty parts of the page; other empty texts are omitted.
-    shown = [text.strip() for text in texts if text.strip() or detail == "Features"]
-    text = SEPARATOR.join([_join_parts("Instruction:", sentence, BACK, PREVIOUS), *shown])
+    parts = [text.strip() for text in texts if text.strip() or detail == "Features"]
+    text = SEPARATOR.join([_join_parts("Instruction:", sentence, BACK, PREVIOUS), *parts])
     return Page(text, _clickable(BACK, PREVIOUS))
 
 
@@ -123,9 +123,9 @@ def read_parts(parts: Sequence[str], clickables: Sequence[str] = (), names: Sequ
             options[part] = []
         elif options:
             options[next(reversed(options))].append(part)
-    shown = {name: tuple(values) for name, values in options.items()}
+    values_by_option = {name: tuple(values) for name, values in options.items()}
     title, prices = (below[place - 1], _prices(below[place])) if place else ("", ())
-    return ParsedPage("item", title=title, prices=prices, options=shown)
+    return ParsedPage("item", title=title, prices=prices, options=values_by_option)
 
 
 def _prices(text: str) -> tuple[float, ...]:
@@ -289,12 +289,12 @@ class WebShop:
 
     def _open_results(self) -> None:
         self._product, self._detail, self.chosen, number = None, "", {}, self._number
-        shown = self._found[(number - 1) * PER_PAGE : number * PER_PAGE]
+        products = self._found[(number - 1) * PER_PAGE : number * PER_PAGE]
         buttons = (BACK, PREVIOUS, NEXT) if number > 1 else (BACK, NEXT)
         heading = f"Page {number} (Total results: {len(self._found)})"
-        listed = [part for product in shown for part in (product.id, product.title, product.price_tag)]
+        listed = [part for product in products for part in (product.id, product.title, product.price_tag)]
         text = _join_parts("Instruction:", self.goal.sentence, BACK, heading, *buttons[1:], *listed)
-        self.page = Page(text, _clickable(*buttons, *(product.id for product in shown)))
+        self.page = Page(text, _clickable(*buttons, *(product.id for product in products)))
 
     def _open_item(self, product: Product, chosen: dict[str, str] | None = None) -> None:
         self._product, self._detail, self.chosen = product, "", chosen or {}
@@ -409,5 +409,5 @@ def _cost(prices: tuple[float, ...]) -> str:
 
 def _listed_actions(observation: Observation) -> list[str]:
     """The admissible actions, with all searches as one entry."""
-    shown = (ANY_SEARCH if action.startswith("search[") else action for action in observation.actions)
-    return list(dict.fromkeys(shown))
+    actions = (ANY_SEARCH if action.startswith("search[") else action for action in observation.actions)
+    return list(dict.fromkeys(actions))

@@ -207,10 +207,10 @@ def has_rope_qkv_kernel(device: torch.device, dtype: torch.dtype, heads: int, ke
 def _rope_qkv_matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     """Compare with torch: forward from one fused tensor, backward from three separate ones."""
     generator, tokens, sizes = torch.Generator(device).manual_seed(0), 37, (heads, key_heads, key_heads)
-    given = torch.randn(tokens, sum(sizes), head_dim, generator=generator, device=device).to(dtype)
+    qkv = torch.randn(tokens, sum(sizes), head_dim, generator=generator, device=device).to(dtype)
     angles = torch.randn(tokens, 1, head_dim // 2, generator=generator, device=device)
     cos, sin = angles.cos(), angles.sin()
-    for back, (q, k, v) in ((False, given.split(sizes, 1)), (True, [x.contiguous() for x in given.split(sizes, 1)])):
+    for back, (q, k, v) in ((False, qkv.split(sizes, 1)), (True, [x.contiguous() for x in qkv.split(sizes, 1)])):
         a, b = torch.cat([q, k], 1).float().chunk(2, -1)
         turn = -sin if back else sin
         expected = torch.cat([torch.cat([a * cos - b * turn, b * cos + a * turn], -1), v.float()], 1).flatten(1)
