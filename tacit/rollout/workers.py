@@ -8,6 +8,7 @@ actions, since worlds are deterministic. A worker has at most MAX_IN_FLIGHT unan
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import signal
 import time
@@ -21,7 +22,7 @@ from tacit.core.errors import TacitError
 from tacit.core.platform import OWN, import_path, join_cluster
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
-from tacit.rollout.worlds import SlotWorlds, SlowWorld, WorldFailure
+from tacit.rollout.worlds import SlotWorlds, SlowWorld, WorldFailure, WorldPool
 
 Call = tuple[int, tuple[str, Any]]
 """(slot, (method, argument)), as sent to a worker"""
@@ -135,7 +136,7 @@ class _WorkerLost(WorldFailure):
     """The whole worker is gone or hangs, not just one world."""
 
 
-class WorkerPool:
+class WorkerPool(WorldPool):
     def __init__(
         self,
         make: Callable[[], World],
@@ -159,7 +160,7 @@ class WorkerPool:
         self._since_s = [0.0 for _ in self.workers]
         """per worker, when it started on its oldest unanswered call"""
         self._results: dict[int, Any] = {}
-        """slot -> its last result"""
+        """slot -> result that was not collected yet"""
 
     @property
     def late(self) -> SlowWorld | None:
@@ -172,11 +173,13 @@ class WorkerPool:
         return max(late_workers, key=lambda late: late.seconds, default=None)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
-        self._wait()  # for episodes that were interrupted
+        self.collect()  # for episodes that were interrupted
         self._slots = [_Slot(task) for task in tasks]
-        return self._call([(slot, ("reset", task)) for slot, task in enumerate(tasks)])
+        self._send([(slot, ("reset", task)) for slot, task in enumerate(tasks)])
+        results: dict[int, Any] = self.collect()
+        return [results[slot] for slot in range(len(tasks))]
 
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
+    def submit(self, actions: Sequence[tuple[int, str]]) -> None:
         calls: list[Call] = []
         for slot, action in actions:
             record = self._slots[slot]
@@ -184,7 +187,20 @@ class WorkerPool:
             calls.append((slot, replay if record.stale else ("step", action)))
             record.stale = False
             record.actions.append(action)
-        return self._call(calls)
+        self._send(calls)
+
+    def collect(self, limit_s: float | None = None) -> dict[int, Transition | WorldFailure]:
+        until = math.inf if limit_s is None else time.monotonic() + limit_s
+        self._poll()
+        while busy := [worker for worker, queued in enumerate(self._queued) if queued]:
+            now = time.monotonic()
+            if now >= until:
+                break
+            left_s = min(until, *(self._deadline_s(worker) for worker in busy)) - now
+            self.launcher.wait([self.workers[worker] for worker in busy], max(0.0, left_s))
+            self._poll()
+        results, self._results = self._results, {}
+        return results
 
     def close(self) -> None:
         for worker in self.workers:
@@ -193,23 +209,13 @@ class WorkerPool:
             worker.stop(_LEAVE_S)
         self.workers, self._queued = [], []
 
-    def _call(self, calls: list[Call]) -> list[Any]:
-        """Send the calls and wait; all results, in the order of the calls."""
+    def _send(self, calls: list[Call]) -> None:
         for worker in range(len(self.workers)):
             if own := [call for call in calls if call[0] % len(self.workers) == worker]:
-                self._since_s[worker] = time.monotonic()
+                if not self._queued[worker]:
+                    self._since_s[worker] = time.monotonic()
                 self._queued[worker] += own
                 self.send_queued(worker)
-        self._wait()
-        return [self._results[slot] for slot, _ in calls]
-
-    def _wait(self) -> None:
-        """Wait until every call has a result."""
-        self._poll()
-        while busy := [worker for worker, queued in enumerate(self._queued) if queued]:
-            left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
-            self.launcher.wait([self.workers[worker] for worker in busy], max(0.0, left_s))
-            self._poll()
 
     def send_queued(self, worker: int) -> None:
         queued = self._queued[worker]
