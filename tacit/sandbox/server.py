@@ -331,13 +331,13 @@ class Job:
 def descendants(pid: int) -> list[int]:
     pids, queue = [], [pid]
     while queue:
-        for tasks in Path(f"/proc/{queue.pop()}/task").glob("*/children"):
-            try:
-                children = [int(word) for word in tasks.read_text().split()]
-            except OSError:
-                continue
-            pids += children
-            queue += children
+        at = f"/proc/{queue.pop()}/task"
+        with suppress(OSError):  # it has ended
+            for task in os.listdir(at):
+                with suppress(OSError):
+                    children = [int(word) for word in Path(at, task, "children").read_text().split()]
+                    pids += children
+                    queue += children
     return pids
 
 
