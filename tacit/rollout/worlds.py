@@ -108,6 +108,10 @@ class SlotWorlds:
         self._drop(slot)
         return failure
 
+    def answer(self, slot: int, what: tuple[str, Any]) -> tuple[int, Any]:
+        """(slot, result), as a worker sends it."""
+        return slot, self.call(slot, what)
+
     def close(self) -> None:
         for slot in list(self._worlds):
             self._drop(slot)
