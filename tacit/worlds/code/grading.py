@@ -412,7 +412,7 @@ class Exam:
 
 
 class Grader:
-    """Grades submissions. Caches each task's exam."""
+    """Grades submissions. Caches each task's exam. Thread-safe."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -443,7 +443,8 @@ class Grader:
 
     def _exam(self, folder: TaskFolder, record: Record) -> Exam:
         """The task's exam, from one or two runs of the original package. Raises TacitError if its tests fail."""
-        if record.id not in self._exams:
+        known = self._exams.get(record.id)
+        if known is None:
             tree = folder.tree(record)
             for exam in (Exam(make_canary(record, tree), frozenset(), True), Exam(CANARY, frozenset(), False)):
                 run = self._run(record, tree, {}, exam)
@@ -456,8 +457,8 @@ class Grader:
                 raise TacitError(f"task {record.id!r} cannot be graded: {problem}.")
             if len(self._exams) > 4096:
                 self._exams.clear()
-            self._exams[record.id] = replace(exam, must_fail=failed)
-        return self._exams[record.id]
+            known = self._exams[record.id] = replace(exam, must_fail=failed)
+        return known
 
     def _run(self, record: Record, tree: Path, changes: dict[str, bytes | None], exam: Exam) -> TestRun:
         """Run the task's tests and the canary in a copy of the tree with these changes. Files get random names; outcomes have
