@@ -39,9 +39,9 @@ class WorkerExited(Exception):
 
 
 # A worker is a process that steps the worlds of some slots. Its first message means that it has started; then it answers calls
-# with (slot, result), the first `threads` of them at the same time. `send` has no effect after it exited; `receive` returns its next message or PENDING, and raises `WorkerExited` if it
-# exited; `leave` asks it to close its worlds and exit; `stop` kills it, after waiting up to `grace_s`. A launcher's `wait`
-# returns when a worker has a message or exits, or after `limit_s`.
+# with (slot, result), the first `threads` of them at the same time. `send` has no effect after it exited; `receive` returns its
+# next message or PENDING, and raises `WorkerExited` if it exited; `leave` asks it to close its worlds and exit; `stop` kills it,
+# after waiting up to `grace_s`. A launcher's `wait` returns when a worker has a message or exits, or after `limit_s`.
 
 
 # Spawned, not forked: torch's threads do not survive a fork.
@@ -180,7 +180,7 @@ class WorkerPool(WorldPool):
         """per worker, how often in a row it died while starting"""
         self._launched_s = [0.0 for _ in self.workers]
         """per worker, when it was last launched with calls waiting"""
-        self._begun_s: list[dict[int, float]] = [{} for _ in self.workers]
+        self._began_s: list[dict[int, float]] = [{} for _ in self.workers]
         """per worker, slot -> when it began the call that it is working on"""
         self._results: dict[int, Any] = {}
         """slot -> result that was not collected yet"""
@@ -189,9 +189,9 @@ class WorkerPool(WorldPool):
     def late(self) -> SlowWorld | None:
         now, slots = time.monotonic(), self._slots
         late_workers = [
-            SlowWorld(slots[slot].task, now - begun_s, self._timeout_s)
-            for worker, begun in enumerate(list(self._begun_s))
-            for slot, begun_s in list(begun.items())
+            SlowWorld(slots[slot].task, now - began_s, self._timeout_s)
+            for worker, running in enumerate(list(self._began_s))
+            for slot, began_s in list(running.items())
             if worker not in self._starting and slot < len(slots)
         ]
         return max(late_workers, key=lambda late: late.seconds, default=None)
@@ -246,13 +246,13 @@ class WorkerPool(WorldPool):
         while self.in_flight[worker] < min(MAX_IN_FLIGHT, len(queued)):
             self.workers[worker].send(queued[self.in_flight[worker]])
             self.in_flight[worker] += 1
-        self._note_begun(worker)
+        self._note_starts(worker)
 
-    def _note_begun(self, worker: int) -> None:
+    def _note_starts(self, worker: int) -> None:
         """A worker begins calls in order."""
-        now, before = time.monotonic(), self._begun_s[worker]
-        begun = self._queued[worker][: self.workers[worker].threads]
-        self._begun_s[worker] = {slot: before.get(slot, now) for slot, _ in begun}
+        now, before = time.monotonic(), self._began_s[worker]
+        running = self._queued[worker][: self.workers[worker].threads]
+        self._began_s[worker] = {slot: before.get(slot, now) for slot, _ in running}
 
     def _poll(self) -> None:
         """Collect available results. If a worker failed, its first queued slot loses its episode."""
@@ -278,8 +278,8 @@ class WorkerPool(WorldPool):
                 self._replace(worker)
 
     def _receive(self, worker: int) -> Any:
-        """The next (slot, result), or PENDING. If the worker failed, the slot is that of its oldest call. Starting (imports) has
-        its own timeout and does not count as the world's time."""
+        """The next (slot, result), or PENDING. If the worker failed, the slot of its oldest call. Starting (imports) has its own
+        timeout and does not count as the world's time."""
         oldest, _ = self._queued[worker][0]
         try:
             while (message := self.workers[worker].receive()) is not PENDING:
@@ -287,8 +287,8 @@ class WorkerPool(WorldPool):
                     return message
                 self._starting.discard(worker)
                 self._failed_starts[worker] = 0
-                self._begun_s[worker] = {}
-                self._note_begun(worker)
+                self._began_s[worker] = {}
+                self._note_starts(worker)
         except WorkerExited as exited:
             if worker in self._starting and self._failed_starts[worker] < MAX_FAILED_STARTS:
                 self._failed_starts[worker] += 1
@@ -302,14 +302,14 @@ class WorkerPool(WorldPool):
     def _deadline_s(self, worker: int) -> float:
         if worker in self._starting:
             return self._launched_s[worker] + max(_START_S, self._timeout_s)
-        return min(self._begun_s[worker].values()) + self._timeout_s
+        return min(self._began_s[worker].values()) + self._timeout_s
 
     def _replace(self, worker: int) -> None:
         """Start another worker for these slots and resend the queued calls, which must rebuild their worlds."""
         self.workers[worker].stop()
         self.workers[worker] = self.launcher.start(self._make)
         self._starting.add(worker)
-        self._launched_s[worker], self.in_flight[worker], self._begun_s[worker] = time.monotonic(), 0, {}
+        self._launched_s[worker], self.in_flight[worker], self._began_s[worker] = time.monotonic(), 0, {}
         self.send_queued(worker)
 
 
