@@ -40,8 +40,8 @@ class WorkerExited(Exception):
 
 # A worker is a process that steps the worlds of some slots. Its first message means that it has started; then it answers calls
 # with (slot, result), the first `threads` of them at the same time. `send` has no effect after it exited; `receive` returns its
-# next message or PENDING, and raises `WorkerExited` if it exited; `leave` asks it to close its worlds and exit; `stop` kills it,
-# after waiting up to `grace_s`. A launcher's `wait` returns when a worker has a message or exits, or after `limit_s`.
+# next message or PENDING, and raises `WorkerExited` if it exited; `leave` asks it to close its worlds and exit; `stop` kills
+# it, after waiting up to `grace_s`. A launcher's `wait` returns when a worker has a message or exits, or after `limit_s`.
 
 
 # Spawned, not forked: torch's threads do not survive a fork.
@@ -278,8 +278,8 @@ class WorkerPool(WorldPool):
                 self._replace(worker)
 
     def _receive(self, worker: int) -> Any:
-        """The next (slot, result), or PENDING. If the worker failed, the slot of its oldest call. Starting (imports) has its own
-        timeout and does not count as the world's time."""
+        """The next (slot, result), or PENDING. If the worker failed, its oldest call has. Starting (imports) has its own timeout
+        and does not count as the world's time."""
         oldest, _ = self._queued[worker][0]
         try:
             while (message := self.workers[worker].receive()) is not PENDING:
