@@ -278,8 +278,8 @@ class WorkerPool(WorldPool):
                 self._replace(worker)
 
     def _receive(self, worker: int) -> Any:
-        """The next (slot, result), or PENDING. If the worker failed, its oldest call has. Starting (imports) has its own timeout
-        and does not count as the world's time."""
+        """The next (slot, result), or PENDING. If the worker failed, its oldest call has. Starting (imports) has its own
+        timeout and does not count as the world's time."""
         oldest, _ = self._queued[worker][0]
         try:
             while (message := self.workers[worker].receive()) is not PENDING:
