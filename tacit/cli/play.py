@@ -121,7 +121,7 @@ class PrintingPool(WorldPool):
                 self._show(answer)
         return answers
 
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
+    def submit(self, actions: Sequence[tuple[int, str]]) -> None:
         self._turn += 1
         (_, action), *_ = actions
         if self.wrote.strip() not in ("", action):
@@ -132,9 +132,12 @@ class PrintingPool(WorldPool):
             note = "  [no action found: using the end of the answer]" if ending else "  [not in the full format]"
         line = Text.assemble((f"{self._turn:3d} > ", "dim"), (action, "bold cyan"), (note, "yellow"))
         self._console.print(line, soft_wrap=True)
-        answers = self._worlds.step(actions)
-        time.sleep(self._delay)
-        for answer in answers:
+        self._worlds.submit(actions)
+
+    def collect(self, limit_s: float | None = None) -> dict[int, Transition | WorldFailure]:
+        answers = self._worlds.collect(limit_s)
+        time.sleep(self._delay if answers else 0.0)
+        for answer in answers.values():
             if isinstance(answer, Transition):
                 self._show(answer.observation, "" if answer.effective else "refused")
         return answers

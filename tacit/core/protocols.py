@@ -198,6 +198,12 @@ class PolicyHooks(Protocol):
         return ""
 
     @property
+    def repeatable(self) -> bool:
+        """whether equal batches of requests give equal completions, bit for bit. A rollout then waits for every world, so that
+        batches do not depend on timing"""
+        return True
+
+    @property
     def elsewhere(self) -> bool:
         """whether the model runs on another machine, so this one is free while it samples"""
         return False

@@ -4,7 +4,7 @@
 
 `open_server()` starts the simulator, which may take seconds; `Episode(server)` is a cheap world that uses it. Each process that
 runs worlds starts one simulator before its first episode and closes it after its last world. If it dies, its episodes end with
-the reason, and the next episode starts it again. Calls are serialized.
+the reason, and the next episode starts it again. Calls are serialized, unless `threads` is more than 1.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from threading import RLock
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -41,14 +42,17 @@ S = TypeVar("S", bound=Simulator)
 class Served(Generic[S]):
     """Makes worlds that share a simulator. Pickling keeps only the two functions: each process starts its own simulator."""
 
-    def __init__(self, open_simulator: Callable[[], S], make: Callable[[S], Any]) -> None:
-        self._open, self._make = open_simulator, make
+    def __init__(self, open_simulator: Callable[[], S], make: Callable[[S], Any], threads: int = 1) -> None:
+        """`threads`: episodes that a worker process steps at the same time; above 1 the simulator must be thread-safe."""
+        self._open, self._make, self.threads = open_simulator, make, threads
         self.simulator: S | None = None
         self.lock = RLock()
+        self.turn: AbstractContextManager[Any] = self.lock if threads == 1 else contextlib.nullcontext()
+        """held during calls"""
         self._abandoned: list[S] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._open, self._make)
+        return type(self), (self._open, self._make, self.threads)
 
     def __call__(self) -> _Episode[S]:
         return _Episode(self, self._make)
@@ -68,9 +72,10 @@ class Served(Generic[S]):
 
     def abandon(self) -> None:
         """Stop using the current simulator. It is closed before the next one starts, because closing may be slow."""
-        if self.simulator is not None:
-            self._abandoned.append(self.simulator)
-            self.simulator = None
+        with self.lock:
+            if self.simulator is not None:
+                self._abandoned.append(self.simulator)
+                self.simulator = None
 
     def close(self) -> None:
         """Call after its worlds are closed. A world made later starts another simulator."""
@@ -90,7 +95,7 @@ class _Episode(Generic[S]):
         self.world: Any = None
 
     def reset(self, task: Task) -> Observation:
-        with self._served.lock:
+        with self._served.turn:
             simulator = self._served.start()
             if simulator is not self._simulator:
                 self._simulator, self.world = simulator, None
@@ -98,13 +103,13 @@ class _Episode(Generic[S]):
             return self._call(lambda: self.world.reset(task))
 
     def step(self, action: str) -> Transition:
-        with self._served.lock:
+        with self._served.turn:
             if self._simulator is None or self._simulator is not self._served.simulator:
                 raise SimulatorDied("the simulator of this episode is gone")
             return self._call(lambda: self.world.step(action))
 
     def close(self) -> None:
-        with self._served.lock:
+        with self._served.turn:
             world, self.world = self.world, None
             simulator, self._simulator = self._simulator, None
             if world is not None and simulator is self._served.simulator:
@@ -116,12 +121,17 @@ class _Episode(Generic[S]):
         except Exception as error:
             if self._simulator is not None and self._simulator.alive:
                 raise  # only this episode broke
-            self._served.abandon()
+            self._abandon()
             raise SimulatorDied(f"the simulator died: {type(error).__name__}: {error}") from error
         except BaseException:
             # Interrupted during a call, e.g. by an alarm: the simulator's next answer might belong to this call.
-            self._served.abandon()
+            self._abandon()
             raise
+
+    def _abandon(self) -> None:
+        with self._served.lock:
+            if self._served.simulator is self._simulator:  # else another thread has already replaced it
+                self._served.abandon()
 
 
 def start_simulator(make: Callable[[], Any]) -> None:

@@ -92,6 +92,10 @@ class CachedPolicy(PolicyHooks):
         if isinstance(policy, ChatTokenizer):
             self.encode_chat, self.encode_answer = policy.encode_chat, policy.encode_answer
 
+    @property
+    def repeatable(self) -> bool:
+        return self._policy.repeatable
+
     def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
         return self._policy.encode_prompts(texts)
 

@@ -1,7 +1,9 @@
 """Rollouts: episodes in groups, stepped asynchronously.
 
 Whenever completions arrive, their worlds are stepped together and the next prompts are submitted, so a long completion delays
-only its own episode. Seeds depend on the task, the group member and the turn, so samples do not depend on timing.
+only its own episode. Seeds depend on the task, the group member and the turn, so samples do not depend on timing. The last bits
+of log-probabilities may depend on the requests sampled together. Where the engine promises equal bits (`policy.repeatable`), a
+rollout therefore waits for the slowest world; elsewhere a slow step delays only its own episode, like a long completion.
 """
 
 from __future__ import annotations
@@ -55,6 +57,9 @@ class RolloutObserver:
 
 
 NO_OBSERVER = RolloutObserver()
+
+STEP_S = 0.1
+"""seconds to wait for worlds before sampling goes on without them; longer steps are recorded after a later completion"""
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,11 @@ def rollout(
         episode.start(first, context)
     pending_slots: dict[int, int] = {}
     """request id -> slot"""
+    stepping: dict[int, tuple[Completion, Parsed]] = {}
+    """slot -> its action, while the world has not answered"""
     answering: dict[int, tuple[Completion, Parsed, Pending]] = {}
     """slot -> its pending question to the context"""
+    limit_s = None if lockstep or policy.repeatable else STEP_S
     ready, ended = list(range(len(episodes))), dict[int, Trajectory]()
     """slots that need their next prompt; finished episodes by slot"""
     with contextlib.closing(open_scheduler(policy, sampling, hidden, lockstep)) as scheduler:
@@ -130,7 +138,7 @@ def rollout(
                 else:
                     ended[slot] = episode.trajectory()
                     observer.on_episode_end(slot, ended[slot])
-            if not pending_slots and not answering:
+            if not pending_slots and not stepping and not answering:
                 return [ended[slot] for slot in range(len(episodes))]
 
             finished = scheduler.wait()
@@ -146,15 +154,18 @@ def rollout(
                 if act and (pending := episodes[slot].ask(act)):
                     answering[slot] = completions[slot], act, pending
             acting = {s: act for s, act in parsed.items() if act and episodes[s].stop is None and s not in answering}
-            results = worlds.step([(slot, act.action) for slot, act in acting.items()]) if acting else []
+            if acting:
+                worlds.submit([(slot, act.action) for slot, act in acting.items()])
+            stepping |= {slot: (completions[slot], act) for slot, act in acting.items()}
+            results = worlds.collect(limit_s) if stepping else {}
             ready = [slot for slot in parsed if slot not in acting and slot not in answering]
-            idle = not pending_slots and not ready and not acting
+            idle = not pending_slots and not ready and not stepping
             answered = [slot for slot, (*_, pending) in answering.items() if pending.done()]
             for slot in answered or (list(answering)[:1] if idle else []):
                 episodes[slot].record_answer(*answering.pop(slot))
                 ready.append(slot)
-            for (slot, act), result in zip(acting.items(), results, strict=True):
-                episodes[slot].record_step(completions[slot], act, result)
+            for slot in sorted(results):
+                episodes[slot].record_step(*stepping.pop(slot), results[slot])
                 ready.append(slot)
 
 

@@ -2,16 +2,20 @@
 
 Slots are assigned to workers round-robin, so a step of all slots keeps every worker busy. A worker that hangs or dies is
 replaced: the slot it was working on loses its episode, and the worlds of its other slots are rebuilt by replaying their
-actions, since worlds are deterministic. A worker has at most MAX_IN_FLIGHT unanswered calls; further calls are queued.
+actions, since worlds are deterministic. A worker has at most MAX_IN_FLIGHT unanswered calls; further calls are queued. It
+answers one call after the other, or, if the world is thread-safe (`Served.threads`), several at the same time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -19,9 +23,10 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.platform import OWN, import_path, join_cluster
+from tacit.core.simulator import Served
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
-from tacit.rollout.worlds import SlotWorlds, SlowWorld, WorldFailure
+from tacit.rollout.worlds import SlotWorlds, SlowWorld, WorldFailure, WorldPool
 
 Call = tuple[int, tuple[str, Any]]
 """(slot, (method, argument)), as sent to a worker"""
@@ -34,9 +39,9 @@ class WorkerExited(Exception):
 
 
 # A worker is a process that steps the worlds of some slots. Its first message means that it has started; then it answers calls
-# in order. `send` has no effect after it exited; `receive` returns its next message or PENDING, and raises `WorkerExited` if it
-# exited; `leave` asks it to close its worlds and exit; `stop` kills it, after waiting up to `grace_s`. A launcher's `wait`
-# returns when a worker has a message or exits, or after `limit_s`.
+# with (slot, result), the first `threads` of them at the same time. `send` has no effect after it exited; `receive` returns its
+# next message or PENDING, and raises `WorkerExited` if it exited; `leave` asks it to close its worlds and exit; `stop` kills
+# it, after waiting up to `grace_s`. A launcher's `wait` returns when a worker has a message or exits, or after `limit_s`.
 
 
 # Spawned, not forked: torch's threads do not survive a fork.
@@ -55,6 +60,7 @@ class ProcessLauncher:
 
 class ProcessWorker:
     def __init__(self, make: Callable[[], World]) -> None:
+        self.threads = count_threads(make)
         self.pipe, theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(theirs, make), daemon=True)
         self.process.start()
@@ -101,13 +107,29 @@ def _serve(pipe: Connection, make: Callable[[], World]) -> None:
     worlds = SlotWorlds(make)
     worlds.start()
     pipe.send(None)
+    threads = count_threads(make)
+    executor, sending = ThreadPoolExecutor(threads), threading.Lock()
+
+    def answer(call: Call) -> None:
+        answered = worlds.answer(*call)
+        with sending:
+            pipe.send(answered)
+
     while True:
         try:
             call = pipe.recv()
         except (EOFError, OSError):
             worlds.close()
             return
-        pipe.send(worlds.call(*call))
+        if threads > 1:
+            executor.submit(answer, call)
+        else:  # in the main thread, as some simulators need
+            answer(call)
+
+
+def count_threads(make: Callable[[], World]) -> int:
+    """Calls that a worker process answers at the same time."""
+    return min(make.threads, MAX_IN_FLIGHT) if isinstance(make, Served) else 1
 
 
 _START_S, _LEAVE_S = 120.0, 2.0
@@ -135,7 +157,7 @@ class _WorkerLost(WorldFailure):
     """The whole worker is gone or hangs, not just one world."""
 
 
-class WorkerPool:
+class WorkerPool(WorldPool):
     def __init__(
         self,
         make: Callable[[], World],
@@ -156,27 +178,32 @@ class WorkerPool:
         """per worker, how many of them were sent"""
         self._failed_starts = [0 for _ in self.workers]
         """per worker, how often in a row it died while starting"""
-        self._since_s = [0.0 for _ in self.workers]
-        """per worker, when it started on its oldest unanswered call"""
+        self._launched_s = [0.0 for _ in self.workers]
+        """per worker, when it was last launched with calls waiting"""
+        self._began_s: list[dict[int, float]] = [{} for _ in self.workers]
+        """per worker, slot -> when it began the call that it is working on"""
         self._results: dict[int, Any] = {}
-        """slot -> its last result"""
+        """slot -> result that was not collected yet"""
 
     @property
     def late(self) -> SlowWorld | None:
         now, slots = time.monotonic(), self._slots
         late_workers = [
-            SlowWorld(slots[queued[0][0]].task, now - self._since_s[worker], self._timeout_s)
-            for worker, queued in enumerate(list(self._queued))
-            if queued and worker not in self._starting and queued[0][0] < len(slots)
+            SlowWorld(slots[slot].task, now - began_s, self._timeout_s)
+            for worker, running in enumerate(list(self._began_s))
+            for slot, began_s in list(running.items())
+            if worker not in self._starting and slot < len(slots)
         ]
         return max(late_workers, key=lambda late: late.seconds, default=None)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
-        self._wait()  # for episodes that were interrupted
+        self.collect()  # for episodes that were interrupted
         self._slots = [_Slot(task) for task in tasks]
-        return self._call([(slot, ("reset", task)) for slot, task in enumerate(tasks)])
+        self._send([(slot, ("reset", task)) for slot, task in enumerate(tasks)])
+        results: dict[int, Any] = self.collect()
+        return [results[slot] for slot in range(len(tasks))]
 
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
+    def submit(self, actions: Sequence[tuple[int, str]]) -> None:
         calls: list[Call] = []
         for slot, action in actions:
             record = self._slots[slot]
@@ -184,7 +211,20 @@ class WorkerPool:
             calls.append((slot, replay if record.stale else ("step", action)))
             record.stale = False
             record.actions.append(action)
-        return self._call(calls)
+        self._send(calls)
+
+    def collect(self, limit_s: float | None = None) -> dict[int, Transition | WorldFailure]:
+        until = math.inf if limit_s is None else time.monotonic() + limit_s
+        self._poll()
+        while busy := [worker for worker, queued in enumerate(self._queued) if queued]:
+            now = time.monotonic()
+            if now >= until:
+                break
+            left_s = min(until, *(self._deadline_s(worker) for worker in busy)) - now
+            self.launcher.wait([self.workers[worker] for worker in busy], max(0.0, left_s))
+            self._poll()
+        results, self._results = self._results, {}
+        return results
 
     def close(self) -> None:
         for worker in self.workers:
@@ -193,35 +233,33 @@ class WorkerPool:
             worker.stop(_LEAVE_S)
         self.workers, self._queued = [], []
 
-    def _call(self, calls: list[Call]) -> list[Any]:
-        """Send the calls and wait; all results, in the order of the calls."""
+    def _send(self, calls: list[Call]) -> None:
         for worker in range(len(self.workers)):
             if own := [call for call in calls if call[0] % len(self.workers) == worker]:
-                self._since_s[worker] = time.monotonic()
+                if not self._queued[worker]:
+                    self._launched_s[worker] = time.monotonic()
                 self._queued[worker] += own
                 self.send_queued(worker)
-        self._wait()
-        return [self._results[slot] for slot, _ in calls]
-
-    def _wait(self) -> None:
-        """Wait until every call has a result."""
-        self._poll()
-        while busy := [worker for worker, queued in enumerate(self._queued) if queued]:
-            left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
-            self.launcher.wait([self.workers[worker] for worker in busy], max(0.0, left_s))
-            self._poll()
 
     def send_queued(self, worker: int) -> None:
         queued = self._queued[worker]
         while self.in_flight[worker] < min(MAX_IN_FLIGHT, len(queued)):
             self.workers[worker].send(queued[self.in_flight[worker]])
             self.in_flight[worker] += 1
+        self._note_starts(worker)
+
+    def _note_starts(self, worker: int) -> None:
+        """A worker begins calls in order."""
+        now, before = time.monotonic(), self._began_s[worker]
+        running = self._queued[worker][: self.workers[worker].threads]
+        self._began_s[worker] = {slot: before.get(slot, now) for slot, _ in running}
 
     def _poll(self) -> None:
         """Collect available results. If a worker failed, its first queued slot loses its episode."""
         for worker in range(len(self.workers)):
-            while (queued := self._queued[worker]) and (result := self._receive(worker)) is not PENDING:
-                (slot, _), *rest = queued
+            while (queued := self._queued[worker]) and (message := self._receive(worker)) is not PENDING:
+                slot, result = message
+                rest = [call for call in queued if call[0] != slot]
                 self._results[slot] = result
                 self._queued[worker] = rest
                 self.in_flight[worker] -= 1
@@ -240,33 +278,38 @@ class WorkerPool:
                 self._replace(worker)
 
     def _receive(self, worker: int) -> Any:
-        """The next result, or PENDING. Starting (imports) has its own timeout and does not count as the world's time."""
+        """The next (slot, result), or PENDING. If the worker failed, its oldest call has. Starting (imports) has its own
+        timeout and does not count as the world's time."""
+        oldest, _ = self._queued[worker][0]
         try:
             while (message := self.workers[worker].receive()) is not PENDING:
-                self._since_s[worker] = time.monotonic()
                 if worker not in self._starting:
                     return message
                 self._starting.discard(worker)
                 self._failed_starts[worker] = 0
+                self._began_s[worker] = {}
+                self._note_starts(worker)
         except WorkerExited as exited:
             if worker in self._starting and self._failed_starts[worker] < MAX_FAILED_STARTS:
                 self._failed_starts[worker] += 1
                 self._replace(worker)
                 return PENDING
-            return _WorkerLost(StopReason.WORLD_ERROR, str(exited))
+            return oldest, _WorkerLost(StopReason.WORLD_ERROR, str(exited))
         if time.monotonic() > self._deadline_s(worker):
-            return _WorkerLost(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
+            return oldest, _WorkerLost(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
         return PENDING
 
     def _deadline_s(self, worker: int) -> float:
-        return self._since_s[worker] + (max(_START_S, self._timeout_s) if worker in self._starting else self._timeout_s)
+        if worker in self._starting:
+            return self._launched_s[worker] + max(_START_S, self._timeout_s)
+        return min(self._began_s[worker].values()) + self._timeout_s
 
     def _replace(self, worker: int) -> None:
         """Start another worker for these slots and resend the queued calls, which must rebuild their worlds."""
         self.workers[worker].stop()
         self.workers[worker] = self.launcher.start(self._make)
         self._starting.add(worker)
-        self._since_s[worker], self.in_flight[worker] = time.monotonic(), 0
+        self._launched_s[worker], self.in_flight[worker], self._began_s[worker] = time.monotonic(), 0, {}
         self.send_queued(worker)
 
 
@@ -300,13 +343,15 @@ class RayLauncher:
 
 
 class RayWorker:
+    threads = 1
+
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor = ray, actor
         self.pending = [actor.start.remote()]
         """messages not received yet, in order"""
 
     def send(self, call: Call) -> None:
-        self.pending.append(self._actor.call.remote(*call))
+        self.pending.append(self._actor.answer.remote(*call))
 
     def receive(self) -> Any:
         if not self._ray.wait(self.pending[:1], timeout=0)[0]:

@@ -47,7 +47,8 @@ class SlowWorld:
 
 
 class WorldPool(Protocol):
-    """Slots 0…n−1, each one live episode: `reset` starts task i in slot i, `step` answers (slot, action) pairs in order."""
+    """Slots 0…n−1, each one live episode: `reset` starts task i in slot i. `submit` starts the steps of (slot, action) pairs,
+    and `collect` returns their results."""
 
     @property
     def late(self) -> SlowWorld | None:
@@ -55,7 +56,18 @@ class WorldPool(Protocol):
         return None
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]: ...
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]: ...
+    def submit(self, actions: Sequence[tuple[int, str]]) -> None: ...
+
+    def collect(self, limit_s: float | None = None) -> dict[int, Transition | WorldFailure]:
+        """slot -> result of each submitted step, or of those that have ended after `limit_s`; later calls return the others."""
+        ...
+
+    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
+        """Submit, wait for all, and return their results in order."""
+        self.submit(actions)
+        results = self.collect()
+        return [results[slot] for slot, _ in actions]
+
     def close(self) -> None: ...
 
 
@@ -96,6 +108,10 @@ class SlotWorlds:
         self._drop(slot)
         return failure
 
+    def answer(self, slot: int, what: tuple[str, Any]) -> tuple[int, Any]:
+        """(slot, result), as a worker sends it."""
+        return slot, self.call(slot, what)
+
     def close(self) -> None:
         for slot in list(self._worlds):
             self._drop(slot)
@@ -109,12 +125,13 @@ class SlotWorlds:
                 world.close()
 
 
-class InProcessPool(SlotWorlds):
-    """Worlds in this process, stepped one after another."""
+class InProcessPool(SlotWorlds, WorldPool):
+    """Worlds in this process, stepped one after another; `submit` waits for the results."""
 
     def __init__(self, make: Callable[[], World], timeout_s: float = 30.0) -> None:
         super().__init__(make, timeout_s)
         self._timeout_s, self._tasks = timeout_s, list[Task]()
+        self._results: dict[int, Transition | WorldFailure] = {}
         self._running: tuple[Task, float] | None = None
         """(task of the world being called, start time)"""
 
@@ -124,12 +141,17 @@ class InProcessPool(SlotWorlds):
         return None if running is None else SlowWorld(running[0], time.monotonic() - running[1], self._timeout_s)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
-        self._tasks = list(tasks)
+        self._tasks, self._results = list(tasks), {}
         self.start()
         return [self.call(slot, ("reset", task)) for slot, task in enumerate(tasks)]
 
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
-        return [self.call(slot, ("step", action)) for slot, action in actions]
+    def submit(self, actions: Sequence[tuple[int, str]]) -> None:
+        for slot, action in actions:
+            self._results[slot] = self.call(slot, ("step", action))
+
+    def collect(self, limit_s: float | None = None) -> dict[int, Transition | WorldFailure]:
+        results, self._results = self._results, {}
+        return results
 
     def call(self, slot: int, what: tuple[str, Any]) -> Any:
         self._running = (self._tasks[slot], time.monotonic())

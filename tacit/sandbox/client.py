@@ -25,6 +25,7 @@ from tacit.sandbox.server import remove_tree
 AT = "/testbed"  # path of the workspace inside the sandbox
 PYTHON = "/opt/python"  # path of the Python installation inside the sandbox
 SHARED_MEMORY = Path("/dev/shm")
+CPU_LIMIT = "cpu limit"  # `Result.killed` if a process used more than `Limits.cpu_s`
 AUTO, NAMESPACES, BUBBLEWRAP, NONE = MODES = ("auto", "namespaces", "bubblewrap", "none")
 
 

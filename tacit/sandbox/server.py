@@ -54,7 +54,9 @@ FIRST_UID = 1_900_000_000  # as root, concurrent commands get distinct user ids,
 INSIDE_ID = 1000
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
 DEVICES = ("null", "zero", "full", "random", "urandom")
-LOOK_S = 0.1  # how often memory and workspace size are checked
+LOOK_S = 0.1  # how often CPU time, memory and workspace size are checked
+CPU_GRACE_S = 5  # CPU time beyond the limit after which the kernel kills a process, in case the server was too slow
+TICK = os.sysconf("SC_CLK_TCK")
 OWNER_S = 5.0  # how often an idle server checks for its owner: a fork of the owner may keep the socket open
 SETUP_FAILED = 125
 PIPES = ("output", "report", "status")
@@ -141,7 +143,7 @@ def build_root(root: str, order: Message) -> None:
 def set_limits(limits: Message, processes: bool = True) -> None:
     mb = 1 << 20
     for kind, value in (
-        (resource.RLIMIT_CPU, limits["cpu_s"]),
+        (resource.RLIMIT_CPU, limits["cpu_s"] + CPU_GRACE_S),
         (resource.RLIMIT_AS, limits["memory_mb"] * mb),
         (resource.RLIMIT_FSIZE, limits["file_mb"] * mb),
         (resource.RLIMIT_NPROC, limits["processes"]),
@@ -329,13 +331,13 @@ class Job:
 def descendants(pid: int) -> list[int]:
     pids, queue = [], [pid]
     while queue:
-        for tasks in Path(f"/proc/{queue.pop()}/task").glob("*/children"):
-            try:
-                children = [int(word) for word in tasks.read_text().split()]
-            except OSError:
-                continue
-            pids += children
-            queue += children
+        at = f"/proc/{queue.pop()}/task"
+        with suppress(OSError):  # it has ended
+            for task in os.listdir(at):
+                with suppress(OSError):
+                    children = [int(word) for word in Path(at, task, "children").read_text().split()]
+                    pids += children
+                    queue += children
     return pids
 
 
@@ -347,6 +349,16 @@ def resident_mb(pids: Sequence[int]) -> float:
         except (OSError, IndexError):
             continue
     return total * resource.getpagesize() / (1 << 20)
+
+
+def most_cpu_s(pids: Sequence[int]) -> float:
+    """CPU time of the process that has used most, without its children."""
+    most = 0.0
+    for pid in pids:
+        with suppress(OSError, IndexError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            most = max(most, (int(fields[11]) + int(fields[12])) / TICK)
+    return most
 
 
 def open_mb(pids: Sequence[int]) -> float:
@@ -493,12 +505,14 @@ class Server:
         self.selector.register(job.ended, selectors.EVENT_READ, (job, ""))
 
     def look(self) -> None:
-        """Kill commands that exceed their memory or disk limit."""
+        """Kill commands that exceed their CPU, memory or disk limit."""
         for job in self.jobs.values():
             limits = job.order["limits"]
             if time.monotonic() - job.began > LOOK_S:
                 inside = descendants(job.pid)
-                if resident_mb(inside) + open_mb(inside) > limits["memory_mb"]:
+                if most_cpu_s(inside) >= limits["cpu_s"]:
+                    job.kill("cpu limit")
+                elif resident_mb(inside) + open_mb(inside) > limits["memory_mb"]:
                     job.kill("memory limit")
                 elif tree_mb(job.order["workspace"]) > limits["disk_mb"]:
                     job.kill("disk limit")

@@ -19,7 +19,7 @@ def test_each_hook_has_a_default():
     policy.check_answers()
     policy.close()
     assert (policy.version, policy.written_tokens, policy.numbers, policy.trouble) == (0, 0, "", "")
-    assert policy.broken == () and not policy.elsewhere
+    assert policy.broken == () and policy.repeatable and not policy.elsewhere
     assert [tokens.tolist() for tokens in policy.encode_prompts(["a", "bc"])] == [[97], [98, 99]]
 
 

@@ -34,6 +34,7 @@ def steps(groups: list[Group]) -> list:
 @pytest.mark.parametrize("settings", [{}, {"max_batch": 5}, {"lora_rank": 4}])
 def test_paced_rollout_is_repeatable_and_matches_lockstep(make_policy, settings):
     policy = make_policy(**settings)
+    assert policy.repeatable, "a rollout waits for every world"
     paced = play(policy)
     lengths = {len(step.completion.tokens) for step in steps(paced)}
     assert len(steps(paced)) > 60 and min(lengths) < 4 and max(lengths) == 24, "ragged, or there is nothing to see"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from tacit.core.types import StopReason
 from tacit.prompts.history import History
 from tacit.rollout.encoding import BatchScheduler, open_scheduler
 from tacit.rollout.episodes import EpisodePlan, RolloutObserver, rollout, rollout_groups
+from tacit.rollout.workers import WorkerPool
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
@@ -86,6 +89,57 @@ def test_long_completion_delays_only_its_own_episode():
     long = [when for when, prompt in policy.finished if prompt.startswith("walk 3")]
     short = [when for when, prompt in policy.finished if prompt.startswith("walk 9")]
     assert long == [50, 100, 150] and short == [2 * turn for turn in range(1, 10)]
+
+
+class Unrepeatable(TickingPolicy):
+    repeatable = False
+
+
+class Waiting(Corridor):
+    """The first step waits until the file that is the task's trouble exists."""
+
+    def step(self, action):
+        while self._data["trouble"] and not Path(self._data["trouble"]).exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+
+class Touching(RolloutObserver):
+    """Creates the file when an episode has ended."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.ended = file, list[int]()
+
+    def on_episode_end(self, index, trajectory):
+        self.ended.append(index)
+        self.file.touch()
+
+
+def play_with_a_waiting_world(tmp_path, repeatable, **options):
+    kind = TickingPolicy if repeatable else Unrepeatable
+    policy = kind(lambda prompt, seed: "forward", by_length)
+    observer = Touching(tmp_path / "ended")
+    plans = [EpisodePlan(corridor(2, str(observer.file)), 0), EpisodePlan(corridor(4), 1)]
+    pool = WorkerPool(Waiting, 2, timeout_s=60.0 if not options and not repeatable else 1.0)
+    try:
+        played = rollout(plans, BARE, pool, policy, Sampling(max_tokens=8), 10, observer=observer, **options)
+    finally:
+        pool.close()
+    return [(t.stop, len(t)) for t in played], observer.ended
+
+
+@pytest.mark.slow
+def test_slow_step_delays_only_its_own_episode(tmp_path):
+    """The world answers only after the other episode has ended."""
+    played, ended = play_with_a_waiting_world(tmp_path, repeatable=False)
+    assert played == [(StopReason.SUCCESS, 2), (StopReason.SUCCESS, 4)] and ended == [1, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("repeatable", "options"), [(True, {}), (False, {"lockstep": True})])
+def test_rollout_waits_for_slow_steps_if_batches_may_not_depend_on_timing(tmp_path, repeatable, options):
+    played, ended = play_with_a_waiting_world(tmp_path, repeatable, **options)
+    assert played == [(StopReason.WORLD_HANG, 0), (StopReason.SUCCESS, 4)] and ended == [0, 1]
 
 
 def test_lockstep_waits_for_every_completion():

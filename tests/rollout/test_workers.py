@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from scripted import ScriptedPolicy, stumble_through_countdown
 from small_worlds import Corridor, Signs, corridor
 
 from tacit.core.protocols import Sampling
+from tacit.core.simulator import Served
 from tacit.core.types import StopReason
 from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
@@ -113,6 +115,54 @@ def test_worker_survives_hang_in_reset_and_closes_its_worlds(tmp_path):
     assert [a.observation.text for a in answers] == ["place 1 of 2"] * 2
     pool.close()
     assert (tmp_path / "closed").exists()
+
+
+class Meeting(Corridor):
+    """`wait` waits until another episode has done `arrive`."""
+
+    def __init__(self, place):
+        self._file = Path(place.folder) / "arrived"
+
+    def step(self, action):
+        while action == "wait" and not self._file.exists():
+            time.sleep(0.01)
+        if action == "arrive":
+            self._file.touch()
+        return super().step("forward")
+
+
+class Place:
+    """A simulator without a process."""
+
+    alive = True
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def close(self):
+        pass
+
+
+@pytest.mark.slow
+def test_worker_steps_several_episodes_of_a_thread_safe_world_at_once(tmp_path):
+    pool = WorkerPool(Served(partial(Place, str(tmp_path)), Meeting, threads=2), 1, timeout_s=5.0)
+    try:
+        pool.reset([corridor(4), corridor(4), corridor(4)])
+        texts = [answer.observation.text for answer in pool.step([(0, "wait"), (1, "arrive"), (2, "forward")])]
+        assert texts == ["place 1 of 4"] * 3, "the first was answered after the second"
+        (tmp_path / "arrived").unlink()
+        pool.submit([(0, "wait"), (1, "forward")])
+        others = pool.collect(0.0)
+        while not others:
+            others = pool.collect(0.1)
+        assert list(others) == [1], "while the first hangs"
+        pool.submit([(2, "forward")])
+        rest = pool.collect()
+        assert (rest[0].reason, rest[0].detail) == (StopReason.WORLD_HANG, "no answer within 5 s")
+        assert [answer.observation.text for answer in (others[1], rest[2])] == ["place 2 of 4"] * 2
+        assert [answer.observation.text for answer in pool.step([(1, "forward"), (2, "forward")])] == ["place 3 of 4"] * 2
+    finally:
+        pool.close()
 
 
 class Silent(Corridor):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
 import subprocess
 import sys
 import time
@@ -192,10 +191,21 @@ def test_time_limit_kills_the_command(workspace):
     assert result.killed == "time limit" and result.seconds < 5
 
 
+LOOP = 'python3 -c "while True: pass"'
+
+
 @pytest.mark.slow
-def test_cpu_limit_kills_the_command(workspace):
-    result = python(workspace, "while True: pass", limits=Limits(wall_s=20, cpu_s=1))
-    assert result.code == 128 + signal.SIGKILL and result.seconds < 15
+@pytest.mark.parametrize("command", [LOOP, f"{LOOP}; echo on", f"{LOOP} | tail -1", "while :; do :; done"])
+def test_cpu_limit_kills_the_command(workspace, command):
+    result = bash(workspace, command, limits=Limits(wall_s=60, cpu_s=1))
+    assert result.killed == "cpu limit" and result.output == "" and result.seconds < 40
+
+
+@pytest.mark.slow
+def test_cpu_limit_is_per_process_and_counts_no_sleep(workspace):
+    spin = 'python3 -c "import time\nwhile time.process_time() < 0.7: pass\ntime.sleep(0.5)"'
+    result = bash(workspace, f"{spin} && {spin} && echo on", limits=Limits(wall_s=60, cpu_s=1))
+    assert (result.killed, result.output) == ("", "on\n")
 
 
 def test_memory_of_one_process_is_limited(workspace):

@@ -13,10 +13,11 @@ from tacit.core.hindsight import tracker_signals
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import format_of
 from tacit.worlds.code import ENVIRONMENT, code_environment
+from tacit.worlds.code.prepare import MUTANT
 from tacit.worlds.code.skills import BOUND, SKILLS, Oracle, Rule, Search, find_hunks, skill
 from tacit.worlds.code.tasks import PACKAGED, broken_files, make_task, open_folder, read_source, record_of, tasks
 from tacit.worlds.code.tools import read_line
-from tacit.worlds.code.world import CodeWorld, read_pytest
+from tacit.worlds.code.world import CPU_S, CodeWorld, read_pytest
 
 
 @pytest.fixture
@@ -93,6 +94,32 @@ def test_hanging_command_is_killed(world, bench, monkeypatch):
     assert world.step("bash sleep 60").observation.text == "[killed: time limit]"
     assert world.step("bash echo on").observation.text == "on\n[exit status 0]"
     monkeypatch.undo()
+
+
+@pytest.mark.slow
+def test_endless_loop_is_stopped_by_its_cpu_time(world, bench, monkeypatch):
+    assert bench.runner.limits.cpu_s == CPU_S == 10 and MUTANT.cpu_s < CPU_S
+    for sandbox in (bench.runner.sandbox, bench.runner.warm_sandbox):
+        monkeypatch.setattr(sandbox, "limits", replace(sandbox.limits, wall_s=120, cpu_s=2))
+    task = first("comparison")
+    record, _ = record_of(task)
+    path, test = record.edits[0].path, record.test_files[0]
+    stopped = "Stopped: used more than 10 s of CPU time"
+    seen = []
+    for _ in range(2):
+        world.reset(task)
+        world.step(f"insert {path} 0 while True: pass")
+        tests = world.step(f"bash pytest -q {test}").observation.text
+        assert tests == f"[{stopped}]"
+        shell = world.step(f"bash pytest -q {test} | tail -3; echo on").observation.text
+        assert shell == f"[{stopped}]"
+        graded = world.step("submit")
+        assert graded.done and not graded.success and graded.score == 0 and graded.label == "cpu"
+        assert f"\n{stopped}.\n" in graded.observation.text
+        seen.append(graded.observation.text)
+    assert seen[0] == seen[1]
+    world.reset(task)
+    assert world.step("bash echo on").observation.text == "on\n[exit status 0]"
 
 
 def test_outputs_are_deterministic(world):

@@ -49,6 +49,7 @@ class ChatPolicy(ByteTokens):
     an empty completion with finish `unusable`; `broken` has the reasons."""
 
     elsewhere = True
+    repeatable = False
 
     def __init__(self, client: ChatClient, concurrency: int = 16) -> None:
         self._client, self._concurrency = client, concurrency

@@ -151,6 +151,11 @@ class LocalPolicy(PolicyBase):
         return f"{str(self.engine.model.hf.dtype).removeprefix('torch.')} on {self.engine.device.type}"
 
     @property
+    def repeatable(self) -> bool:
+        """On a CPU, and on a GPU with `--engine.repeatable`."""
+        return self.engine.settings.repeatable or self.engine.device.type == "cpu"
+
+    @property
     def written_tokens(self) -> int:
         """Tokens sampled so far."""
         return self.engine.sampler.written_tokens if self.engine.sampler else 0

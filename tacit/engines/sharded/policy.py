@@ -272,6 +272,11 @@ class ShardedPolicy(PolicyBase):
         return f"{dtype} on {self.engine.device}, {self.engine.ranks.size} ranks"
 
     @property
+    def repeatable(self) -> bool:
+        """Batches of the sampling servers depend on timing anyway."""
+        return False
+
+    @property
     def written_tokens(self) -> int:
         return self.engine.samplers.written_tokens
 

@@ -271,6 +271,7 @@ class TinkerPolicy(PolicyBase):
     distributions, or temperatures other than 1 in scoring and updates; these raise."""
 
     elsewhere = True
+    repeatable = False
 
     def __init__(self, connection: Connection, tokenizer: Any, context_limit: int, name: str = MAIN) -> None:
         super().__init__(tokenizer, context_limit)

@@ -28,6 +28,8 @@ from tacit.worlds.code.tasks import (
 )
 from tacit.worlds.code.world import SHOWN, Bench, CodeWorld, FullWording, TerseWording
 
+THREADS = 4
+"""commands that a worker process runs at the same time, so that a test that hangs does not delay its other episodes"""
 PLAIN, LOCATED, SOURCE = ISSUES = ("plain", "located", "source")
 
 
@@ -78,7 +80,7 @@ def code_environment(
     return replace(
         ENVIRONMENT,
         summary=f"{ENVIRONMENT.summary}; tasks of {root if root != PACKAGED else 'the package'}, tests {tests}",
-        make=Served(partial(Bench, root, sandbox), CodeWorld),
+        make=Served(partial(Bench, root, sandbox), CodeWorld, THREADS),
         tasks=own_tasks,
         family_tasks=own_tasks,
         published=split_sizes(root),
@@ -90,7 +92,7 @@ ENVIRONMENT = Environment(
     name=NAME,
     summary="Code repair: mend a Python package with a shell, an editor and its tests, in a sandbox",
     max_steps=world.MAX_STEPS,
-    make=Served(Bench, CodeWorld),
+    make=Served(Bench, CodeWorld, THREADS),
     tasks=tasks,
     splits=SPLITS,
     families=FAMILIES,

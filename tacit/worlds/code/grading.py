@@ -8,7 +8,7 @@ The code under test runs in the same process as its tests, so it could still man
 fail with the original package and must fail here too. Some always fail (`assert False`). The others are FAIL_TO_PASS tests in
 which one random assertion expects another value, or the opposite. If a test and its canary both pass, an assertion was patched,
 a result equals everything, or code read the expected value from its caller. Test files have random names, so that code cannot
-tell a test from its canary. If a limit ends the tests, passed tests count only if all canaries had failed before.
+tell a test from its canary. If a limit ends the tests, none counts, because files with random names run in a random order.
 
 `Runner` runs a package's tests in a fork of a warm pytest process, isolated by the sandbox. The fork imports the package from
 its workspace, and ignores settings files of the tree (pytest.ini, tox.ini, …) and .pyc files. The same sandbox runs shell
@@ -412,7 +412,7 @@ class Exam:
 
 
 class Grader:
-    """Grades submissions. Caches each task's exam."""
+    """Grades submissions. Caches each task's exam. Thread-safe."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -426,13 +426,11 @@ class Grader:
         forged = run.forged
         passed = {node.partition("::")[2] for node in record.fail_to_pass if run.outcomes.get(node) == PASSED}
         twins = {node.partition("::")[2] for node in record.fail_to_pass} - passed  # these fail, so their canaries may pass
-        not_failed = [
-            name for name in exam.must_fail if run.outcomes.get(name) != FAILED and name.partition("::")[2] not in twins
-        ]
-        if not forged and any(name in run.outcomes or not run.killed for name in not_failed):
+        must_fail = [name for name in exam.must_fail if name.partition("::")[2] not in twins]
+        if not (forged or run.killed) and any(run.outcomes.get(name) != FAILED for name in must_fail):
             forged = "tests pass that must fail"
         pass_to_pass = folder.pass_to_pass(record)
-        outcomes = {} if not_failed else run.outcomes
+        outcomes = {} if forged or run.killed else run.outcomes
         return Grade(
             fixed=sum(outcomes.get(node) == PASSED for node in record.fail_to_pass),
             wanted=len(record.fail_to_pass),
@@ -445,7 +443,8 @@ class Grader:
 
     def _exam(self, folder: TaskFolder, record: Record) -> Exam:
         """The task's exam, from one or two runs of the original package. Raises TacitError if its tests fail."""
-        if record.id not in self._exams:
+        known = self._exams.get(record.id)
+        if known is None:
             tree = folder.tree(record)
             for exam in (Exam(make_canary(record, tree), frozenset(), True), Exam(CANARY, frozenset(), False)):
                 run = self._run(record, tree, {}, exam)
@@ -458,8 +457,8 @@ class Grader:
                 raise TacitError(f"task {record.id!r} cannot be graded: {problem}.")
             if len(self._exams) > 4096:
                 self._exams.clear()
-            self._exams[record.id] = replace(exam, must_fail=failed)
-        return self._exams[record.id]
+            known = self._exams[record.id] = replace(exam, must_fail=failed)
+        return known
 
     def _run(self, record: Record, tree: Path, changes: dict[str, bytes | None], exam: Exam) -> TestRun:
         """Run the task's tests and the canary in a copy of the tree with these changes. Files get random names; outcomes have

@@ -21,14 +21,17 @@ from tacit.core.actions import ActionFormat
 from tacit.core.errors import TacitError
 from tacit.core.types import ActionStyle, Observation, Task, Transition
 from tacit.core.world import Brief, Wording
-from tacit.sandbox import Workspace
-from tacit.sandbox.client import AT
+from tacit.sandbox import Limits, Workspace
+from tacit.sandbox.client import AT, CPU_LIMIT
 from tacit.worlds.code import tools
 from tacit.worlds.code.grading import ENVIRONMENT, Grade, Grader, Runner
 from tacit.worlds.code.tasks import PACKAGED, Record, TaskFolder, broken_files, open_folder, record_of
 from tacit.worlds.code.tools import BASH, EDITOR, CallError, Editor, read_line, shown_lines, write_beneath
 
 MAX_STEPS = 50
+CPU_S = 10
+"""CPU time that a process of a command or test run may use; tasks are made so that their tests take 6 s at most (prepare.py)"""
+STOPPED = f"Stopped: used more than {CPU_S} s of CPU time"
 SHOWN, HIDDEN = TESTS = ("shown", "hidden")
 ISOLATED, NONE = MODES = ("isolated", "none")
 ERROR = "ERROR: "
@@ -42,7 +45,7 @@ class Bench:
         folder = open_folder(root)
         trees = [root / "packages" / label for label in folder.packages]
         mode = "none" if sandbox == NONE else "auto"
-        self.runner = Runner(trees=trees, cache=None if root == PACKAGED else root / "bytecode", mode=mode)
+        self.runner = Runner(Limits(cpu_s=CPU_S), trees, cache=None if root == PACKAGED else root / "bytecode", mode=mode)
         self.grader = Grader(self.runner)
         self.close = self.runner.close
 
@@ -105,7 +108,7 @@ class CodeWorld:
             result = self._workspace.run(["bash", "-c", command], environment=environment)
             output, code, killed = result.output, result.code, result.killed
         text = tools.shorten_lines(tools.normalize(output, self._workspace.folder).rstrip("\n"))
-        ending = f"[killed: {killed}]" if killed else f"[exit status {code}]"
+        ending = f"[{STOPPED}]" if killed == CPU_LIMIT else f"[killed: {killed}]" if killed else f"[exit status {code}]"
         return f"{text}\n{ending}" if text else ending
 
 
@@ -123,6 +126,8 @@ def show_grade(grade: Grade) -> str:
     verdict = "solved" if grade.success else f"not solved ({grade.label})"
     lines = [f"Submitted: {verdict}.", f"FAIL_TO_PASS: {grade.fixed} of {grade.wanted} pass."]
     lines.append(f"PASS_TO_PASS: {grade.kept} of {grade.known} pass.")
+    if grade.killed == CPU_LIMIT:
+        lines.append(f"{STOPPED}.")
     if grade.forged:
         lines.append(f"The outcomes do not count: {grade.forged}.")
     return tools.clip("\n".join([*lines, grade.diff or "No file was changed."]))
