@@ -82,20 +82,18 @@ def estimate_gradient_norm(batch: Batch, loss: LossTerm, policy: GradientScorer,
     The first two terms together are the square of the noise-free gradient, so they are cut at 0. `loss` must be a mean over
     steps that is linear in the advantages.
     """
-    steps = np.flatnonzero([len(completion) for completion in batch.completions])
+    steps = [i for i, completion in enumerate(batch.completions) if len(completion)]
     credited = np.array([i for i in steps if np.any(batch.advantages[i])], np.int64)
-    count = rows // 2 * 2 if rows else len(credited)
     if not len(credited):
         return 0.0
-    if len(credited) <= max(2, count):
-        return policy.gradient_norm(batch.select(credited), [loss]) * len(credited) / len(steps)
-    chosen = np.random.default_rng(seed).permutation(credited)[: max(2, count)]
-    subset = batch.select(chosen)
-    half = len(chosen) // 2
-    flipped = replace(subset, advantages=[*(-a for a in subset.advantages[:half]), *subset.advantages[half:]])
+    scale, count = len(credited) / len(steps), max(2, rows // 2 * 2)
+    if not rows or len(credited) <= count:
+        return scale * policy.gradient_norm(batch.select(credited), [loss])
+    subset = batch.select(np.random.default_rng(seed).permutation(credited)[:count])
+    signs = np.repeat([-1.0, 1.0], count // 2)
+    flipped = replace(subset, advantages=[sign * own for sign, own in zip(signs, subset.advantages, strict=True)])
     total, noise = (policy.gradient_norm(part, [loss]) ** 2 for part in (subset, flipped))
-    square = max(0.0, total - noise) + noise * len(chosen) / len(credited)
-    return math.sqrt(square) * len(credited) / len(steps)
+    return scale * math.sqrt(max(0.0, total - noise) + noise * count / len(credited))
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,13 @@ def test_control_tokens_spelled_out_in_text_are_escaped(past):
 
 
 def nested(text: str) -> dict:
-    return {"lines": [1, 12], "ratio": 0.5, "all": True, "none": None, "edits": [{"new": text, f"old{text}": [text, [text, 3]]}]}
+    return {
+        "lines": [1, 12],
+        "ratio": 0.5,
+        "all": True,
+        "none": None,
+        "edits": [{"new": text, f"old{text}": [text, [text, 3]]}],
+    }
 
 
 @pytest.mark.parametrize("template", [TOOLS, CHATML])

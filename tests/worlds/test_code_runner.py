@@ -165,7 +165,9 @@ def test_packages_of_debians_python_are_hidden(runner, original, tmp_path):
     words = [tmp_path / "venv" / "bin" / "python", "-c", IN_DEBIAN, original, TEST_FILE, SHOW_PACKAGES]
     done = subprocess.run(words, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
     seen = [line for line in done.stdout.splitlines() if line.startswith("seen")]
-    assert len(seen) == 2 and {word for line in seen for word in re.findall("'[^']+'", line)} == set(), done.stdout + done.stderr
+    assert len(seen) == 2 and {word for line in seen for word in re.findall("'[^']+'", line)} == set(), (
+        done.stdout + done.stderr
+    )
     assert "3 passed" in done.stdout
 
 
