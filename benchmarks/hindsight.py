@@ -155,7 +155,7 @@ def main() -> None:
         print(f"{row['method']}: {row['episodes']} episodes, {row['turns']} turns, {row['whole_s']:.2f} s ({phases})")
         if row["scoring_s"]:
             shares = f"{row['share_of_time']:.0%} of the time, {row['share_of_tokens']:.0%} of the tokens"
-            print(f"      scoring with and without skills: {row['scoring_s']:.2f} s, {shares}")
+            print(f"      scoring with skills: {row['scoring_s']:.2f} s, {shares}")
     summary = f"worked {waited['worked_s']:.2f} s, waited for {waited['waited_s']:.2f} s: {waited['saved_s']:.2f} s saved"
     print(f"endpoint, {waited['questions']} questions: {summary} (reference {waited['reference_s']:.2f} s)")
 

@@ -71,8 +71,8 @@ class GradientShare:
 
 
 def estimate_gradient_norm(batch: Batch, loss: LossTerm, policy: GradientScorer, rows: int, seed: int) -> float:
-    """‖g‖, the norm of the batch's gradient, from `rows` of its steps, chosen at random among the steps with credit; exact if
-    there are no more than that, or with `rows` 0.
+    """‖g‖, the norm of the batch's gradient, from `rows` of its steps, chosen at random among the steps with credit. Exact with
+    `rows` 0, or if there are at most twice as many: the estimate takes two passes, so it would not be cheaper.
 
     The subset's gradient is too long, because less noise cancels. Its noise is measured with the opposite sign for half of the
     credits: with n of N steps, S² the variance of a step's gradient, and g± the two gradients,
@@ -87,7 +87,7 @@ def estimate_gradient_norm(batch: Batch, loss: LossTerm, policy: GradientScorer,
     if not len(credited):
         return 0.0
     scale, count = len(credited) / len(steps), max(2, rows // 2 * 2)
-    if not rows or len(credited) <= count:
+    if not rows or len(credited) <= 2 * count:
         return scale * policy.gradient_norm(batch.select(credited), [loss])
     subset = batch.select(np.random.default_rng(seed).permutation(credited)[:count])
     signs = np.repeat([-1.0, 1.0], count // 2)

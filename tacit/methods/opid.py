@@ -50,7 +50,7 @@ class OPID(GRPO):
     gradient_every: Count = 10
     """iterations between measurements of the skill term's share of the gradient; 0 is never, auto measures it in each"""
     gradient_rows: Count = 256
-    """steps on which each gradient is measured, chosen at random; 0 is all"""
+    """random steps on which each gradient is measured if more than twice as many have credit; 0 is all"""
     analyzer_temperature: NotNegative = 0.4
     """sampling temperature of the analyzer"""
     analyzer_tokens: AtLeastOne = 4096
