@@ -3,9 +3,9 @@
     python benchmarks/hindsight.py                     # ALFWorld, tiny-base, 4 groups of 8
     python benchmarks/hindsight.py --groups 8 --json
 
-Iteration: the same tasks and settings, with the reference's KL; rules write OPID's skills. OPID's scoring pass is two forward
-passes over all turns, with and without the skill. Reported are its share of time, and its share of processed tokens (rollout,
-reference, scoring and update; the sampler computes equal prompts once, so it processes fewer).
+Iteration: the same tasks and settings, with the reference's KL; rules write OPID's skills. OPID's scoring pass is one forward
+pass over all turns, with the skill. Reported are its share of time, and its share of processed tokens (rollout, reference,
+scoring and update; the sampler computes equal prompts once, so it processes fewer).
 
 Endpoint: a local server that delays each answer. Reported are the time the trainer waited, and the time from the first question
 to the last answer. Equal episodes are asked about once.
@@ -155,7 +155,7 @@ def main() -> None:
         print(f"{row['method']}: {row['episodes']} episodes, {row['turns']} turns, {row['whole_s']:.2f} s ({phases})")
         if row["scoring_s"]:
             shares = f"{row['share_of_time']:.0%} of the time, {row['share_of_tokens']:.0%} of the tokens"
-            print(f"      scoring with and without skills: {row['scoring_s']:.2f} s, {shares}")
+            print(f"      scoring with skills: {row['scoring_s']:.2f} s, {shares}")
     summary = f"worked {waited['worked_s']:.2f} s, waited for {waited['waited_s']:.2f} s: {waited['saved_s']:.2f} s saved"
     print(f"endpoint, {waited['questions']} questions: {summary} (reference {waited['reference_s']:.2f} s)")
 

@@ -14,7 +14,7 @@ from browser import Browser, find_chromium
 from hypothesis import HealthCheck, settings
 from small_modules import Trained, train_both
 
-from tacit.core.trust import trust_names
+from tacit.core.trust import trust_command_line, trust_names
 
 # Slow generation of examples only shows that the machine is busy.
 settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -48,6 +48,13 @@ def pytest_collection_finish() -> None:
     these 800,000 objects takes half a second each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def own_trust() -> Iterator[None]:
+    """What a test trusts, and whether it used trusted code, does not reach the next one: commands in messages depend on it."""
+    with trust_command_line([]):
+        yield
 
 
 @pytest.fixture

@@ -53,8 +53,13 @@ NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't allocate 
 def main(argv: Sequence[str] | None = None, again: str = "") -> int:
     """Run one command and return its exit status. `again`: the command to repeat after a disk error, if not this one."""
     words = list(sys.argv[1:] if argv is None else argv)
+    with trust_command_line(words):
+        return _run_command(words, again)
+
+
+def _run_command(words: list[str], again: str) -> int:
     try:
-        with signals_as_interrupts(), trust_command_line(words):
+        with signals_as_interrupts():
             return dispatch(words)
     except TacitError as error:
         if os.environ.get("TACIT_DEBUG"):

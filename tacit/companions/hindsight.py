@@ -26,12 +26,12 @@ from tacit.core.files import read_json
 from tacit.core.hindsight import Lesson
 from tacit.core.method import Companion, Conditions
 from tacit.core.progress import is_unicode
-from tacit.core.protocols import Policy, Request, Sampling, Tokenizer
+from tacit.core.protocols import Policy, Request, Sampling, SamplingPolicy
 from tacit.core.seeds import derive
 from tacit.core.types import Condition, Group, IterationInfo, Skills, Task, Trajectory
 from tacit.core.world import Environment, Expert
 from tacit.prompts.conversation import LONGEST_NOTE, insert_lesson
-from tacit.rollout.encoding import fit_prompt, open_scheduler
+from tacit.rollout.encoding import encode_prompts, fit_prompt, open_scheduler
 
 LIMITS = (None, 600)
 """most characters of an observation or a response; a later limit is tried if the question does not fit"""
@@ -411,8 +411,8 @@ class RoutedSkills:
             skills = Skills(skills.episode and EMPTY, dict.fromkeys(skills.steps, EMPTY))
         return [route(skills, t, self.routing) for t in range(len(trajectory))]
 
-    def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
-        return render_teacher_prompts(group, self.lessons, tokenizer, self.instructed)
+    def prompts(self, group: Group, policy: SamplingPolicy) -> list[list[np.ndarray]]:
+        return render_teacher_prompts(group, self.lessons, policy, self.instructed)
 
 
 def advise(expert: Callable[[Task], Expert], trajectory: Trajectory) -> list[str]:
@@ -447,24 +447,26 @@ class Handbook:
         page = self.page(trajectory.task)
         return [(Lesson(task=page),) if page else ()] * len(trajectory)
 
-    def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
-        return render_teacher_prompts(group, self.lessons, tokenizer)
+    def prompts(self, group: Group, policy: SamplingPolicy) -> list[list[np.ndarray]]:
+        return render_teacher_prompts(group, self.lessons, policy)
 
 
 def render_teacher_prompts(
     group: Group,
     lessons: Callable[[Trajectory], Sequence[Sequence[Lesson]]],
-    tokenizer: Tokenizer,
+    policy: SamplingPolicy,
     instructed: bool = False,
 ) -> list[list[np.ndarray]]:
     """The teacher's prompts H(h, s) of every step. The oldest history is dropped first; a prompt that still does not fit is
     skipped."""
-    encoded = []
-    for trajectory in group.trajectories:
-        for step, at_step in zip(trajectory.steps, lessons(trajectory), strict=True):
-            prompts = [insert_lesson(step.prompt, lesson, instructed) for lesson in at_step]
-            fitted = [fit_prompt(prompt, tokenizer, len(step.completion.tokens)) for prompt in prompts]
-            encoded.append([tokens for _, tokens, fits in fitted if fits])
+    by_step = [at_step for trajectory in group.trajectories for at_step in lessons(trajectory)]
+    encoded: list[list[np.ndarray]] = [[] for _ in group.steps]
+    places = [(n, step, lesson) for n, (step, own) in enumerate(zip(group.steps, by_step, strict=True)) for lesson in own]
+    prompts = [insert_lesson(step.prompt, lesson, instructed) for _, step, lesson in places]
+    for (n, step, _), prompt, tokens in zip(places, prompts, encode_prompts(prompts, policy), strict=True):
+        _, tokens, fits = fit_prompt(prompt, policy, len(step.completion.tokens), tokens)
+        if fits:
+            encoded[n].append(tokens)
     return encoded
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from tacit.core.protocols import Tokenizer
+from tacit.core.protocols import SamplingPolicy
 from tacit.core.types import Group, StopReason, Trajectory, Transition
 from tacit.core.world import Adviser, Tracker
 
@@ -87,7 +87,7 @@ class Teacher(Protocol):
         """Per step, the lessons to measure separately, usually one or none."""
         ...
 
-    def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
+    def prompts(self, group: Group, policy: SamplingPolicy) -> list[list[np.ndarray]]:
         """H: the tokens of the prompts with these lessons, for the group's flat steps."""
         ...
 

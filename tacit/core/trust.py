@@ -90,7 +90,7 @@ def _find_texts(value: Any) -> Iterator[str]:
 @contextmanager
 def trust_command_line(words: Sequence[str]) -> Iterator[None]:
     """Within this context (one command), trust the names among the words that the user typed; with --trust-code, everything."""
-    before = os.environ.get(VARIABLE)
+    before, used_before = os.environ.get(VARIABLE), {*_used_trust}
     _used_trust.clear()
     _used_trust.update({FLAG} & {*words})
     trust_names(*words, *map("=".join, pairwise(words)))
@@ -99,6 +99,8 @@ def trust_command_line(words: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
+        _used_trust.clear()
+        _used_trust.update(used_before)
         os.environ.pop(VARIABLE, None)
         if before is not None:
             os.environ[VARIABLE] = before

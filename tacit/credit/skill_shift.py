@@ -3,15 +3,16 @@
     OPID §3.3   A_skill = log π_old(y | H(h, s), y<) − log π_old(y | h, y<)        per token, both at temperature 1
     RLSD        A_token = A · ((1 − l) + l · clip(exp(sign(A) · A_skill), 1 − ε, 1 + ε))
 
-A_skill is positive where the skill makes the sampled token more likely. The same engine scores both prompts in the same call,
-so a skill without effect gives exactly zero.
+A_skill is positive where the skill makes the sampled token more likely. If the current weights sampled at temperature 1, the
+sampler's log-probabilities are log π_old(y | h, y<) and only the prompts with a skill are scored (OPID). Otherwise the same
+engine scores both prompts in the same call. A skill that leaves the prompt unchanged gives exactly zero.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from tacit.core.errors import TacitError
 from tacit.core.hindsight import Teacher
 from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import GRADIENTS, SCORING, GradientScorer, LossTerm, Policy, Scorer
-from tacit.core.types import Group, IterationInfo
+from tacit.core.types import Group, IterationInfo, Step
 
 
 def parse_weight(value: float | str) -> tuple[float, float | None]:
@@ -50,10 +51,11 @@ class GradientShare:
     The credits' mean magnitudes are no substitute: outcome credit has one sign per episode, so much of its gradient cancels.
     """
 
-    loss: LossTerm
+    loss: LossTerm  # linear in the advantages, as estimate_gradient_norm needs it
     temperature: float = 1.0
     every: int = 10  # iterations between measurements; 0 is never
     target: float | None = None  # scale λ to reach this share, measured in every iteration
+    rows: int = 0  # steps to measure each gradient on; 0 is all
 
     def measure(
         self, own: Sequence[Credit], others: Sequence[Credit], policy: Policy, info: IterationInfo
@@ -63,8 +65,35 @@ class GradientShare:
         if not due or not others or not isinstance(policy, GradientScorer):
             return None
         batches = [Batch.from_groups([c.group for c in credits], credits, self.temperature) for credits in (own, others)]
-        skill, rest = (policy.gradient_norm(batch, [self.loss]) for batch in batches)
+        seed = info.derive("gradient share")
+        skill, rest = (estimate_gradient_norm(batch, self.loss, policy, self.rows, seed) for batch in batches)
         return skill, rest
+
+
+def estimate_gradient_norm(batch: Batch, loss: LossTerm, policy: GradientScorer, rows: int, seed: int) -> float:
+    """‖g‖, the norm of the batch's gradient, from `rows` of its steps, chosen at random among the steps with credit. Exact with
+    `rows` 0, or if there are at most twice as many: the estimate takes two passes, so it would not be cheaper.
+
+    The subset's gradient is too long, because less noise cancels. Its noise is measured with the opposite sign for half of the
+    credits: with n of N steps, S² the variance of a step's gradient, and g± the two gradients,
+
+        E‖g₊‖² = ‖g‖² + S² (1/n − 1/N)        E‖g₋‖² = S²/n        so        ‖g‖² ≈ ‖g₊‖² − ‖g₋‖² + ‖g₋‖² n/N
+
+    The first two terms together are the square of the noise-free gradient, so they are cut at 0. `loss` must be a mean over
+    steps that is linear in the advantages.
+    """
+    steps = [i for i, completion in enumerate(batch.completions) if len(completion)]
+    credited = np.array([i for i in steps if np.any(batch.advantages[i])], np.int64)
+    if not len(credited):
+        return 0.0
+    scale, count = len(credited) / len(steps), max(2, rows // 2 * 2)
+    if not rows or len(credited) <= 2 * count:
+        return scale * policy.gradient_norm(batch.select(credited), [loss])
+    subset = batch.select(np.random.default_rng(seed).permutation(credited)[:count])
+    signs = np.repeat([-1.0, 1.0], count // 2)
+    flipped = replace(subset, advantages=[sign * own for sign, own in zip(signs, subset.advantages, strict=True)])
+    total, noise = (policy.gradient_norm(part, [loss]) ** 2 for part in (subset, flipped))
+    return scale * math.sqrt(max(0.0, total - noise) + noise * count / len(credited))
 
 
 @dataclass(frozen=True)
@@ -76,6 +105,7 @@ class SkillShift(CreditTerm):
     normalise: bool = False  # to mean 0 and standard deviation 1 over all tokens with a skill
     clip: float | None = None  # clip shifts to ± this
     gradient: GradientShare | None = None
+    reuse_sampled: bool = False  # take log-probabilities without a skill from the sampler; only for temperature 1
     compares_episodes: ClassVar[bool] = False
 
     @property
@@ -85,7 +115,7 @@ class SkillShift(CreditTerm):
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
         taught = [self.teacher.prompts(group, policy) for group in groups]
-        raw = skill_shifts(groups, taught, policy)
+        raw = skill_shifts(groups, taught, policy, policy.version if self.reuse_sampled else None)
         masks = [
             np.repeat([bool(own) for own in prompts], group.tokens_per_step) if len(prompts) else np.zeros(0, bool)
             for group, prompts in zip(groups, taught, strict=True)
@@ -134,29 +164,38 @@ class SkillShift(CreditTerm):
         return marks
 
 
-def skill_shifts(groups: Sequence[Group], taught: Sequence[Sequence[Sequence[np.ndarray]]], scorer: Scorer) -> list[np.ndarray]:
+def skill_shifts(
+    groups: Sequence[Group],
+    taught: Sequence[Sequence[Sequence[np.ndarray]]],
+    scorer: Scorer,
+    version: int | None = None,
+) -> list[np.ndarray]:
     """[T] A_skill of each group, summed over the skills of a step. `taught`: per group and step, the prompts with a skill.
-    Exactly zero if a skill leaves the prompt unchanged."""
-    plain: dict[tuple[int, int], int] = {}
+    Exactly zero if a skill leaves the prompt unchanged.
+
+    Completions that this `version` of the weights sampled are not scored again without a skill."""
     prompts: list[np.ndarray] = []
     completions: list[np.ndarray] = []
-    pairs: list[tuple[int, int, int]] = []
-    for g, (group, group_prompts) in enumerate(zip(groups, taught, strict=True)):
-        for n, (step, others) in enumerate(zip(group.steps, group_prompts, strict=True)):
-            for other in others:
-                if not len(step.completion.tokens) or np.array_equal(other, step.prompt_tokens):
-                    continue
-                if (g, n) not in plain:
-                    plain[g, n] = len(prompts)
-                    prompts.append(step.prompt_tokens)
-                    completions.append(step.completion.tokens)
-                pairs.append((g, n, len(prompts)))
-                prompts.append(other)
-                completions.append(step.completion.tokens)
-    scores = scorer.logprobs(prompts, completions, 1.0) if prompts else []
+
+    def score(prompt: np.ndarray, step: Step) -> int:
+        prompts.append(prompt)
+        completions.append(step.completion.tokens)
+        return len(prompts) - 1
+
     steps = [[np.zeros(count) for count in group.tokens_per_step] for group in groups]
-    for g, n, row in pairs:
-        steps[g][n] += np.asarray(scores[row], np.float64) - np.asarray(scores[plain[g, n]], np.float64)
+    changes: list[tuple[np.ndarray, np.ndarray | int, list[int]]] = []  # (shift, plain: values or row, rows with a skill)
+    for group, group_prompts, shifts in zip(groups, taught, steps, strict=True):
+        for step, others, shift_T in zip(group.steps, group_prompts, shifts, strict=True):
+            changed = [other for other in others if not np.array_equal(other, step.prompt_tokens)]
+            if changed and len(step.completion.tokens):
+                known = version is not None and step.completion.version == version
+                plain = step.completion.logprobs if known else score(step.prompt_tokens, step)
+                changes.append((shift_T, plain, [score(other, step) for other in changed]))
+    scores = [np.asarray(one, np.float64) for one in (scorer.logprobs(prompts, completions, 1.0) if prompts else [])]
+    for shift_T, plain, rows in changes:
+        plain_T = scores[plain] if isinstance(plain, int) else np.asarray(plain, np.float64)
+        for row in rows:
+            shift_T += scores[row] - plain_T
     return [np.concatenate(own) if own else np.zeros(0) for own in steps]
 
 

@@ -48,7 +48,9 @@ class OPID(GRPO):
     clip_shift: Positive | None = None
     """clip shifts to plus or minus this"""
     gradient_every: Count = 10
-    """iterations between measurements of the skill term's share of the gradient (two backward passes each); 0 is never"""
+    """iterations between measurements of the skill term's share of the gradient; 0 is never, auto measures it in each"""
+    gradient_rows: Count = 256
+    """random steps on which each gradient is measured if more than twice as many have credit; 0 is all"""
     analyzer_temperature: NotNegative = 0.4
     """sampling temperature of the analyzer"""
     analyzer_tokens: AtLeastOne = 4096
@@ -67,8 +69,10 @@ class OPID(GRPO):
         instructed = self.prompt.wording != "terse"
         expert = world.expert() if self.notes == "oracle" else None
         teacher = RoutedSkills(hindsight, self.routing, self.notes, expert, instructed)
-        gradient = GradientShare(PolicyGradient(), self.schedule.temperature, self.gradient_every, share)
-        shift = SkillShift(teacher, weight, self.normalise_shift, self.clip_shift, gradient)
+        temperature = self.schedule.temperature
+        gradient = GradientShare(PolicyGradient(), temperature, self.gradient_every, share, self.gradient_rows)
+        reuse_sampled = temperature == 1.0
+        shift = SkillShift(teacher, weight, self.normalise_shift, self.clip_shift, gradient, reuse_sampled)
         return adds("companions", "hindsight", hindsight), adds("credits", "skill shift", shift)
 
     def build_analyzer(self, world: Environment, resources: Resources) -> Analyzer:

@@ -41,6 +41,7 @@ def test_local_engine_has_all_capabilities():
 def test_unreachable_hub_is_reported_before_importing_torch(engine, monkeypatch):
     import huggingface_hub.constants
 
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # read from the environment when it is imported
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
     for heavy in ("local", "sharded"):
         monkeypatch.setitem(sys.modules, f"tacit.engines.{heavy}.policy", None)  # importing it would fail

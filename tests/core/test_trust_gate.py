@@ -17,7 +17,7 @@ from tacit.cli.main import main
 from tacit.config.recipe import read_document
 from tacit.core.errors import TacitError
 from tacit.core.platform import join_cluster
-from tacit.core.trust import VARIABLE, check_endpoint, flag_for_later, trust_code, trust_command_line, trust_names
+from tacit.core.trust import VARIABLE, add_flag, check_endpoint, flag_for_later, trust_code, trust_command_line, trust_names
 from tacit.engines import get_engine
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
 from tacit.methods import get_method
@@ -78,6 +78,15 @@ def test_only_names_typed_on_the_command_line_are_trusted(evil: Path, monkeypatc
             get_environment(f"{evil}:OTHER")
     with pytest.raises(TacitError, match="would import"):
         get_environment(f"{evil}:ENVIRONMENT")
+
+
+def test_flag_for_later_belongs_to_one_command(evil: Path, capsys) -> None:
+    """Not to a later one of the same process."""
+    assert main(["train", "--world", f"{evil}:ENVIRONMENT", "--iterations", "-1"]) == 2
+    with trust_command_line(["train", "--trust-code"]):
+        assert add_flag("`tacit eval RUN`") == "`tacit eval RUN --trust-code`"
+    assert add_flag("`tacit eval RUN`") == "`tacit eval RUN`"
+    capsys.readouterr()
 
 
 def test_trust_is_passed_by_environment_until_the_command_ends() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from scripted import make_group
 
-from tacit.core.credit import Rewards
+from tacit.core.credit import Batch, Rewards
 from tacit.core.hindsight import Lesson
 from tacit.core.types import IterationInfo
-from tacit.credit.skill_shift import ModulatedCredit, SkillShift, modulate, skill_shifts
+from tacit.credit.skill_shift import ModulatedCredit, SkillShift, estimate_gradient_norm, modulate, skill_shifts
 
 
 class Scores:
@@ -101,6 +102,68 @@ def test_shifts_of_several_groups_stay_separate():
     shifts = skill_shifts(groups, [Teaching([1]).prompts(groups[0], None), Teaching([2, 3]).prompts(groups[1], None)], Scores())
     assert [len(shift) for shift in shifts] == [1, 3]
     np.testing.assert_allclose(shifts[1], [-0.2, -0.4, -3.3])
+
+
+def test_sampled_logprobs_replace_the_plain_pass_for_the_current_weights():
+    group = make_group([[2, 1]])  # the sampler's log-probabilities are −1
+    scorer = Scores()
+    (shift,) = skill_shifts([group], [Teaching([2, 1]).prompts(group, None)], scorer, version=0)
+    np.testing.assert_allclose(shift, [1 - 0.3, 1 - 0.6, 1 - 0.4])
+    assert scorer.rows == 2, "only the prompts with a skill"
+    (older,) = skill_shifts([group], [Teaching([2, 1]).prompts(group, None)], scorer, version=1)
+    np.testing.assert_allclose(older, [-0.2, -0.4, -0.2]), "sampled before an update"
+    assert scorer.rows == 6
+
+
+class Linear:
+    """The gradient of row i is its advantage times a fixed vector: what the rows have in common, and noise."""
+
+    def __init__(self, rows: int, signal: float) -> None:
+        rng = np.random.default_rng(0)
+        self.vectors = rng.standard_normal((rows, 400)) + signal * rng.standard_normal(400)
+        self.rows: list[list[int]] = []
+
+    def batch(self, credited: int) -> Batch:
+        rows = range(len(self.vectors))
+        batch = Batch.imitation([np.array([row]) for row in rows], [np.zeros(1, np.int64) for _ in rows])
+        return replace(batch, advantages=[np.array([float(row < credited)]) for row in rows])
+
+    def gradient_norm(self, batch, losses):
+        rows = [int(prompt[0]) for prompt in batch.prompts]
+        self.rows.append(rows)
+        return float(np.linalg.norm(np.concatenate(batch.advantages) @ self.vectors[rows] / len(rows)))
+
+
+@pytest.mark.parametrize("rows", [0, 40, 41, 80, 200])
+def test_gradient_norm_is_exact_on_all_steps_with_credit(rows):
+    policy = Linear(200, signal=0.1)
+    batch = policy.batch(credited=80)
+    exact = policy.gradient_norm(batch, [])
+    assert estimate_gradient_norm(batch, Any, policy, rows, 0) == pytest.approx(exact)
+    assert policy.rows[1:] == [list(range(80))], "one pass over the steps with credit"
+    assert estimate_gradient_norm(policy.batch(credited=0), Any, policy, rows, 0) == 0 and len(policy.rows) == 2
+
+
+@pytest.mark.parametrize("signal", [0.0, 0.05, 0.3, 2.0])
+def test_gradient_norm_on_a_subset_is_nearly_unbiased(signal):
+    """The subset's own norm is too large by up to √8 here, most where the gradient is all noise."""
+    policy = Linear(800, signal)
+    batch = policy.batch(credited=512)
+    exact = policy.gradient_norm(batch, [])
+    estimates = [estimate_gradient_norm(batch, Any, policy, 64, seed) for seed in range(300)]
+    plain = [policy.gradient_norm(batch.select(np.array(rows)), []) * 512 / 800 for rows in policy.rows[1:600:2]]
+    assert np.sqrt(np.mean(np.square(estimates))) == pytest.approx(exact, rel=0.15)
+    assert np.mean(np.abs(np.log(np.array(estimates) / exact))) < 0.25
+    assert signal > 0.1 or np.mean(plain) > 1.5 * exact
+
+
+def test_subset_of_a_gradient_measurement_depends_on_the_seed_alone():
+    policy = Linear(200, signal=0.3)
+    batch = policy.batch(credited=200)
+    first, again, other = (estimate_gradient_norm(batch, Any, policy, 32, seed) for seed in (1, 1, 2))
+    assert first == again != other
+    chosen = policy.rows[0]
+    assert chosen == policy.rows[1] == policy.rows[2] and len({*chosen}) == 32
 
 
 def test_rlsd_modulation_matches_hand_computed_values():

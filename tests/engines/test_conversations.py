@@ -92,6 +92,33 @@ def test_control_tokens_spelled_out_in_text_are_escaped(past):
     assert speech.escape_control_tokens("nothing < | of | that >") == "nothing < | of | that >"
 
 
+def nested(text: str) -> dict:
+    return {
+        "lines": [1, 12],
+        "ratio": 0.5,
+        "all": True,
+        "none": None,
+        "edits": [{"new": text, f"old{text}": [text, [text, 3]]}],
+    }
+
+
+@pytest.mark.parametrize("template", [TOOLS, CHATML])
+def test_control_tokens_in_nested_arguments_of_a_call_are_escaped(template):
+    """Arguments are any JSON value. They may be the policy's own, in a past turn or an answer."""
+    speech = codec(template)
+    controls = [speech.tokenizer.convert_tokens_to_ids(token) for token in ("<|im_start|>", "<|im_end|>")]
+    counts = []
+    for text in ("", HOSTILE):
+        answer = Message("assistant", call=Call(f"edit{text}", nested(text)))
+        chat = Chat((Message("user", "go"), answer, Message("tool", "done")), CALLS.tools)
+        prompt, written = speech.encode_chat(chat), speech.encode_answer(chat, answer)
+        counts.append([np.isin(tokens, controls).sum() for tokens in (prompt, written)])
+        assert written[-1] == speech.end
+    assert counts[0] == counts[1]
+    shown = speech.tokenizer.decode(written)
+    assert "obey" in shown and '"lines": [1, 12]' in shown and '"none": null' in shown, "the rest is unchanged"
+
+
 def test_prompt_sections_become_messages():
     prompt = prompt_after(2).with_notes("A task note.", "A step note.")
     chat = prompt.chat

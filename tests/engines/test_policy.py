@@ -261,6 +261,7 @@ def test_unreachable_hub_is_reported_after_one_request(monkeypatch) -> None:
         calls.append(options)
         raise OSError("Name or service not known")
 
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # read from the environment when it is imported
     monkeypatch.setattr(huggingface_hub.utils, "get_session", lambda: SimpleNamespace(head=fail))
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fail)
     with pytest.raises(TacitError, match=r"'someone/model'.*does not answer \(OSError: Name .*path of a downloaded checkpoint"):

@@ -11,12 +11,13 @@ from scripted import Words
 
 from tacit.cli.main import main
 from tacit.companions.hindsight import Hindsight, RoutedSkills, RuleAnalyzer
+from tacit.core.protocols import PolicyHooks
 from tacit.core.types import Completion, Group, IterationInfo, Observation, Prompt, Skills, Step, StopReason, Task, Trajectory
 from tacit.evaluation.notes import KINDS, Gate, NoteResult, area_under_curve, score_notes
 from tacit.prompts.conversation import OPEN
 
 
-class Follower(Words):
+class Follower(Words, PolicyHooks):
     """Gives high probability to the action named by the note in its prompt."""
 
     follows = True

@@ -47,7 +47,7 @@ def policy():
 
 
 def loop_of(policy, name: str, **settings) -> Loop:
-    method = replace(get_method(name)(**SMALL), schedule=SCHEDULE, **settings).build(WORLD)
+    method = replace(get_method(name)(**SMALL), **{"schedule": SCHEDULE, **settings}).build(WORLD)
     return Loop([Collector(method, WORLD.tasks("train", 8, 0), InProcessPool(WORLD.make), 12, 3)], policy, iterations=2)
 
 
@@ -315,6 +315,36 @@ def test_gradient_share_is_measured_or_sets_the_weight(policy, tmp_path):
     assert "skill_shift/gradient_share" not in fixed
     for name in ("grad_norm", "skill_shift/credit_magnitude"):
         assert fixed[name] == pytest.approx(auto[name], rel=1e-4)
+
+
+def test_share_measured_on_a_subset_is_near_the_exact_one(policy, tmp_path):
+    policy.save(tmp_path / "start")
+
+    def share(seed: int, rows: int) -> float:
+        policy.load(tmp_path / "start")
+        loop = loop_of(policy, "opid", skill_weight=1.0, gradient_rows=rows)
+        rollouts = mixed_rollouts(loop)
+        return loop.learn(replace(rollouts, info=replace(rollouts.info, seed=seed))).metrics["skill_shift/gradient_share"]
+
+    exact = share(0, 0)
+    assert share(0, 10_000) == exact and share(1, 10_000) == exact
+    estimates = [share(seed, 10) for seed in range(8)]  # of 24 steps
+    assert share(0, 10) == estimates[0] and len({*estimates}) == 8
+    assert np.exp(np.mean(np.log(estimates))) == pytest.approx(exact, rel=0.25)
+    assert all(exact / 2 < estimate < 2 * exact for estimate in estimates)
+
+
+def test_plain_prompts_are_not_scored_again(policy):
+    def scored_rows(**settings) -> int:
+        loop, rows = loop_of(policy, "opid", skill_weight=1.0, gradient_every=0, **settings), []
+        rollouts, score = loop.collect(1), policy.logprobs
+        policy.logprobs = lambda prompts, *rest: rows.append(len(prompts)) or score(prompts, *rest)
+        loop.learn(rollouts)
+        del policy.logprobs
+        return sum(rows) / len(flat_steps(rollouts.groups[0]))
+
+    assert scored_rows() == 1, "the sampler's log-probabilities are those of the plain prompts"
+    assert scored_rows(schedule=replace(SCHEDULE, temperature=0.7)) == 2, "the shift is at temperature 1"
 
 
 def test_measuring_gradients_does_not_change_the_update(policy, tmp_path):

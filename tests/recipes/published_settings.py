@@ -469,6 +469,7 @@ OPID: Sourced = {
     "method.routing": ("critical_first", "§3.3"),
     "method.notes": ("true", "§3.2: the skills of the episode itself"),
     "method.gradient_every": (10, "ours: measures, trains nothing"),
+    "method.gradient_rows": (256, "ours: measures, trains nothing"),
     "method.critical_steps": (5, "appendix B.4: at most 5 on ALFWorld and WebShop"),
     "method.normalise_shift": (False, "§3.3; OPID's code: normalize_teacher_adv"),
     "method.clip_shift": (None, "§3.3; OPID's code: clip_teacher_adv"),

@@ -5,13 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import py_compile
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import tacit
 from tacit.core.errors import TacitError
 from tacit.sandbox import Limits
 from tacit.worlds.code.grading import ENVIRONMENT, Runner
+from tacit.worlds.code.pytest_fork import move
 
 SOURCE = "def double(x):\n    return 2 * x\n"
 TESTS = """
@@ -127,6 +132,52 @@ def test_shell_has_pytest_but_no_other_installed_package(workspace):
         ["bash", "-c", f"pytest -q {TEST_FILE} | tail -1; python -c 'import numpy'"], environment=ENVIRONMENT
     )
     assert "4 passed" in result.output and "No module named 'numpy'" in result.output
+
+
+DEBIAN = Path("/usr/bin/python3")
+IN_DEBIAN = """
+import sys
+from pathlib import Path
+from tacit.sandbox import Limits
+from tacit.worlds.code.grading import ENVIRONMENT, Runner
+
+with Runner(Limits(wall_s=10), trees=[Path(sys.argv[1])]) as runner:
+    workspace = runner.sandbox.copy(Path(sys.argv[1]))
+    print(workspace.run(["python3", "-c", sys.argv[3]], environment=ENVIRONMENT).output)
+    print(workspace.run(["/usr/bin/python3", "-c", sys.argv[3]], environment=ENVIRONMENT).output)
+    print(len(runner.run(workspace, [sys.argv[2]]).passed), "passed")
+"""
+SHOW_PACKAGES = "import os, site; print('seen', [os.listdir(p) for p in site.getsitepackages() if os.path.isdir(p)])"
+
+
+@pytest.mark.slow
+def test_packages_of_debians_python_are_hidden(runner, original, tmp_path):
+    """With a virtual environment of the system's Python: it has `dist-packages`, in three places, and no `site-packages`."""
+    if not DEBIAN.exists() or not any(Path("/usr/lib").glob("python3*/dist-packages")):
+        pytest.skip("no Python of Debian on this machine")
+    version = subprocess.run([DEBIAN, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True).stdout
+    if version.split() != [str(number) for number in sys.version_info[:2]]:
+        pytest.skip("the system's Python has another version than this one, whose packages it borrows")
+    subprocess.run([DEBIAN, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    borrowed = [Path(pytest.__file__).parents[1], Path(tacit.__file__).parents[1]]
+    (packages / "borrowed.pth").write_text("".join(f"{path}\n" for path in borrowed))
+    words = [tmp_path / "venv" / "bin" / "python", "-c", IN_DEBIAN, original, TEST_FILE, SHOW_PACKAGES]
+    done = subprocess.run(words, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    seen = [line for line in done.stdout.splitlines() if line.startswith("seen")]
+    assert len(seen) == 2 and {word for line in seen for word in re.findall("'[^']+'", line)} == set(), (
+        done.stdout + done.stderr
+    )
+    assert "3 passed" in done.stdout
+
+
+@pytest.mark.parametrize("base", ["/usr", "/usr/local"])
+def test_modules_of_pytest_move_to_the_tools(base):
+    for folder in ("lib/python3.11/site-packages", "lib/python3/dist-packages", "local/lib/python3.11/dist-packages"):
+        assert move(f"{base}/{folder}/_pytest", base) == "/opt/tools/_pytest"
+    assert move("/venv/lib/python3.11/site-packages/_pytest", base) == "/opt/tools/_pytest"
+    assert move(f"{base}/lib/python3.11/json", base) == "/opt/python/lib/python3.11/json"
+    assert move("/elsewhere/json", base) == "/elsewhere/json"
 
 
 FORGERIES = {

@@ -171,17 +171,15 @@ class TextCodec:
 
     def _escape_chat(self, chat: Chat) -> Chat:
         def escape_value(value: Any) -> Any:
-            """The strings of a tool's argument, which is any JSON value."""
+            """All strings of a JSON value, such as a tool's arguments."""
             if isinstance(value, str):
                 return self.escape_control_tokens(value)
             if isinstance(value, Mapping):
-                return {key: escape_value(inner) for key, inner in value.items()}
-            return [escape_value(inner) for inner in value] if isinstance(value, list) else value
+                return {escape_value(key): escape_value(inner) for key, inner in value.items()}
+            return [escape_value(inner) for inner in value] if isinstance(value, list | tuple) else value
 
         def escape(message: Message) -> Message:
-            call = message.call and Call(
-                message.call.name, {key: escape_value(value) for key, value in message.call.arguments.items()}
-            )
+            call = message.call and Call(escape_value(message.call.name), escape_value(message.call.arguments))
             return Message(message.role, self.escape_control_tokens(message.content), call)
 
         return replace(chat, messages=tuple(escape(message) for message in chat.messages))

@@ -26,6 +26,7 @@ import json
 import os
 import re
 import secrets
+import site
 import stat
 import sys
 import sysconfig
@@ -45,6 +46,7 @@ from tacit.worlds.code.tasks import IGNORED, Record, TaskFolder, broken_files
 from tacit.worlds.code.tools import LARGEST, read_beneath, remove_beneath, write_beneath
 
 TOOLS = "/opt/tools"  # path of pytest inside the sandbox
+SYSTEM_LIBRARIES = ("/usr/lib", "/usr/local/lib")
 NEEDED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")  # packages visible to commands
 PASSED, FAILED = "passed", "failed"
 PYTEST_SCRIPT = f"#!{PYTHON}/bin/python3\nimport sys, pytest\nsys.exit(pytest.main())\n"
@@ -103,8 +105,7 @@ class Runner:
         settings = {"trees": [str(tree) for tree in self.trees], "cache": self.cache and str(self.cache)}
         self._function = f"{Path(__file__).with_name('pytest_fork.py')}:make_runner={json.dumps(settings)}"
         binds = {f"{TOOLS}/bin/pytest": folder / "pytest", **find_tools()}
-        if Path(sysconfig.get_path("purelib", vars={"base": sys.base_prefix})).is_dir():  # Debian's Python has none
-            binds[sysconfig.get_path("purelib", vars={"base": PYTHON})] = folder / "empty"  # hide installed packages
+        binds |= dict.fromkeys(find_installed_packages(), folder / "empty")
         python_path = (f"{AT}/src", AT, TOOLS)
         with ExitStack() as stack:  # clean up if a server cannot start
             stack.callback(self._made.cleanup)
@@ -155,6 +156,14 @@ def find_tools() -> dict[str, Path]:
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             tools[f"{TOOLS}/{top}"] = Path(str(distribution.locate_file(top)))
     return tools
+
+
+def find_installed_packages() -> list[str]:
+    """Paths inside the sandbox of the folders of installed packages, which are hidden: those of its Python, and Debian's
+    `dist-packages`, which its Python may have too."""
+    pairs = zip(site.getsitepackages([PYTHON]), site.getsitepackages([sys.base_prefix]), strict=True)
+    system = (folder for place in SYSTEM_LIBRARIES for folder in Path(place).glob("python3*/dist-packages"))
+    return [*(inside for inside, outside in pairs if Path(outside).is_dir()), *map(str, system)]
 
 
 def read_run(result: Result, key: bytes) -> TestRun:

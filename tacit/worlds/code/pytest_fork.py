@@ -22,6 +22,7 @@ import json
 import marshal
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -153,10 +154,10 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
 
 def move(path: str, base_prefix: str) -> str:
     """The path inside the sandbox of the server's `path`."""
-    if path.startswith(base_prefix + os.sep) and "site-packages" not in path:
-        return PYTHON + path[len(base_prefix) :]
-    _, marker, tail = path.partition(f"site-packages{os.sep}")
-    return f"{TOOLS}/{tail}" if marker else path
+    parts = re.split(rf"(?:site|dist)-packages(?:{os.sep}|$)", path, maxsplit=1)
+    if len(parts) > 1:
+        return f"{TOOLS}/{parts[1]}" if parts[1] else path
+    return PYTHON + path[len(base_prefix) :] if path.startswith(base_prefix + os.sep) else path
 
 
 def use_codes(codes: Codes) -> None:
