@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import re
 import textwrap
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL, METHOD_TABLES
-from tacit.config.values import NONE, field_default, field_types, file_name, from_text, is_optional
+from tacit.config.values import NAMES_ELSEWHERE, NONE, field_default, field_types, file_name, from_text, is_optional
 from tacit.core.bounds import BASIC
 from tacit.core.errors import TacitError
 from tacit.core.trust import FLAG, HELP
@@ -94,15 +95,6 @@ def field_docs(cls: type[Any]) -> Mapping[str, str]:
     return docs
 
 
-NAMES_ELSEWHERE = {
-    "learning_rate": "lr", "num_generations": "group_size", "rollouts": "group_size", "batch_size": "groups",
-    "train_batch_size": "groups", "num_steps": "iterations", "total_steps": "iterations", "num_train_epochs": "iterations",
-    "max_new_tokens": "max_tokens", "max_completion_length": "max_tokens", "max_turns": "max_steps", "beta": "kl",
-    "kl_coef": "kl", "kl_beta": "kl", "entropy_coef": "entropy", "output_dir": "out", "env": "world",
-}  # fmt: skip
-"""names in other libraries -> names here"""
-
-
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises TacitErrors, suggests the nearest flag, and treats `_` and `-` alike.
 
@@ -114,6 +106,7 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         super().__init__(prog=f"tacit {command}", description=summary, allow_abbrev=False, add_help=False, **more)
         self._command, self.brief = command, brief
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)  # also -1e-4
         self._options: dict[str, Option] = {}
         if add_help:
             text = "show the basic options, or all of them" if brief else "show this help"

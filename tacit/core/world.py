@@ -357,6 +357,8 @@ class Environment:
         for task in tasks:
             if not isinstance(task, Task):
                 raise TacitError(f"the tasks of world {self.name!r} must be a list of Task, but split {split!r} has {task!r}.")
+            if task.family not in self.families:
+                raise unknown(f"family of task {task.id!r} of world {self.name!r}", task.family, self.families)
             if (other := by_id.setdefault(task.id, task)) is not task and repr(other.data) != repr(task.data):
                 raise TacitError(
                     f"two different tasks of world {self.name!r}, split {split!r}, have the id {task.id!r}: {other.data} and "
@@ -405,6 +407,8 @@ class Environment:
                 kind = type(given).__name__
                 remedy = f"give the class, {kind}" if name == "make" else f"for a fixed value write {name}=lambda *_: value"
                 raise TacitError(f"{name} of world {self.name!r} is a {kind}, not a function; {remedy}.")
+        if self.max_steps < 1:
+            raise TacitError(f"max_steps of world {self.name!r} is {self.max_steps}; an episode needs at least 1.")
         if isinstance(self.make, type):
             for name, argument in (("reset", "task"), ("step", "action")):
                 if getattr(self.make, name, None) in (None, getattr(World, name)):

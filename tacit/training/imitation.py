@@ -107,7 +107,8 @@ def collect_demonstrations(
     say(f"imitation: the expert plays {pluralize(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     longest = max(world.max_steps, setup.max_steps)
     shown = demonstrate(world, tasks, context, tokenizer, longest, settings.expert, settings.noise, seed, settings.renamed)
-    say(f"imitation: {shown}{f', {settings.renamed} of {settings.renamed + 1} with other names' if settings.renamed else ''}")
+    renamed = f", including {settings.renamed} copies of each with other names" if settings.renamed else ""
+    say(f"imitation: {shown}{renamed}")
     if settings.questions:
         answers = ask_questions(world, setup.tasks.training, context, tokenizer, settings.questions, seed)
         say(f"imitation: {len(answers)} answers to questions about {pluralize(settings.questions, 'episode')} of random play")
