@@ -151,6 +151,7 @@ def unknown_key(
     if not any(plain in keys for keys in tables.values()):
         plain = NAMES_ELSEWHERE.get(plain, plain)
     moved = [(t, k) for t, keys in tables.items() for k in keys if t != where and plain in (k, f"{t}_{k}")]
+    moved = [] if plain in names else moved
     wrong = f"unknown key `{key}`" + (f" in [{where}]" if where else "")
     if moved:
         table, name = moved[0]
