@@ -133,7 +133,7 @@ class Parser(argparse.ArgumentParser):
             if option.name in self._options or option.flag in self._option_string_actions:
                 raise TacitError(f"two settings share the flag {option.flag}: {'.'.join(option.place)} is one of them.")
             self._options[option.name] = option
-            help = (option.help + _shown_default(option.default)).strip().replace("%", "%%")
+            help = (option.help + _shown_default(option.default, option.help)).strip().replace("%", "%%")
             common: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS}
             common["help"] = argparse.SUPPRESS if hidden else help
             if option.kind is bool:
@@ -207,8 +207,10 @@ class _Help(argparse.Action):
         parser.exit()
 
 
-def _shown_default(default: Any) -> str:
-    if default is dataclasses.MISSING:
+def _shown_default(default: Any, help: str) -> str:
+    """`(default: 0.1)`; nothing for an unset value whose meaning the help gives."""
+    explained = default in ("", None) and any(word in help for word in ("empty is", "unset", "default", "none:"))
+    if default is dataclasses.MISSING or explained:
         return ""
     if isinstance(default, tuple):
         default = ",".join(map(str, default))
@@ -255,12 +257,12 @@ TOP_OPTIONS = (
            "a checkpoint directory, or a hub id (owner/name)"),
     Option("engine", ("engine", "name"), str, DEFAULT_ENGINE, "engine that loads, trains and samples the model: a name from "
            "`tacit list engines`, or your own as package.module:OBJECT or path/to/file.py:OBJECT"),
-    Option("tests", ("world", "tests"), str, dataclasses.MISSING, "world code: shown (default), or hidden, which removes "
-           "the tests that decide success from the repository", False),
-    Option("sandbox", ("world", "sandbox"), str, dataclasses.MISSING, "world code: isolated (default), or none, which runs "
-           "the agent's commands without isolation", False),
-    Option("folder", ("world", "folder"), str, dataclasses.MISSING, "world code: directory of tasks from `tacit prepare code` "
-           "instead of the packaged ones", False),
+    Option("tests", ("world", "tests"), str, dataclasses.MISSING, "with --world code: shown (default), or hidden, which "
+           "removes the tests that decide success from the repository", False),
+    Option("sandbox", ("world", "sandbox"), str, dataclasses.MISSING, "with --world code: isolated (default), or none, which "
+           "runs the agent's commands without isolation", False),
+    Option("folder", ("world", "folder"), str, dataclasses.MISSING, "with --world code: directory of tasks from `tacit prepare "
+           "code` instead of the packaged ones", False),
 )  # fmt: skip
 RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run directory; it must not contain a run")
 

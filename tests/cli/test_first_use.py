@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,7 +121,9 @@ def test_world_without_steps_is_refused():
 def test_overlong_prompts_are_described():
     task = SAME.tasks("test", 1, 0)[0]
     fits = Trajectory(task, (), False, 0.0, StopReason.STEP_LIMIT, Observation("end"))
-    overlong = Trajectory(task, (), False, 0.0, StopReason.PROMPT_TOO_LONG, Observation("end"), detail="900 prompt + 8 new tokens > 512")
+    overlong = Trajectory(
+        task, (), False, 0.0, StopReason.PROMPT_TOO_LONG, Observation("end"), detail="900 prompt + 8 new tokens > 512"
+    )
     assert describe_overlong([fits]) == ""
     assert describe_overlong([fits, overlong]).startswith(
         "1 of 2 episodes ended because the prompt does not fit the model's context (900 prompt + 8 new tokens > 512): use"
