@@ -357,8 +357,6 @@ class Environment:
         for task in tasks:
             if not isinstance(task, Task):
                 raise TacitError(f"the tasks of world {self.name!r} must be a list of Task, but split {split!r} has {task!r}.")
-            if task.family not in self.families:
-                raise unknown(f"family of task {task.id!r} of world {self.name!r}", task.family, self.families)
             if (other := by_id.setdefault(task.id, task)) is not task and repr(other.data) != repr(task.data):
                 raise TacitError(
                     f"two different tasks of world {self.name!r}, split {split!r}, have the id {task.id!r}: {other.data} and "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context, Method
 from tacit.core.progress import pluralize
 from tacit.core.protocols import Sampling
@@ -68,9 +68,12 @@ class WorldSetup:
         return cls(world, method, settings, TaskSets.of(world, settings), share)
 
     def check_start(self) -> WorldSetup:
-        """Start the first tasks of the panel, before the model is loaded; raises if none starts. Adds a note if panel and
-        training share tasks."""
+        """Start the first tasks of the panel, before the model is loaded; raises if none starts or if a task's family is
+        unknown. Adds a note if panel and training share tasks."""
         panel, name = self.tasks.panel.tasks, self.tasks.panel.name
+        for task in (*panel, *self.tasks.training):
+            if task.family not in self.world.families:
+                raise unknown(f"family of task {task.id!r} of world {self.name!r}", task.family, self.world.families)
         if not (self.world.slow or self.settings.workers or self.settings.workers_at):
             with closing(make_worlds(self.world, self.settings)) as worlds:
                 started = worlds.reset(panel[:STARTED])

@@ -109,7 +109,7 @@ def test_tasks_shared_by_panel_and_training_are_noted(tmp_path):
 
 def test_family_that_the_world_does_not_have_is_refused(tmp_path, capsys):
     world = write_world(tmp_path, "family_echo", 'families=("all",)', 'families=("one",)')
-    error = refuse(capsys, "eval", "expert", "--world", world)
+    error = refuse(capsys, "train", "--world", world, "--model", "tiny", "--out", tmp_path / "run", "--style", "bare")
     assert "unknown family 'all' of task 'test/0' of world 'echo'. Known: one." in error
 
 
