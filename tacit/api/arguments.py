@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from tacit.config.checks import find_differing
-from tacit.config.flags import NAMES_ELSEWHERE, method_options, methods_with, section_options, train_options
+from tacit.config.flags import method_options, methods_with, section_options, train_options
 from tacit.config.recipe import METHOD_TABLES
-from tacit.config.values import to_data
+from tacit.config.values import NAMES_ELSEWHERE, to_data
 from tacit.core.errors import TacitError
 from tacit.core.registry import IN_MEMORY, Registry
 from tacit.core.trust import trust_names

@@ -45,7 +45,7 @@ from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
 from tacit.evaluation.tokens import TokenUse
 from tacit.modules.router import open_agent
 from tacit.rollout.episodes import RolloutProgress, describe_completion
-from tacit.rollout.worlds import first_crash
+from tacit.rollout.worlds import describe_overlong, first_crash
 from tacit.runs.directory import SUMMARY, find_summary
 from tacit.runs.files import write_json
 
@@ -197,6 +197,8 @@ def _trouble(target: Target, measured: EvaluationResult) -> Pairs:
         ranked = sorted(how.failures.items(), key=lambda item: -item[1])
         kinds = ", ".join(f"{describe_ending(label)} {percent(share)}" for label, share in ranked)
         pairs.append(("failures", f"{how.episodes - how.successes}: {kinds}"))
+    if overlong := describe_overlong(measured.played):
+        pairs.append(("too long", overlong))
     if first := first_crash(measured.played):
         crashed = pluralize(sum(t.stop.crashed for t in measured.played), "episode")
         pairs.append(("crashed", f"{crashed} ended because the world broke, counted as failures. The first: {first}"))
@@ -218,7 +220,7 @@ def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
     if (earlier := measured.earlier) is None:
         pairs = [("in the run", "no evaluation of this checkpoint with these settings")]
     else:
-        other = "NOT the same: other weights, number format, library versions or hardware"
+        other = "NOT the same: other weights, world code, number format, library versions or hardware"
         verdict = "the same" if measured.result["equals_run"] else other
         pairs = [("in the run", f"{percent(earlier['success'])} {format_stage(earlier)}: {verdict}")]
     summary = find_summary(target.run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -80,7 +81,7 @@ def make_parser(method: str) -> Parser:
     )
     parser.flag("--policy", None, "run, skill modules, model, `expert`, `reader` (rule agent) or `human`", "WHO", required=True)
     parser.flag("--task", 0, "index of the task on the panel")
-    parser.flag("--prompts", False, "print every prompt")
+    parser.flag("--prompts", False, "print every prompt, with a bar before each line")
     add_checkpoint_flag(parser)
     add_panel_options(parser, SHOWN_SETTINGS)
     add_shared_options(parser, method, trains=False)
@@ -160,14 +161,19 @@ class RecordingPolicy(PolicyHooks):
 
     def encode_prompt(self, text: str):
         if self._prompts:
-            self._console.print(Text(text, style="dim green"), soft_wrap=True)
+            self._show_prompt(text)
         return self._policy.encode_prompt(text)
+
+    def _show_prompt(self, text: str) -> None:
+        """With a bar before each line, so that prompts differ from the world's texts without colors, too."""
+        lines = textwrap.indent(text, "| ", lambda line: True)
+        self._console.print(Text(lines, style="dim green"), soft_wrap=True)
 
     def encode_chat(self, chat: Chat):
         if self._prompts:
             for message in chat.messages:
                 text = message.call.text() if message.call else message.content
-                self._console.print(Text(f"{message.role}: {text}", style="dim green"), soft_wrap=True)
+                self._show_prompt(f"{message.role}: {text}")
         return self._policy.encode_chat(chat)  # type: ignore[attr-defined]
 
     def encode_answer(self, chat: Chat, answer: Message):

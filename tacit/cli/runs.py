@@ -8,6 +8,7 @@ from pathlib import Path
 from tacit.cli.terminal import Command, dispatch, make_console, say
 from tacit.config.flags import Parser
 from tacit.config.portable import pack_run, unpack_run
+from tacit.core.progress import pluralize
 from tacit.core.trust import flag_for_later
 from tacit.runs.directory import read_settings, resume_command
 
@@ -33,7 +34,7 @@ def pack(argv: Sequence[str]) -> int:
     manifest = pack_run(arguments.run, out, arguments.checkpoint, arguments.compact)
     size = sum(part["bytes"] for part in manifest["parts"])
     console = make_console()
-    say(console, f"{out}: {manifest['checkpoint']} in {len(manifest['parts'])} parts, {size / 1e6:.1f} MB.")
+    say(console, f"{out}: {manifest['checkpoint']} in {pluralize(len(manifest['parts']), 'part')}, {size / 1e6:.1f} MB.")
     flag = flag_for_later(read_settings(arguments.run))
     say(console, f"Copy the directory to the other machine and resume there: tacit train --resume {out.name}{flag}")
     return 0

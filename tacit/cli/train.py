@@ -75,7 +75,7 @@ def run(argv: Sequence[str]) -> int:
             raise TacitError(f"--resume continues {path} in place; to continue elsewhere, copy the directory.")
         if is_finished(path, before, after):
             console = make_console()
-            say(console, f"{path} is finished; train longer with --iterations N.")
+            say(console, f"{path} is finished; train longer with a larger --iterations.")
             show_summary(console, read_summary(path), path)
             return 0
         return run_prepared(prepare(replace(after, out=path)), resume=True)

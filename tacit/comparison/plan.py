@@ -280,7 +280,10 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     """All runs of the file. Each world × method is completed and checked."""
     for key in document:
         if key not in TOP:
-            raise unknown("key in the file", key, TOP)
+            if key in ("world", "model", "schedule", "sft"):
+                remedy = "A comparison has its settings in [common]; a file for one run is used as `tacit train --config`"
+                raise TacitError(f"{unknown('key', key, TOP)} {remedy}.")
+            raise unknown("key", key, TOP)
     seeds = document.get("seeds")
     if not isinstance(seeds, list) or not seeds or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in seeds):
         raise TacitError(f"seeds must be a list of whole numbers such as [0, 1, 2], not {seeds!r}: each is one run per method.")

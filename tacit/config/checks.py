@@ -18,13 +18,14 @@ from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.method import Method
 from tacit.core.world import Environment
 from tacit.engines import all_engines, get_engine
-from tacit.engines.models.bases import BASES, base_named, is_small
+from tacit.engines.models.bases import BASES, base_named, is_small, unknown_model
 from tacit.engines.models.tiny import TINY_SIZES
-from tacit.runs.directory import SETTINGS, UNSTARTED_FILES, find_summary, open_checkpoints, resume_command
+from tacit.runs.directory import SETTINGS, SUMMARY, UNSTARTED_FILES, find_summary, open_checkpoints, resume_command
 from tacit.training.demonstrations import check_adviser
 from tacit.training.loop import check_overlap
 from tacit.training.settings import TrainSettings
 from tacit.training.setup import WorldSetup, completion_limit
+from tacit.worlds import REGISTRY as WORLDS
 from tacit.worlds import get_environment
 
 SMALL_POLICY_LR = 1e-5  # below this, policies of a million parameters hardly move
@@ -121,11 +122,13 @@ class Prepared:
     resources: RunResources
 
     def setups(self) -> tuple[WorldSetup, ...]:
-        """Raises if a world's data are missing; call it before anything is written."""
-        return tuple(
-            WorldSetup.of(world, method, place.train, place.share)
-            for world, method, place in zip(self.worlds, self.methods, self.recipe.places, strict=True)
-        )
+        """Raises if a world's data are missing, or if a world of the user's cannot start; call it before anything is
+        written."""
+        setups = []
+        for world, method, place in zip(self.worlds, self.methods, self.recipe.places, strict=True):
+            setup = WorldSetup.of(world, method, place.train, place.share)
+            setups.append(setup.check_start() if WORLDS.file_hash(place.world) and world.playable else setup)
+        return tuple(setups)
 
 
 def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
@@ -297,9 +300,7 @@ def check_model(model: str) -> None:
         remedy = "give a saved transformers model, or owner/name on the hub."
         raise TacitError(f"model {model!r}: the directory does not exist; {remedy}")
     if model.count("/") != 1:
-        if model.lower().startswith("smol"):
-            raise TacitError(f"unknown model {model!r}. Make it with `tacit prepare smollm2 DIR`, then give --model DIR.")
-        raise unknown("model", model, [*BASES, *TINY_SIZES, "path/to/checkpoint", "owner/name"])
+        raise unknown_model(model, (*BASES, *TINY_SIZES, *AGENTS))
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Any]]:
@@ -347,9 +348,10 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
     # The run may have been moved.
     refused = fixed_differences(replace(before, out=path).to_json(), replace(after, out=path).to_json())
     if refused:
+        method = [setting for setting in refused if setting.startswith("method.name=")]  # its other settings follow from it
         raise TacitError(
-            f"a resumed run keeps its settings: {', '.join(refused)} differs from {path / SETTINGS}. Only "
-            f"{MAY_CHANGE} may change; otherwise start a new run."
+            f"a resumed run keeps its settings: {', '.join(method or refused)} differs from {path / SETTINGS}. Only "
+            f"{MAY_CHANGE} may change; for other settings start a new run with another --out."
         )
     if (summary := find_summary(path)) is not None and summary.get("iterations") == after.schedule.iterations:
         # A run stopped by a callback continues. A run stopped by `patience` continues only if `patience` has changed.
@@ -357,6 +359,11 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
         if not (stopped := summary.get("stopped", "")) or (stopped == "patience" and impatient):
             return True
     newest = open_checkpoints(path).newest()
+    if newest is None and (path / SUMMARY).exists():
+        raise TacitError(
+            f"{path} is finished, but its checkpoints are gone: resuming would start again and overwrite its metrics. Put "
+            f"{path / 'checkpoints'} back from a copy, or start a new run with another --out."
+        )
     if newest is not None and newest.stage == "rl" and newest.step > after.schedule.iterations:
         raise TacitError(
             f"iterations = {after.schedule.iterations}, but {path} has already done {newest.step}; "

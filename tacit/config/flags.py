@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import re
 import textwrap
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL, METHOD_TABLES
-from tacit.config.values import NONE, field_default, field_types, file_name, from_text, is_optional
+from tacit.config.values import NAMES_ELSEWHERE, NONE, field_default, field_types, file_name, from_text, is_optional
 from tacit.core.bounds import BASIC
 from tacit.core.errors import TacitError
 from tacit.core.trust import FLAG, HELP
@@ -94,15 +95,6 @@ def field_docs(cls: type[Any]) -> Mapping[str, str]:
     return docs
 
 
-NAMES_ELSEWHERE = {
-    "learning_rate": "lr", "num_generations": "group_size", "rollouts": "group_size", "batch_size": "groups",
-    "train_batch_size": "groups", "num_steps": "iterations", "total_steps": "iterations", "num_train_epochs": "iterations",
-    "max_new_tokens": "max_tokens", "max_completion_length": "max_tokens", "max_turns": "max_steps", "beta": "kl",
-    "kl_coef": "kl", "kl_beta": "kl", "entropy_coef": "entropy", "output_dir": "out", "env": "world",
-}  # fmt: skip
-"""names in other libraries -> names here"""
-
-
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises TacitErrors, suggests the nearest flag, and treats `_` and `-` alike.
 
@@ -114,6 +106,7 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         super().__init__(prog=f"tacit {command}", description=summary, allow_abbrev=False, add_help=False, **more)
         self._command, self.brief = command, brief
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)  # also -1e-4
         self._options: dict[str, Option] = {}
         if add_help:
             text = "show the basic options, or all of them" if brief else "show this help"
@@ -140,7 +133,7 @@ class Parser(argparse.ArgumentParser):
             if option.name in self._options or option.flag in self._option_string_actions:
                 raise TacitError(f"two settings share the flag {option.flag}: {'.'.join(option.place)} is one of them.")
             self._options[option.name] = option
-            help = (option.help + _shown_default(option.default)).strip().replace("%", "%%")
+            help = (option.help + _shown_default(option.default, option.help)).strip().replace("%", "%%")
             common: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS}
             common["help"] = argparse.SUPPRESS if hidden else help
             if option.kind is bool:
@@ -214,8 +207,10 @@ class _Help(argparse.Action):
         parser.exit()
 
 
-def _shown_default(default: Any) -> str:
-    if default is dataclasses.MISSING:
+def _shown_default(default: Any, help: str) -> str:
+    """`(default: 0.1)`; nothing for an unset value whose meaning the help gives."""
+    explained = default in ("", None) and any(word in help for word in ("empty is", "unset", "default", "none:"))
+    if default is dataclasses.MISSING or explained:
         return ""
     if isinstance(default, tuple):
         default = ",".join(map(str, default))
@@ -262,12 +257,12 @@ TOP_OPTIONS = (
            "a checkpoint directory, or a hub id (owner/name)"),
     Option("engine", ("engine", "name"), str, DEFAULT_ENGINE, "engine that loads, trains and samples the model: a name from "
            "`tacit list engines`, or your own as package.module:OBJECT or path/to/file.py:OBJECT"),
-    Option("tests", ("world", "tests"), str, dataclasses.MISSING, "world code: shown (default), or hidden, which removes "
-           "the tests that decide success from the repository", False),
-    Option("sandbox", ("world", "sandbox"), str, dataclasses.MISSING, "world code: isolated (default), or none, which runs "
-           "the agent's commands without isolation", False),
-    Option("folder", ("world", "folder"), str, dataclasses.MISSING, "world code: directory of tasks from `tacit prepare code` "
-           "instead of the packaged ones", False),
+    Option("tests", ("world", "tests"), str, dataclasses.MISSING, "with --world code: shown (default), or hidden, which "
+           "removes the tests that decide success from the repository", False),
+    Option("sandbox", ("world", "sandbox"), str, dataclasses.MISSING, "with --world code: isolated (default), or none, which "
+           "runs the agent's commands without isolation", False),
+    Option("folder", ("world", "folder"), str, dataclasses.MISSING, "with --world code: directory of tasks from `tacit prepare "
+           "code` instead of the packaged ones", False),
 )  # fmt: skip
 RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run directory; it must not contain a run")
 

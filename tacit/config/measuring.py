@@ -26,6 +26,7 @@ from tacit.rollout.worlds import refuse_if_all_crashed
 from tacit.runs.directory import SETTINGS, code_version, find_summary, read_settings
 from tacit.runs.files import write_json
 from tacit.training.setup import make_worlds
+from tacit.worlds import REGISTRY
 
 PANEL = ("evaluation", "panel")
 SPLIT, TASKS = ("evaluation", "split"), ("evaluation", "tasks")
@@ -66,6 +67,11 @@ def run_of(word: str) -> Path | None:
     return next((place for place in places if (place / SETTINGS).exists()), None)
 
 
+def _code(recipe: Recipe) -> str:
+    """The version of tacit, and the files of the user's worlds: after a change of either, episodes are played again."""
+    return ", ".join(filter(None, (code_version(), *(REGISTRY.file_hash(place.world) for place in recipe.places))))
+
+
 COUNTED = ("successes", "score", "steps", "invalid", "prompt_tokens", "completion_tokens")  # equal for the same episodes
 OUTPUT_DIRECTORY = Path("evaluations")  # directory for episodes of agents that are not runs
 
@@ -102,7 +108,7 @@ class PanelEvaluation:
                 f"--k {most} needs {most} episodes per task, and --repeats is {self.rules.repeats}: add --repeats {most}."
             )
         self.measurement = Measurement.of(
-            self.panel, self.rules, target.label, target.fingerprint, target.reads, target.policy.numbers, code_version()
+            self.panel, self.rules, target.label, target.fingerprint, target.reads, target.policy.numbers, _code(target.recipe)
         )
         # Experts and rule agents are cheap to replay and are only saved with --out.
         usual = None if target.label in (EXPERT, RULE_AGENT) else OUTPUT_DIRECTORY / _slug(target.label)

@@ -52,6 +52,10 @@ def find_recipe(name: str, kind: Kind | None = None) -> Path:
     """Find a settings file: an existing path, or a packaged recipe of this kind, with or without folder and suffix."""
     if Path(name).is_file():
         return Path(name)
+    if Path(name).is_dir():
+        raise TacitError(
+            f"{name} is a directory; give a settings file (TOML). `tacit report {name}` shows a run or comparison."
+        )
     wanted = name.removesuffix(".toml").removesuffix(".sh")
     recipes = [recipe for recipe in packaged() if wanted in (recipe.name, recipe.path.stem)]
     for recipe in recipes:

@@ -132,6 +132,15 @@ def field_types(cls: type[Any]) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
+NAMES_ELSEWHERE = {
+    "learning_rate": "lr", "num_generations": "group_size", "rollouts": "group_size", "batch_size": "groups",
+    "train_batch_size": "groups", "num_steps": "iterations", "total_steps": "iterations", "num_train_epochs": "iterations",
+    "max_new_tokens": "max_tokens", "max_completion_length": "max_tokens", "max_turns": "max_steps", "beta": "kl",
+    "kl_coef": "kl", "kl_beta": "kl", "entropy_coef": "entropy", "output_dir": "out", "env": "world",
+}  # fmt: skip
+"""names in other libraries -> names here"""
+
+
 def unknown_key(
     key: str, where: str, known: Iterable[str], tables: Mapping[str, Iterable[str]], inner: Iterable[str] = ()
 ) -> TacitError:
@@ -139,7 +148,10 @@ def unknown_key(
     (`[train] iterations`), or else the nearest key of this or another table (`iteration`)."""
     plain = key.replace("-", "_")
     names = sorted({*known, *tables.get(where, ())})
+    if not any(plain in keys for keys in tables.values()):
+        plain = NAMES_ELSEWHERE.get(plain, plain)
     moved = [(t, k) for t, keys in tables.items() for k in keys if t != where and plain in (k, f"{t}_{k}")]
+    moved = [] if plain in names else moved
     wrong = f"unknown key `{key}`" + (f" in [{where}]" if where else "")
     if moved:
         table, name = moved[0]

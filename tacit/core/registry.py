@@ -8,6 +8,7 @@ A package registers its own with an entry point in its pyproject.toml:
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -112,6 +113,16 @@ class Registry:
         if not self.fits(value):
             raise TacitError(f"{label} is not a valid {self.kind}: it must be {self.must_be}.")
         return value
+
+    def file_hash(self, name: str) -> str:
+        """`guess.py 3f2a91c04b7d`: file and hash of the imported module that defines the user's object; else empty."""
+        base = name.partition("+")[0]
+        place = (self.plugins[base].value if base in self.plugins else base).rpartition(":")[0]
+        module = sys.modules.get(Path(place).stem if place.endswith(".py") else place)
+        file = Path(getattr(module, "__file__", None) or "")
+        if base in self.registered or not file.is_file():
+            return ""
+        return f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
 
     def _import(self, name: str) -> Any:
         """The object `package.module:NAME` or `path/to/file.py:NAME`."""

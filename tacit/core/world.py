@@ -405,6 +405,8 @@ class Environment:
                 kind = type(function).__name__
                 remedy = f"give the class, {kind}" if name == "make" else f"for a fixed value write {name}=lambda *_: value"
                 raise TacitError(f"{name} of world {self.name!r} is a {kind}, not a function; {remedy}.")
+        if self.max_steps < 1:
+            raise TacitError(f"max_steps of world {self.name!r} is {self.max_steps}; an episode needs at least 1.")
         if isinstance(self.make, type):
             for name, argument in (("reset", "task"), ("step", "action")):
                 if getattr(self.make, name, None) in (None, getattr(World, name)):

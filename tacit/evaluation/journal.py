@@ -153,7 +153,7 @@ class Measurement:
     seed: int
     reads: Mapping[str, Any] = field(default_factory=dict)  # prompt settings: the method's name and settings
     numbers: str = ""  # dtype and device, such as `float32 on cpu`; empty for endpoints and experts
-    code: str = ""  # tacit's version and commit
+    code: str = ""  # tacit's version and commit; with a world of the user's, also its file and hash
     condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})
     """the condition of the episodes (`Rules.describe_condition`)"""
 

@@ -215,7 +215,7 @@ def read_module(path: Path | str) -> Module:
             return _from_json(path, data)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise TacitError(
-            f"cannot read the module {file}: {type(error).__name__}: {error}. It is damaged or incomplete."
+            f"cannot read the module {file}: {type(error).__name__}: {error}. It is damaged or incomplete; export it again."
         ) from error
     raise TacitError(f"the module {file} has format {version!r}; this version of tacit reads format {FORMAT}.")
 
@@ -246,6 +246,8 @@ def find_module_directories(path: Path | str) -> list[Path]:
     # Dot directories are still being written, or were left by a killed process.
     directories = [file.parent for file in sorted(path.glob(f"*/{MANIFEST}")) if not file.parent.name.startswith(".")]
     if not directories:
+        if (path / "settings.json").is_file():
+            raise TacitError(f"{path} is a run; export it first: `tacit modules export {path} --out DIR`, then name DIR.")
         raise TacitError(f"{path} contains no module: neither it nor a directory in it has a {MANIFEST}.")
     return directories
 

@@ -53,7 +53,7 @@ class PromptSettings:
         if not changes:
             return self, ()
         listed = ", ".join(f"{name} = {str(value).lower()}" for name, value in changes.items())
-        note = f"{base.model} is too small for the published prompts, so {listed}; values that you set are kept"
+        note = f"{base.model} is too small for the default prompts; unless you set them, {listed}"
         return replace(self, **changes), (note,)
 
     def build_context(self, world: Environment) -> Context:

@@ -349,7 +349,7 @@ class RolloutProgress(RolloutObserver):
 def describe_completion(what: str, completion: Completion, valid: bool) -> str:
     text = completion.text if len(completion.text) <= SHOWN_CHARACTERS else f"{completion.text[:SHOWN_CHARACTERS]} …"
     parses = "" if valid else ", not in the full format"
-    cut = ", cut off at the longest completion" if completion.finish == "length" else ""
+    cut = ", cut off by --max-tokens" if completion.finish == "length" else ""
     return f"{what}, of {pluralize(len(completion.tokens), 'token')}{parses}{cut}: {text!r}"
 
 

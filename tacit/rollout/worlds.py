@@ -21,6 +21,7 @@ from tacit.core.types import Observation, StopReason, Task, Trajectory, Transiti
 from tacit.core.world import Adviser, Expert, World, as_observation, as_transition
 
 T = TypeVar("T")
+SHORTER_PROMPTS = "use a model with a longer context, lower --max-tokens, or shorten the world's texts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,18 @@ def describe_crashes(played: Sequence[Trajectory]) -> str:
     whole = f"each of the {all_of}" if crashed > 1 else "the only episode"
     share = f"{crashed} of {all_of}" if crashed < len(played) else whole
     return f"{share} ended because the world broke; the first: {first_crash(played)}"
+
+
+def describe_overlong(played: Sequence[Trajectory]) -> str:
+    """`4 of 4 episodes ended because the prompt does not fit the model's context (9040 prompt + 8 new tokens > 512): …`; empty
+    if all prompts fit."""
+    overlong = [t for t in played if t.stop is StopReason.PROMPT_TOO_LONG]
+    if not overlong:
+        return ""
+    return (
+        f"{len(overlong)} of {pluralize(len(played), 'episode')} ended because the prompt does not fit the model's context "
+        f"({overlong[0].detail}): {SHORTER_PROMPTS}"
+    )
 
 
 def first_crash(played: Sequence[Trajectory]) -> str:

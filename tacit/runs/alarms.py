@@ -2,7 +2,8 @@
 functions of a run's metrics and never stop it. docs/guides/debug_training.md lists them.
 
 Most compare the mean of the first WINDOW iterations ("at the start") with that of the last WINDOW ("now"), so one unusual batch
-raises nothing. `unparsed`, `uncredited`, `ungraded`, `unskilled` and `crashed` can be raised from the first iteration on.
+raises nothing. `unparsed`, `uncredited`, `ungraded`, `unskilled`, `crashed` and `overlong` can be raised from the first
+iteration on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.progress import pluralize
+from tacit.rollout.worlds import SHORTER_PROMPTS
 from tacit.runs.files import read_objects, write_text
 
 Record = Mapping[str, Any]  # metrics of an iteration; checks skip it if their metric is missing or not finite
@@ -24,6 +26,7 @@ REPEATED, REPEATED_RISE = 0.5, 0.2  # share of repeated actions, and its rise si
 VALID_DROP = 0.2  # below the best share of valid completions so far
 LARGEST_PART = 0.5  # share of a group's steps in its largest cluster
 SAMPLER_GAP = 0.1  # mean difference between sampler and trainer log-probabilities, at the same weights
+OVERLONG = 0.1  # share of episodes whose prompt exceeds the context
 UNGRADED = UNSKILLED = 0.5  # share of ungraded episodes, and of episodes without hindsight skill
 MASTERED, BROKEN = 0.5, 0.5  # success rate, and share of crashed episodes, above which uniform groups have another cause
 FALL, FALL_DEVIATIONS = 0.1, 3.0  # fall of success since the start: absolute, and in standard errors
@@ -132,6 +135,12 @@ def _crashed(records: Sequence[Record]) -> str:
     return f"{share} ended because the world broke; they count as failures and are not trained on" if crashed else ""
 
 
+def _overlong(records: Sequence[Record]) -> str:
+    share = records[-1].get("stop_prompt_too_long") or 0.0
+    what = f"{share:.0%} of the episodes ended because the prompt does not fit the model's context"
+    return f"{what}: {SHORTER_PROMPTS}" if share > OVERLONG else ""
+
+
 def _sampler(records: Sequence[Record]) -> str:
     now, gap = records[-1], _values(records[-1:], "sampler_gap")
     if not gap or gap[0] <= SAMPLER_GAP or now.get("versions_behind"):
@@ -218,6 +227,7 @@ CHECKS: Mapping[str, Callable[[Sequence[Record]], str]] = {
     "ungraded": _ungraded,
     "unskilled": _unskilled,
     "crashed": _crashed,
+    "overlong": _overlong,
     "sampler": _sampler,
     "entropy_low": _drift("entropy", 0.1, "entropy fell from {start:.3g} to {now:.3g}: the policy hardly explores; try a "
                           "larger --entropy or a lower --lr"),

@@ -141,7 +141,7 @@ def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
     try:
         return read_json(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise TacitError(f"cannot read {file}: {error}.") from error
+        raise TacitError(f"{file} is damaged ({error}). Put it back from a copy, or start a new run.") from error
 
 
 def _lock(path: Path):

@@ -109,7 +109,7 @@ def collect_demonstrations(
     demonstrations = demonstrate(
         world, tasks, context, tokenizer, longest, settings.expert, settings.noise, seed, settings.renamed
     )
-    renamed = f", {settings.renamed} of {settings.renamed + 1} with other names" if settings.renamed else ""
+    renamed = f", including {settings.renamed} copies of each with other names" if settings.renamed else ""
     say(f"imitation: {demonstrations}{renamed}")
     if settings.questions:
         answers = ask_questions(world, setup.tasks.training, context, tokenizer, settings.questions, seed)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context, Method
+from tacit.core.progress import pluralize
 from tacit.core.protocols import Sampling
 from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.evaluation.panels import Panel, choose_panel
 from tacit.rollout.workers import ProcessLauncher, RayLauncher, WorkerPool
-from tacit.rollout.worlds import InProcessPool, WorldPool
+from tacit.rollout.worlds import InProcessPool, WorldFailure, WorldPool
 from tacit.training.settings import TrainSettings
+
+STARTED = 4  # tasks that `check_start` starts
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,32 @@ class WorldSetup:
     @classmethod
     def of(cls, world: Environment, method: Method, settings: TrainSettings, share: float = 1.0) -> WorldSetup:
         return cls(world, method, settings, TaskSets.of(world, settings), share)
+
+    def check_start(self) -> WorldSetup:
+        """Start the first tasks of the panel, before the model is loaded; raises if none starts or if a task's family is
+        unknown. Adds a note if panel and training share tasks."""
+        panel, name = self.tasks.panel.tasks, self.tasks.panel.name
+        for task in (*panel, *self.tasks.training):
+            if task.family not in self.world.families:
+                raise unknown(f"family of task {task.id!r} of world {self.name!r}", task.family, self.world.families)
+        if not (self.world.slow or self.settings.workers or self.settings.workers_at):
+            with closing(make_worlds(self.world, self.settings)) as worlds:
+                started = worlds.reset(panel[:STARTED])
+            if all(isinstance(answer, WorldFailure) for answer in started):
+                why = next(answer.detail for answer in started if isinstance(answer, WorldFailure))
+                raise TacitError(
+                    f"world {self.name!r} cannot start {panel[0].id!r}, the first task of {name}: {why}. Fix the world, then "
+                    "run the command again."
+                )
+        trained = {repr(task.data) for task in self.tasks.training if task.data}
+        shared = sum(repr(task.data) in trained for task in panel)
+        if not shared or panel[0].split == self.settings.split:
+            return self
+        note = (
+            f"note: {shared} of {pluralize(len(panel), 'task')} of {name} have the data of a training task, so success there "
+            "is partly success on training tasks; make the splits disjoint"
+        )
+        return replace(self, tasks=replace(self.tasks, notes=(*self.tasks.notes, note)))
 
     @property
     def name(self) -> str:

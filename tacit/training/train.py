@@ -22,7 +22,7 @@ from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules, TaskCondition
 from tacit.evaluation.scores import final_and_peak, over_worlds
 from tacit.rollout.episodes import describe_completion
-from tacit.rollout.worlds import describe_crashes, first_crash, refuse_if_all_crashed
+from tacit.rollout.worlds import describe_crashes, describe_overlong, first_crash, refuse_if_all_crashed
 from tacit.runs.alarms import AlarmMonitor
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.runs.files import write_directory, write_json
@@ -314,8 +314,8 @@ class Trainer:
         refuse_if_all_crashed(
             played, f"There is nothing to evaluate. Fix the world, then run `tacit train --resume {self.run.path}`."
         )
-        if crashes := describe_crashes(played):
-            self.reporter.say(f"warning at {stage} {step}: {crashes}")
+        for why in filter(None, (describe_crashes(played), describe_overlong(played))):
+            self.reporter.say(f"warning at {stage} {step}: {why}")
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
         origin = {"world": setup.name, "fingerprint": self.policy.digest(), "code": code_version()}
         return {"stage": stage, "step": step, **score.to_json(), **origin}, played
@@ -367,6 +367,8 @@ class Trainer:
             names = [name for name in Progress.__dataclass_fields__ if name in state and name != "stopped"]
             self.progress = Progress(**{name: state[name] for name in names})
             self.reporter.say(f"resuming after {newest.stage} {newest.step}")
+        elif any((self.run.path / "trajectories").glob("*")):
+            self.reporter.say("there is no checkpoint yet: starting again from the beginning")
         kept = self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
         self.watcher.restore([record for record in kept if record["stage"] == "rl"], self.progress.evaluations)
 

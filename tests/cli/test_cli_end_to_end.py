@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -167,6 +168,16 @@ def test_resume_refuses_other_settings(finished, capsys, flags, message):
     run, _ = finished
     assert main(["train", "--resume", str(run), *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_finished_run_without_checkpoints_is_not_overwritten(finished, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(finished[0], run)
+    shutil.rmtree(run / "checkpoints")
+    before = (run / "metrics.jsonl").read_bytes()
+    assert main(["train", "--resume", str(run), "--iterations", "3"]) == 2
+    assert "is finished, but its checkpoints are gone" in capsys.readouterr().err
+    assert (run / "metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.slow

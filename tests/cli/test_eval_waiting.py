@@ -139,7 +139,7 @@ def test_progress_without_terminal_prints_lines_periodically():
     time.sleep(0.2)
     progress.close()
     first, *rest = console.file.getvalue().splitlines()
-    assert first == "first completion, of 3 tokens, not in the full format, cut off at the longest completion: 'I think I'"
+    assert first == "first completion, of 3 tokens, not in the full format, cut off by --max-tokens: 'I think I'"
     assert len(rest) > 1 and rest[0].startswith("eval: 0 of 8 episodes, 1 turn, ")
     assert all(line.endswith("left; 500 out of memory; asked again after 0.5 s, 1 of 3 times") for line in rest)
     quick = make_console(io.StringIO())

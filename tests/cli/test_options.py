@@ -140,6 +140,10 @@ def test_help_shows_doc_and_default():
     assert "--choice {red,blue} a color (default: red)" in text
     assert "--names TEXT,… some names (default: a,b)" in text
     assert "--word TEXT a word (default: none)" in text
+    unset = Option("also", ("also",), str, "", "further words; empty is all")
+    parser.add_options("more", [unset])
+    assert "--also TEXT further words; empty is all" in (text := " ".join(parser.format_help().split()))
+    assert "empty is all (default" not in text, "the help gives the meaning of an unset value"
 
 
 def test_instance_values_are_the_defaults():

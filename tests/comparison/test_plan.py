@@ -104,7 +104,7 @@ REFUSED = {
     "no seeds": ("seeds = [0, 1, 2]", "", "seeds must be a list of whole numbers"),
     "empty seeds": ("seeds = [0, 1, 2]", "seeds = []", "seeds must be a list"),
     "a seed twice": ("seeds = [0, 1, 2]", "seeds = [0, 0]", "names a seed twice"),
-    "unknown top key": ("seeds =", "seed = 1\nseeds =", "unknown key in the file 'seed'. Did you mean 'seeds'"),
+    "unknown top key": ("seeds =", "seed = 1\nseeds =", "unknown key 'seed'. Did you mean 'seeds'"),
     "unknown method": ("[methods.plain]\nname = \"grpo\"", "[methods.plain]\nname = 'gppo'", "unknown method 'gppo'"),
     "unknown world": (f"world = \"{SMALL.split('world = ')[1].split(':')[0][1:]}:SAME\"", "", "unknown world 'same'"),
     "unknown method setting": ("std = \"none\"", "stdd = 'none'", "same/plain: unknown key `stdd`"),

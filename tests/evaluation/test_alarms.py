@@ -86,6 +86,12 @@ def test_first_alarms_reports_each_alarm_once_at_its_step():
     assert found == {"valid": 6, "entropy_low": 14}
 
 
+def test_overlong_alarm_fires_at_once():
+    (alarm,) = check_alarms([{"step": 1, "stop_prompt_too_long": 0.5}])
+    assert alarm.name == "overlong" and alarm.message.startswith("50% of the episodes ended because the prompt does not fit")
+    assert names([{"step": 1, "stop_prompt_too_long": 0.05}]) == [], "few long episodes are usual"
+
+
 def test_unparsed_alarm_fires_at_once():
     (alarm,) = check_alarms([{"step": 1, "valid": 0.0, "turns": 40}])
     assert alarm.name == "unparsed" and "--sft.steps" in alarm.message and "--max-tokens" in alarm.message

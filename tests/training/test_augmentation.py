@@ -127,4 +127,7 @@ def test_run_with_renamed_copies_and_questions(tmp_path, capsys):
     )
     assert main(command.split()) == 0
     output = capsys.readouterr().out
-    assert "2 of 3 with other names" in output and "answers to questions about 2 episodes of random play" in output
+    assert (
+        "including 2 copies of each with other names" in output
+        and "answers to questions about 2 episodes of random play" in output
+    )

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -365,7 +365,18 @@ def find_pretrained(model: str) -> str:
         near = sorted(s.name for s in siblings if s.is_dir() and (s / "config.json").is_file())
         nearby = f" Models in {path.parent}: {', '.join(near)}." if near else ""
         raise TacitError(f"no model at {model!r}: the directory does not exist.{nearby}")
-    raise unknown("model", model, [*BASES, *TINY_SIZES, "path/to/checkpoint", "owner/name"])
+    raise unknown_model(model, BASES)
+
+
+def unknown_model(model: str, names: Iterable[str]) -> TacitError:
+    """The error for a name that is neither one of `names` nor a path or hub id."""
+    if model in TINY_SIZES:
+        return TacitError(
+            f"model {model!r} is built from a world's texts and has no checkpoint yet; name a checkpoint instead."
+        )
+    if model.lower().startswith("smol"):
+        return TacitError(f"unknown model {model!r}. Make it with `tacit prepare smollm2 DIR`, then give --model DIR.")
+    return unknown("model", model, [*names, "path/to/checkpoint", "owner/name"])
 
 
 def codec_in(checkpoint: str) -> TextCodec:
