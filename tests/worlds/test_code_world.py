@@ -276,11 +276,11 @@ def test_search_expert_acts_on_observations(world):
     assert transition.success
     path = "tillbook/accounts.py"
     assert actions == [
-        'bash grep -rn "def settle(" *', f"view {path} 70 -1",
+        'bash grep -rn "def settle(" *', f"view {path} 70 95",
         f"str_replace {path}:81 += ==> -=", "bash pytest -q", f"undo_edit {path}",
         f"str_replace {path}:82 debtor ==> left", "bash pytest -q", "submit",
     ]  # fmt: skip
-    assert set(actions) - set(Search(task).actions) == {f"view {path} 70 -1", "bash pytest -q", "submit"}
+    assert set(actions) - set(Search(task).actions) == {f"view {path} 70 95", "bash pytest -q", "submit"}
     adviser = Search(task)
     adviser.happened("view .")
     view = Observation("/testbed/tillbook/accounts.py, lines 82 to 82 of 83:\n    82\t        debtor[creditor] -= cents")
