@@ -163,9 +163,6 @@ def show_header(console: Console, prepared: Prepared) -> None:
         source += "" if train.sft.from_ else train.sft.expert or next(iter(worlds[0].experts))
         length = f"{train.sft.epochs:g} epochs in batches" if train.sft.epochs else pluralize(train.sft.steps, "step")
         pairs.append(("sft", f"{length} of {pluralize(train.sft.batch, 'turn')} {source}, lr {train.sft.lr:g}"))
-    if train.sft.rounds:
-        size = f"{pluralize(train.sft.round_tasks, 'task')} and {pluralize(train.sft.round_steps, 'step')}"
-        pairs.append(("relabel", f"{pluralize(train.sft.rounds, 'round')} of {size}"))
     if schedule.iterations:
         size = f"{pluralize(schedule.groups, 'task')} × {pluralize(schedule.group_size, 'episode')}"
         pairs.append(("rl", f"{pluralize(schedule.iterations, 'iteration')} of {size}, lr {schedule.lr:g}"))

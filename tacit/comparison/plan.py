@@ -26,7 +26,7 @@ START = "start"
 OPTIONAL = "optional"  # marks a world that is skipped with a note if its data are missing
 PLAYS = "plays"  # marks a row that learns nothing: `plays = "reader"` or `"expert"`
 AGENT_METHOD = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}  # method whose prompt an untrained agent reads
-NO_IMITATION = {"steps": 0, "epochs": 0, "rounds": 0}
+NO_IMITATION = {"steps": 0, "epochs": 0}
 STILL = {"sft": NO_IMITATION, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
@@ -326,7 +326,7 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     for seed, (world, method) in ((seed, place) for seed in seeds for place in resolved):
         run = PlannedRun(world, method, seed, {**resolved[world, method], "seed": seed})
         if run.learns and (start := starts.get(world)):
-            imitated = Recipe.from_json(start.document).train.sft.all_steps
+            imitated = Recipe.from_json(start.document).train.sft.steps
             stage, step = ("rl", start.iterations) if start.iterations else ("sft", imitated)
             run = replace(run, starts_from=f"checkpoints/{stage}-{step:06d}/policy")
         cells.append(run)

@@ -21,7 +21,6 @@ from tacit.engines import all_engines, get_engine
 from tacit.engines.models.bases import BASES, base_named, is_small, unknown_model
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.runs.directory import SETTINGS, SUMMARY, UNSTARTED_FILES, find_summary, open_checkpoints, resume_command
-from tacit.training.demonstrations import check_adviser
 from tacit.training.loop import check_overlap
 from tacit.training.settings import TrainSettings
 from tacit.training.setup import WorldSetup, completion_limit
@@ -157,10 +156,10 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
             "one of them to 0."
         )
     for world in worlds:
-        if not world.playable and (schedule.iterations or train.sft.rounds or not train.sft.from_ or len(worlds) > 1):
+        if not world.playable and (schedule.iterations or not train.sft.from_ or len(worlds) > 1):
             raise TacitError(
                 f"world {world.name!r} is {world.summary}, so it can only imitate recorded episodes: use it alone, with "
-                "--sft.from FILE, --iterations 0 and --sft.rounds 0."
+                "--sft.from FILE and --iterations 0."
             )
         if train.sft.renamed and world.names is None:
             raise TacitError(
@@ -246,8 +245,6 @@ def _check_place(place: WorldRecipe, world: Environment) -> None:
         world.expert(train.sft.expert or None)
     elif train.sft.imitates and not Path(train.sft.from_).expanduser().is_file():
         raise TacitError(f"sft.from = {train.sft.from_!r}: the file does not exist.")
-    if train.sft.rounds:
-        check_adviser(world, train.sft.expert)
     if (most := math.ceil(schedule.groups * place.share)) > train.tasks:
         raise TacitError(f"groups = {most} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
 

@@ -52,10 +52,6 @@ def find_recipe(name: str, kind: Kind | None = None) -> Path:
     """Find a settings file: an existing path, or a packaged recipe of this kind, with or without folder and suffix."""
     if Path(name).is_file():
         return Path(name)
-    if Path(name).is_dir():
-        raise TacitError(
-            f"{name} is a directory; give a settings file (TOML). `tacit report {name}` shows a run or comparison."
-        )
     wanted = name.removesuffix(".toml").removesuffix(".sh")
     recipes = [recipe for recipe in packaged() if wanted in (recipe.name, recipe.path.stem)]
     for recipe in recipes:
@@ -63,6 +59,10 @@ def find_recipe(name: str, kind: Kind | None = None) -> Path:
             return recipe.path
     if recipes:
         raise TacitError(f"{recipes[0].name} is a {recipes[0].kind}; run it with `{recipes[0].command}`.")
+    if Path(name).is_dir():
+        raise TacitError(
+            f"{name} is a directory; give a settings file (TOML). `tacit report {name}` shows a run or comparison."
+        )
     known = [recipe.name if "/" in wanted else recipe.path.stem for recipe in packaged() if kind in (recipe.kind, None)]
     if Path(name).suffix:
         near = difflib.get_close_matches(wanted, known, n=1)
@@ -184,7 +184,7 @@ OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "prompt", "sche
 METHOD_TABLES = ("prompt", "schedule")  # fields of a method's settings that are tables of their own in a document
 SHARED_BY_WORLDS: Mapping[str, tuple[str, ...]] = {
     "": ("seed", "checkpoint_every", "keep", "trajectories", "wandb"),
-    "sft": ("steps", "epochs", "batch", "lr", "warmup", "rounds", "round_steps", "round_share"),
+    "sft": ("steps", "epochs", "batch", "lr", "warmup"),
     "evaluation": ("every", "untrained"),
 }
 """table -> settings that all worlds of a run share"""

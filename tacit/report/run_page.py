@@ -346,8 +346,6 @@ CHARTED: dict[str, tuple[str, dict[str, Any]]] = {
     "repeated": ("Actions taken before in the episode", SHARE),
     "mixed_groups": ("Groups with both outcomes", SHARE),
     "clipped": ("Tokens clipped", SHARE),
-    "relabel_agreement": ("Turns with the expert's action", SHARE),
-    "relabel_success": ("Success in relabelled episodes", SHARE),
     "grad_norm": ("Gradient norm", FROM_ZERO),
 }  # metrics with their own chart: (title, kind of axis)
 

@@ -4,7 +4,7 @@ settings.json    the resolved configuration        versions.json   code, librari
 metrics.jsonl    one line per step                 tensorboard/    the same as events
 trajectories/    every episode, gzipped JSON lines checkpoints/    policy, optimizer, companions; newest k and best
 alarms.jsonl     warnings, e.g. of collapse       evaluations/    later results of `tacit eval`
-relabelled/      turns relabeled by the expert     summary.json    final results
+summary.json     final results
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Imitation samples (prompt tokens, action tokens), one per turn: from expert episodes, from notes and bank entries, and from
-DAgger relabeling of the policy's episodes."""
+"""Imitation samples (prompt tokens, action tokens), one per turn: from expert episodes, and from notes and bank entries."""
 
 from __future__ import annotations
 
 import random
-import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -18,19 +15,16 @@ from tacit.core.errors import TacitError, describe_error
 from tacit.core.hindsight import Lesson
 from tacit.core.method import Context
 from tacit.core.progress import pluralize
-from tacit.core.protocols import Sampling, SamplingPolicy, Tokenizer
+from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
-from tacit.core.types import PLAIN, Condition, Observation, Skills, Step, Task, Trajectory
+from tacit.core.types import PLAIN, Condition, Observation, Skills, Task, Trajectory
 from tacit.core.world import Adviser, Environment, Expert, World
 from tacit.prompts.conversation import insert_lesson
 from tacit.rollout.encoding import encode_action, fit_prompt
-from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, rollout
 from tacit.rollout.replay import Turn, build_trajectory, iterate_trajectory, play_episode, render_turns
-from tacit.rollout.worlds import TimedExpert, WorldPool, describe_crashes, refuse_if_all_crashed
-from tacit.runs.files import explain_disk_errors
 from tacit.training.questions import MAX_QUESTIONS, RANDOM_STEPS, RandomAgent, join_questions, make_questions
 from tacit.training.renaming import rename_turns
-from tacit.training.settings import SupervisedSettings, TrainSettings
+from tacit.training.settings import SupervisedSettings
 
 MAX_BROKEN = 8
 """stop if this many episodes fail and none succeeds, since each may take a full world timeout"""
@@ -309,140 +303,3 @@ def demonstrate_notes(
     live.close()
     rest = settings.step_notes + settings.entries
     return Demonstrations.of(samples, settings.noted + rest, won + rest)
-
-
-# DAgger (Ross, Gordon, Bagnell 2011): the policy plays, and the expert labels every visited state, including states after
-# mistakes.
-#
-#     D ← D ∪ {(prompt of s, expert(s)) : s visited by the policy}
-
-BATCH = 256
-
-
-@dataclass(frozen=True)
-class RelabeledEpisodes:
-    """Episodes of the policy, with the expert's action for every turn."""
-
-    played: list[Trajectory] = field(default_factory=list)
-    advice: list[list[str]] = field(default_factory=list)
-    """per episode, the expert's actions; fewer than turns if the expert raised"""
-    broken: list[str] = field(default_factory=list)
-
-    @property
-    def turns(self) -> list[tuple[Step, str]]:
-        """(step, expert's action) of every turn"""
-        episodes = zip(self.played, self.advice, strict=True)
-        return [pair for trajectory, actions in episodes for pair in zip(trajectory.steps, actions, strict=False)]
-
-    @property
-    def agreement(self) -> float:
-        """Share of turns in which policy and expert chose the same action."""
-        same = [step.action == advised for step, advised in self.turns]
-        return float(np.mean(same)) if same else 0.0
-
-    @property
-    def won(self) -> int:
-        return sum(trajectory.success for trajectory in self.played)
-
-    def __str__(self) -> str:
-        lost = f"; in {len(self.broken)} the expert broke, the first: {self.broken[0]}" if self.broken else ""
-        crashed = f"; {text}" if (text := describe_crashes(self.played)) else ""
-        played = f"{pluralize(len(self.turns), 'turn')} of {pluralize(len(self.played), 'episode')} ({self.won} won)"
-        return f"{played}, the expert agrees with {self.agreement:.1%}{lost}{crashed}"
-
-
-def check_adviser(world: Environment, expert: str, adviser: object = None) -> None:
-    """Raise if the expert (its class, or the instance `adviser`) cannot follow another agent's episodes."""
-    make = world.expert(expert or None)
-    if isinstance(adviser, Adviser) or (adviser is None and not (isinstance(make, type) and not issubclass(make, Adviser))):
-        return
-    able = [n for n, other in world.experts.items() if isinstance(other, type) and issubclass(other, Adviser)]
-    other = f"choose --sft.expert {' or '.join(able)}" if able else "show recoveries with --sft.noise"
-    raise TacitError(
-        f"the expert {expert or next(iter(world.experts))!r} of world {world.name!r} cannot relabel the policy's episodes: "
-        f"{other}, remove sft.rounds, or give it a `happened` method (Adviser in tacit/core/world.py)."
-    )
-
-
-def relabel(
-    world: Environment, played: Sequence[Trajectory], expert: str = "", timeout_s: float = TrainSettings.world_timeout_s
-) -> RelabeledEpisodes:
-    """The expert's action at every turn of the policy's episodes. Stops early if the expert raises in every episode."""
-    make, relabelled = world.expert(expert or None), RelabeledEpisodes()
-    for trajectory in played:
-        if len(relabelled.broken) == MAX_BROKEN and not any(relabelled.advice):
-            break
-        actions: list[str] = []
-        try:
-            adviser = TimedExpert(make, timeout_s, trajectory.task)
-            check_adviser(world, expert, adviser)
-            for step in trajectory.steps:
-                actions.append(adviser.act(step.observation))
-                adviser.happened(step.action)
-        except TacitError:
-            raise
-        except (Exception, SystemExit) as error:
-            relabelled.broken.append(describe_error(error))
-        relabelled.played.append(trajectory)
-        relabelled.advice.append(actions)
-    return relabelled
-
-
-def make_samples(relabelled: RelabeledEpisodes, context: Context, tokenizer: Tokenizer) -> Demonstrations:
-    """Samples of the exact prompts the policy read and the expert's actions."""
-    samples: list[Sample | None] = []
-    for step, advised in relabelled.turns:
-        completion = encode_action(step.prompt, advised, context.format, tokenizer)
-        fits = len(step.prompt_tokens) + len(completion) <= tokenizer.context_limit
-        samples.append((step.prompt_tokens, completion) if fits else None)
-    demonstrations = Demonstrations.of(samples, len(relabelled.played), relabelled.won, len(relabelled.broken))
-    if not len(demonstrations):
-        raise TacitError(
-            f"no turn was relabeled: {relabelled}; {demonstrations.too_long} turns exceed the model's context. Fix the expert, "
-            "or remove sft.rounds."
-        )
-    return demonstrations
-
-
-def play_round(
-    tasks: Sequence[Task],
-    seed: int,
-    context: Context,
-    worlds: WorldPool,
-    policy: SamplingPolicy,
-    sampling: Sampling,
-    max_steps: int,
-    observer: RolloutObserver = NO_OBSERVER,
-) -> list[Trajectory]:
-    """One episode per task. Raises if every world crashed."""
-    plans = [EpisodePlan(task, derive(seed, i)) for i, task in enumerate(tasks)]
-    played = []
-    for start in range(0, len(plans), BATCH):
-        played += rollout(plans[start : start + BATCH], context, worlds, policy, sampling, max_steps, observer=observer)
-    refuse_if_all_crashed(played, "There is nothing to relabel. Fix the world, then run `tacit train --resume RUN`.")
-    return played
-
-
-def save_relabeled(turns: Demonstrations, place: Path) -> None:
-    """Save the tokens of a round, so that a resumed run continues with the same samples."""
-    with explain_disk_errors(place):  # need not be atomic: it is read only if a later checkpoint exists
-        place.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(
-            place, prompts=np.concatenate(turns.prompts), prompt_lengths=[len(p) for p in turns.prompts],
-            completions=np.concatenate(turns.completions), completion_lengths=[len(c) for c in turns.completions],
-            counts=[turns.episodes, turns.won, turns.broken, turns.too_long],
-        )  # fmt: skip
-
-
-def load_relabeled(place: Path) -> Demonstrations:
-    try:
-        with np.load(place) as file:
-            prompts, completions = (
-                np.split(file[f"{name}s"], np.cumsum(file[f"{name}_lengths"])[:-1]) for name in ("prompt", "completion")
-            )
-            return Demonstrations(prompts, completions, *map(int, file["counts"]))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise TacitError(
-            f"cannot read the relabeled turns in {place}: {error}. Delete the checkpoints after sft {int(place.stem)} to play "
-            "the round again."
-        ) from error

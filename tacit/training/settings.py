@@ -47,30 +47,12 @@ class SupervisedSettings:
     from these weights unless [policies] says otherwise"""
     mismatched: Share = 0.0
     """share of these notes and entries taken from another episode, so that RL can still improve their use"""
-    rounds: Count = 0
-    """DAgger rounds after the demonstrations: the policy plays, the expert relabels every turn, and both are imitated. Use
-    them if the policy visits states that the expert does not; works with `steps` 0 too"""
-    round_tasks: AtLeastOne = 256
-    """training tasks the policy plays in each round, at the RL temperature, after the demonstrated tasks"""
-    round_steps: AtLeastOne = 100
-    """optimizer steps of each round, with its own warm-up and cosine"""
-    round_share: Share = 0.5
-    """share of relabeled turns in a round's batches; the rest are demonstrations"""
     from_: Basic[str] = ""
     """file of recorded episodes to imitate instead of an expert: JSON lines, or a run's trajectories/*.jsonl.gz"""
 
-    def round_begins(self, number: int) -> int:
-        """Last step before round `number` (from 1). For `rounds` + 1, the end of the stage."""
-        return self.steps + (number - 1) * self.round_steps
-
-    @property
-    def all_steps(self) -> int:
-        """Steps of demonstrations and rounds. With `epochs`, only valid after `resolve_epochs`."""
-        return self.round_begins(self.rounds + 1)
-
     @property
     def imitates(self) -> bool:
-        return bool(self.epochs or self.all_steps)
+        return bool(self.epochs or self.steps)
 
     def resolve_epochs(self, turns: int) -> SupervisedSettings:
         """The settings with the `steps` for this many demonstrated turns, if `epochs` is set. Drops incomplete batches."""

@@ -28,7 +28,7 @@ from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settin
 from tacit.runs.files import write_directory, write_json
 from tacit.runs.trajectories import add_prompts, batch_records, iteration_records, trajectory_record, write_records
 from tacit.training.demonstrations import Demonstrations
-from tacit.training.imitation import collect_demonstrations, imitate, imitate_round, relabel_round
+from tacit.training.imitation import collect_demonstrations, imitate
 from tacit.training.loop import Collector, Loop
 from tacit.training.reporting import Callback, Event, HeartbeatReporter, Reporter, RolloutStatus
 from tacit.training.settings import TrainSettings
@@ -126,12 +126,12 @@ class Trainer:
                 self.progress.stopped = "callback"
                 self.reporter.say(f"stopped at {event.stage} {event.step} by a callback")
 
-    # Imitation: demonstrations first, then rounds of DAgger.
+    # Imitation.
 
     def _imitate(self) -> None:
         settings, seed = self.settings.sft, self.settings.seed
         first = self.progress.step if self.progress.stage == "sft" else 0
-        if not settings.epochs and first >= settings.all_steps:
+        if not settings.epochs and first >= settings.steps:
             return
         several = len(self.setups) > 1
         self.reporter.set_status(lambda silence: f"imitation: still collecting, {format_duration(silence)}")
@@ -142,35 +142,19 @@ class Trainer:
         self.settings = replace(self.settings, sft=settings)
         if settings.epochs:
             self.reporter.say(f"imitation: {settings.epochs:g} epochs are {pluralize(settings.steps, 'step')}")
-        self.reporter.stage("sft", settings.all_steps, first)
+        self.reporter.stage("sft", settings.steps, first)
         self._take_imitation_steps(imitate(self.policy, demonstrations, settings, seed, first))
-        relabelled: list[Demonstrations] = []
-        for number in range(1, settings.rounds + 1):
-            if self.progress.stopped:
-                return
-            resumed = first > settings.round_begins(number)
-            new, metrics = relabel_round(
-                number, resumed, self.run, self.policy, self.setups, self.collectors, self.settings, self.reporter
-            )
-            relabelled.append(new)
-            steps = imitate_round(self.policy, demonstrations, Demonstrations.joined(relabelled), settings, seed, number, first)
-            self._take_imitation_steps(steps, metrics)
 
-    def _take_imitation_steps(
-        self, steps: Iterable[tuple[int, dict[str, float]]], first_metrics: Mapping[str, float] | None = None
-    ) -> None:
-        """Take the steps; evaluate before each round and after the last. `first_metrics` are added to the first step's."""
+    def _take_imitation_steps(self, steps: Iterable[tuple[int, dict[str, float]]]) -> None:
         settings = self.settings.sft
         every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
-        ends = {settings.round_begins(number) for number in range(1, settings.rounds + 2)}
         self.reporter.set_status(lambda silence: f"sft: step {self.progress.step + 1} has taken {format_duration(silence)}")
         for step, metrics in steps:
-            metrics, first_metrics = {**metrics, **(first_metrics or {})}, None
             self.run.metrics.write("sft", step, metrics)
             self.reporter.step(step, metrics)
             self.progress.stage, self.progress.step = "sft", step
-            self._notify(Event("step", "sft", step, settings.all_steps, metrics, self.run.path))
-            if step in ends or self.progress.stopped:
+            self._notify(Event("step", "sft", step, settings.steps, metrics, self.run.path))
+            if step == settings.steps or self.progress.stopped:
                 self._evaluate("sft", step)
                 self._evaluate_further("sft", step)
                 self.save()
@@ -281,7 +265,7 @@ class Trainer:
         self.progress.evaluations.append(score)
         for alarm in self.watcher.see_measured(self.progress.evaluations):
             self.reporter.say(f"warning at rl {step}: {alarm}")
-        total = {"sft": self.settings.sft.all_steps, "rl": self.method.schedule.iterations}.get(stage, 0)
+        total = {"sft": self.settings.sft.steps, "rl": self.method.schedule.iterations}.get(stage, 0)
         self._notify(Event("evaluation", stage, step, total, score, self.run.path))
 
     def _evaluate_further(self, stage: str, step: int) -> None:

@@ -64,7 +64,7 @@ def test_run_from_a_new_base_uses_terse_wording(base, tmp_path, capsys):
     words = ["train", "--world", "countdown", "--model", str(base), "--out", str(tmp_path / "run"), "--engine.device", "cpu"]
     words += ["--sft.steps", "1", "--sft.tasks", "2", "--sft.batch", "2", "--iterations", "0", "--evaluation.tasks", "2"]
     assert main(words) == 0
-    assert "too small for the published prompts" in capsys.readouterr().out
+    assert "too small for the default prompts" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "settings.json").read_text())["model"] == str(base)
 
 

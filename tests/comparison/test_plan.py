@@ -62,13 +62,6 @@ def test_shared_start_imitates_once_and_runs_continue_from_it(small, tmp_path):
     assert alone["model"] == "tiny" and alone["sft"]["steps"] == 50 and "tiny" in alone
 
 
-def test_shared_start_with_relabeling_ends_with_its_last_round(tmp_path):
-    plan = plan_of(SMALL + "\n[common.sft]\nrounds = 2\nround_steps = 10\n")
-    document = cell(plan, "same/ppo/1").with_start(tmp_path)
-    assert document["model"].endswith("start/checkpoints/sft-000070/policy")
-    assert document["sft"]["steps"] == document["sft"]["rounds"] == 0
-
-
 def test_runs_inherit_prompt_settings_of_their_start():
     plan = plan_of(SMALL + "\n[worlds.same.start.method]\nhistory = 0\n[methods.long]\nname = 'grpo'\nhistory = 3\n")
     histories = {c.method: c.document["prompt"]["history"] for c in plan.cells if c.world == "same"}

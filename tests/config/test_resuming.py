@@ -47,7 +47,6 @@ def test_world_name_with_dots():
         ({"checkpoint-every": 1}, "checkpoint-every"),
         ({"seed": 4}, "seed"),
         ({"sft": {"lr": 0.1}}, "sft.lr"),
-        ({"sft": {"rounds": 1}}, "sft.rounds"),
         ({"evaluation": {"every": 1}}, "evaluation.every"),
     ],
 )

@@ -35,8 +35,6 @@ MANY = [
     *("--kl", "0.0", "--groups", "4", "--efficiency", "1.0"),
 ]
 """two policies and two worlds, with companions in each"""
-ROUNDS = ["--sft.rounds", "2", "--sft.round-steps", "12", "--sft.round-tasks", "8", "--sft.steps", "12"]
-"""the second kill falls into the second round"""
 
 
 def flags(*others: str) -> list[str]:
@@ -47,7 +45,7 @@ def flags(*others: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [FLAGS, flags(*MANY), flags(*ROUNDS)], ids=["one", "many", "relabelled"])
+@pytest.mark.parametrize("words", [FLAGS, flags(*MANY)], ids=["one", "many"])
 def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, words: list[str]) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     start("train", *words, "--out", whole).finish()

@@ -38,8 +38,6 @@ def idle(settings: dict[str, Any]) -> set[str]:
     found = {place for place in settings if place.startswith("sft.") and place != "sft.steps"} if not imitates else set()
     if not settings["sft.noted"] and not settings["sft.step_notes"] and not settings["sft.entries"]:
         found |= {"sft.noted", "sft.step_notes", "sft.entries", "sft.mismatched"}
-    if not settings["sft.rounds"]:
-        found |= {"sft.rounds", "sft.round_tasks", "sft.round_steps", "sft.round_share"}
     if not settings["engine.lora_rank"]:
         found |= {"engine.lora_alpha", "engine.lora_dropout", "engine.lora_targets"}
     if settings["method.name"] != "constant_context" and not settings["prompt.state_block"]:

@@ -58,8 +58,7 @@ def test_every_evaluation_is_on_the_page(run, page):
 
 def test_every_chart_has_a_recorded_metric(run, page):
     recorded = {name for record in read_metrics(run / "metrics.jsonl") for name in record}
-    rounds = {"relabel_agreement", "relabel_success"}  # recorded only with imitation rounds: tests/training/test_relabelling.py
-    assert set(CHARTED) <= recorded | rounds, set(CHARTED) - recorded
+    assert set(CHARTED) <= recorded, set(CHARTED) - recorded
     charts = [str(svg["aria-label"]) for svg in page.all("svg")]
     assert any(t.startswith("KL to the reference, nats/token. ") for t in charts), charts
 

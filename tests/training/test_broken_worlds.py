@@ -22,7 +22,7 @@ from tacit.rollout.workers import WorkerPool
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.alarms import read_alarms
 from tacit.runs.directory import Run
-from tacit.training.demonstrations import MAX_BROKEN, demonstrate, make_samples, relabel
+from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import collect_demonstrations
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, SupervisedSettings, TrainSettings
@@ -174,20 +174,6 @@ def test_expert_that_hangs_times_out_in_imitation():
     setup = WorldSetup.of(PONDERED, method, settings)
     with pytest.raises(TacitError, match=f"won none of 2 tasks .*2 broke; the first: {LATE}, in task"):
         collect_demonstrations(setup, ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
-
-
-def test_expert_that_hangs_times_out_in_relabeling():
-    """Relabeling stops after MAX_BROKEN timeouts, and the error names the timeout."""
-    policy, context = (
-        ScriptedPolicy(lambda prompt, seed: "a"),
-        GRPO().with_prompt(wording="terse", style="bare").context(PONDERED),
-    )
-    plans = [EpisodePlan(task, 0) for task in PONDERED.tasks("train", MAX_BROKEN + 4, 0)]
-    played = rollout(plans, context, InProcessPool(PONDERED.make), policy, Sampling(), 2)
-    found = relabel(PONDERED, played, timeout_s=0.05)
-    assert len(found.broken) == MAX_BROKEN == len(found.played) and found.broken[0].startswith(LATE)
-    with pytest.raises(TacitError, match=f"no turn was relabeled: .*in 8 the expert broke, the first: {LATE}"):
-        make_samples(found, context, policy)
 
 
 def test_expert_that_hangs_times_out_in_evaluation(monkeypatch):

@@ -188,7 +188,6 @@ def test_epochs_count_the_demonstrated_turns():
     settings = SupervisedSettings(epochs=3, batch=16)
     assert settings.imitates and settings.resolve_epochs(36_702).steps == 3 * 2293
     assert settings.resolve_epochs(5).steps == 3, "fewer turns than a batch"
-    assert replace(settings, rounds=1).resolve_epochs(160).all_steps == 30 + settings.round_steps
     assert SupervisedSettings(steps=7).resolve_epochs(160).steps == 7 and not SupervisedSettings().imitates
     resolved = settings.resolve_epochs(160)
     examples = [order(160, step, 16, 0) for step in range(resolved.steps)]
