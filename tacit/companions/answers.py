@@ -72,8 +72,8 @@ def ask_all(policy: Sampler, sampling: Sampling, questions: Mapping[str, Request
         while finished := scheduler.wait():
             for request_id, completion in finished:
                 key = keys[request_id]
-                asked = 0 if completion.finish == "unusable" else len(questions[key].prompt)
-                fresh[key] = Answer(completion.text, completion.read or asked, len(completion.tokens))
+                read = completion.read or (0 if completion.finish == "unusable" else len(questions[key].prompt))
+                fresh[key] = Answer(completion.text, read, len(completion.tokens))
                 if completion.text.strip():
                     answers.add(key, fresh[key])
     return fresh
