@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tacit.api.arguments import Method, World, Worlds, name_method, name_worlds, parse_settings
 from tacit.config.agents import RULE_AGENT, RULE_AGENT_METHOD, open_endpoint, open_loaded, open_target
@@ -266,13 +266,8 @@ def check_callbacks(callbacks: Callback | Sequence[Callback]) -> tuple[Callback,
     return listeners
 
 
-class _Nowhere(io.TextIOBase):
-    def write(self, text: str) -> int:
-        return len(text)
-
-
 def reporter_for(quiet: bool) -> Callable[[], Reporter]:
-    return (lambda: PlainReporter(cast(TextIO, _Nowhere()))) if quiet else PlainReporter
+    return (lambda: PlainReporter(io.StringIO())) if quiet else PlainReporter
 
 
 # `tacit.evaluate`: an agent on a fixed panel, as `tacit eval` does it.

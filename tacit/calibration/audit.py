@@ -33,8 +33,10 @@ class Audit:
         return len(self.prompts)
 
     @classmethod
-    def of(cls, steps: Sequence[tuple[np.ndarray, Task, int]]) -> Audit:
+    def of(cls, world: Environment, steps: Sequence[tuple[np.ndarray, Task, int]]) -> Audit:
         """From (prompt tokens, task, episode number) of every step."""
+        if not steps:
+            raise TacitError(f"no episode of world {world.name!r} could be played, so there is nothing to calibrate on.")
         families = tuple(dict.fromkeys(task.family for _, task, _ in steps))
         numbers = {name: i for i, name in enumerate(dict.fromkeys(task.id for _, task, _ in steps))}
         return cls(
@@ -93,9 +95,7 @@ def audit(
             steps += [(tokens, task, episode) for tokens in read]
             episode += 1
     live.close()
-    if not steps:
-        raise TacitError(f"no episode of world {world.name!r} could be played, so there is nothing to calibrate on.")
-    return Audit.of(steps)
+    return Audit.of(world, steps)
 
 
 def spread_over_families(tasks: Sequence[Task], each: int) -> list[Task]:
@@ -131,10 +131,7 @@ def play_audit(setup: RolloutSetup, source: str, tasks_each: int, members: int, 
                 break
             groups += setup.play(tasks[start : start + width], members, derive(setup.seed, "audit", start))
         played = enumerate(trajectory for group in groups for trajectory in group.trajectories)
-        steps = [(step.prompt_tokens, t.task, number) for number, t in played for step in t.steps]
-        if not steps:
-            raise TacitError(f"no episode of world {setup.world.name!r} could be played, so there is nothing to calibrate on.")
-        return Audit.of(steps)
+        return Audit.of(setup.world, [(step.prompt_tokens, t.task, number) for number, t in played for step in t.steps])
     expert = setup.world.expert()
 
     def noisy(task: Task, member: int) -> Expert:

@@ -15,13 +15,13 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.credit.embedders import Pooling
+from tacit.credit.geometry import late_layer
 from tacit.credit.partitions import by_cosine
 
 EPSILONS = (0.05, 0.10, 0.15, 0.20)
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 MIN_CLUSTERS = 5
 DEGENERATE = 0.95  # unusable: a larger share of steps in one cluster, or in singletons
-LATE = 8 / 28  # relative distance of a late layer from the end: the published −8 of 28
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,6 @@ def layers_to_scan(layers: int) -> list[int]:
     """
     blocks = range(layers) if layers <= 8 else [*range(4, layers - 1, 4), layers - 1]
     return [block - layers for block in blocks]
-
-
-def late_layer(layers: int) -> int:
-    """The published depth scaled to any number of layers, before the final one.
-
-    >>> late_layer(28), late_layer(4)
-    (-8, -2)
-    """
-    return -min(max(2, round(LATE * layers)), layers)
 
 
 def probe_accuracy(

@@ -6,13 +6,12 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tacit.cli.terminal import Command, dispatch, make_console, say, say_pairs, shorten, table
 from tacit.companions.experience.bank import Bank, Entry, Usage, remove_by_hand
-from tacit.companions.experience.files import export_lines, find_bank, read_bank
+from tacit.companions.experience.files import entry_record, export_lines, find_bank, read_bank
 from tacit.companions.experience.retrieval import ORDERS, rank_entries
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.progress import pluralize
@@ -42,7 +41,7 @@ def list_entries(argv: Sequence[str]) -> int:
     entries, console = rank_entries(bank, arguments.by), make_console()
     listed = entries[: arguments.most]
     if arguments.json:
-        print(json.dumps([_entry_record(*pair) for pair in listed], ensure_ascii=False))
+        print(json.dumps([entry_record(*pair) for pair in listed], ensure_ascii=False))
         return 0
     if listed:
         console.print(_table(listed))
@@ -103,11 +102,6 @@ def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[Any, Bank]:
     if hasattr(arguments, "most"):
         check_at_least_one(arguments, "most")
     return arguments, read_bank(find_bank(arguments.bank))
-
-
-def _entry_record(entry: Entry, usage: Usage) -> dict[str, Any]:
-    record = {"id": entry.id, "text": entry.text, "origin": asdict(entry.origin)}
-    return record | {"retrieved": usage.retrieved, "wins": usage.wins, "losses": usage.losses, "trained": usage.trained}
 
 
 def _table(entries: Sequence[tuple[Entry, Usage]]) -> Any:

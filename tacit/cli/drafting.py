@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tacit.cli.terminal import ask_yes, make_console, say, table
 from tacit.config.checks import check_model, open_world
-from tacit.config.flags import Parser
+from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.recipe import PolicyRecipe, absolute_name
 from tacit.core.errors import TacitError, unknown
 from tacit.core.progress import pluralize
@@ -168,8 +168,7 @@ def _episodes(arguments: Namespace) -> list[Recording]:
     """The episodes of --from and --family. Raises if none is a success or one has no goal."""
     if arguments.name and not arguments.name.isidentifier():
         raise TacitError(f"--name {arguments.name!r} must be a Python identifier: letters, digits and underscores.")
-    if arguments.shown < 1 or arguments.attempts < 1:
-        raise TacitError("--shown and --attempts must be at least 1.")
+    check_at_least_one(arguments, "shown", "attempts")
     family_of, families = family_without_world, ()  # type: tuple[Callable[[Recording], str], tuple[str, ...]]
     if arguments.world:
         world = open_world(arguments.world)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tacit
 from tacit.cli.terminal import exit_status, signals_as_interrupts
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError, first_line, unknown
 from tacit.core.trust import add_flag, trust_command_line
 from tacit.runs.files import REFUSALS, DiskError
 
@@ -109,12 +109,11 @@ def _resume_command(words: list[str], path: Path) -> str:
 
 def _explain_limit(error: BaseException) -> str:
     """One line for an error caused by a limit of this machine (memory, threads, disk); "" for any other error."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(error, OSError) and error.errno in REFUSALS and error.errno != EACCES:
         reason, remedy = REFUSALS[error.errno]
         return f"cannot write {error.filename or 'a file'}: {reason}; {remedy}, then run the command again."
     if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY) or getattr(error, "errno", 0) == ENOMEM:
-        return f"out of memory ({text}). Free some, raise the limit (`ulimit -v`), or choose smaller settings."
+        return f"out of memory ({first_line(error)}). Free some, raise the limit (`ulimit -v`), or choose smaller settings."
     return ""
 
 

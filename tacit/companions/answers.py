@@ -1,15 +1,18 @@
-"""A disk cache of model answers, so that no question is paid for twice, and prompts that quote a record."""
+"""Questions to a model with a disk cache of its answers, so that none is paid for twice; prompts that quote a record."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tacit.core.errors import TacitError
 from tacit.core.files import refuse_links
+from tacit.core.protocols import Request, Sampler, Sampling
+from tacit.rollout.encoding import open_scheduler
 
 FILE = "answers.jsonl"
 
@@ -58,6 +61,22 @@ class AnswerCache(dict[str, Answer]):
 def answer_key(*parts: object) -> str:
     """The cache key of a question: model, settings, text, attempt."""
     return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()
+
+
+def ask_all(policy: Sampler, sampling: Sampling, questions: Mapping[str, Request], answers: AnswerCache) -> dict[str, Answer]:
+    """The answers by key. Each is cached as it arrives, so that a killed run loses none; an empty one, as after a broken
+    connection, is not, so that it is asked for again another time."""
+    fresh: dict[str, Answer] = {}
+    with closing(open_scheduler(policy, sampling, None)) as scheduler:
+        keys = {scheduler.submit(request): key for key, request in questions.items()}
+        while finished := scheduler.wait():
+            for request_id, completion in finished:
+                key = keys[request_id]
+                read = completion.read or (0 if completion.finish == "unusable" else len(questions[key].prompt))
+                fresh[key] = Answer(completion.text, read, len(completion.tokens))
+                if completion.text.strip():
+                    answers.add(key, fresh[key])
+    return fresh
 
 
 DASHES = "-----"

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
@@ -20,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from tacit.companions.answers import Answer, AnswerCache, answer_key, drop_middle_turns, quote_record, to_json_line
+from tacit.companions.answers import AnswerCache, answer_key, ask_all, drop_middle_turns, quote_record, to_json_line
 from tacit.core.errors import TacitError, unknown
 from tacit.core.files import read_json
 from tacit.core.hindsight import Lesson
@@ -31,7 +30,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import Condition, Group, IterationInfo, Skills, Task, Trajectory
 from tacit.core.world import Environment, Expert
 from tacit.prompts.conversation import LONGEST_NOTE, insert_lesson
-from tacit.rollout.encoding import encode_prompts, fit_prompt, open_scheduler
+from tacit.rollout.encoding import encode_prompts, fit_prompt
 
 LIMITS = (None, 600)
 """most characters of an observation or a response; a later limit is tried if the question does not fit"""
@@ -257,7 +256,8 @@ class ModelAnalyzer(Analyzer):
         keys = [answer_key(who, self.temperature, self.max_tokens, text, attempt) for text, _ in questions]
         prompts = {key: prompt for key, (_, prompt) in zip(keys, questions, strict=True) if self._answers.get(key) is None}
         tight = {key for key, prompt in prompts.items() if len(prompt) > room}
-        fresh = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, analyzer, info)
+        fitting = {k: Request(p, derive(info.seed, "hindsight", k)) for k, p in prompts.items() if k not in tight}
+        fresh = ask_all(analyzer, Sampling(self.temperature, max_tokens=self.max_tokens), fitting, self._answers)
         analyses = []
         for key, trajectory in zip(keys, trajectories, strict=True):
             got = fresh.pop(key, None)
@@ -288,23 +288,6 @@ class ModelAnalyzer(Analyzer):
                 shortest = shortest or render_question(trajectory, self.most, 0, limit)
                 characters = characters * 3 // 4
         return text, prompt
-
-    def _fetch(self, prompts: Mapping[str, np.ndarray], analyzer: Policy, info: IterationInfo) -> dict[str, Answer]:
-        """Sample the answers and cache each as it arrives, so that a killed run loses none."""
-        assert self._answers is not None
-        fresh: dict[str, Answer] = {}
-        with closing(open_scheduler(analyzer, Sampling(self.temperature, max_tokens=self.max_tokens), None)) as scheduler:
-            request_ids = {scheduler.submit(Request(p, derive(info.seed, "hindsight", key))): key for key, p in prompts.items()}
-            while finished := scheduler.wait():
-                for request_id, completion in finished:
-                    key = request_ids[request_id]
-                    failed = completion.finish == "unusable"  # then no tokens were read
-                    read = completion.read or (0 if failed else len(prompts[key]))
-                    answer = Answer(completion.text, read, len(completion.tokens))
-                    fresh[key] = answer
-                    if completion.text.strip():  # after a broken connection, ask again another time
-                        self._answers.add(key, answer)
-        return fresh
 
 
 class Hindsight(Companion):

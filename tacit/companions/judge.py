@@ -8,7 +8,6 @@ and resumes with the same grades. An unreadable grade counts as the mean of its 
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacit.companions.answers import Answer, AnswerCache, answer_key
+from tacit.companions.answers import Answer, AnswerCache, answer_key, ask_all
 from tacit.core.credit import Rewards
 from tacit.core.method import Companion, RewardTerm
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Group, IterationInfo, Prompt, Trajectory
-from tacit.rollout.encoding import fit_prompt, open_scheduler
+from tacit.rollout.encoding import fit_prompt
 
 MAX_GRADE = 10.0
 REQUEST = """Grade the agent by the rubric, from 0 (worst) to 10 (best). Give your reasons in a sentence or two, then end with
@@ -77,23 +76,15 @@ class EpisodeJudge(RewardTerm, Companion):
         assert self._answers is not None
         judge = self.ask()
         digest = judge.digest()
-        sampling = Sampling(temperature=0.0, max_tokens=self.tokens)
         keys: dict[int, str] = {}
-        waiting: dict[int, tuple[str, int]] = {}  # request id -> key and tokens of the question
-        with contextlib.closing(open_scheduler(judge, sampling, None)) as scheduler:
-            for trajectory in judged:
-                prompt = render_question(self.rubric, trajectory)
-                key = answer_key(digest, self.tokens, prompt.text)
-                if key not in self._answers and key not in keys.values():
-                    _, tokens, _ = fit_prompt(prompt, judge, self.tokens)
-                    request = Request(tokens, derive(info.seed, "judge", key))
-                    waiting[scheduler.submit(request)] = (key, len(tokens))
-                keys[id(trajectory)] = key
-            while waiting:
-                for request_id, completion in scheduler.wait():
-                    key, read = waiting.pop(request_id)
-                    if completion.finish != "unusable":  # a failed request is repeated in another iteration
-                        self._answers.add(key, Answer(completion.text, completion.read or read, len(completion.tokens)))
+        questions: dict[str, Request] = {}
+        for trajectory in judged:
+            prompt = render_question(self.rubric, trajectory)
+            key = keys[id(trajectory)] = answer_key(digest, self.tokens, prompt.text)
+            if key not in self._answers and key not in questions:
+                _, tokens, _ = fit_prompt(prompt, judge, self.tokens)
+                questions[key] = Request(tokens, derive(info.seed, "judge", key))
+        ask_all(judge, Sampling(temperature=0.0, max_tokens=self.tokens), questions, self._answers)
         return {identity: self._answers.get(key) or Answer("", 0, 0) for identity, key in keys.items()}
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from tacit.calibration.probe import late_layer
 from tacit.companions.hindsight import Analyzer, Hindsight, ModelAnalyzer, RoutedSkills, RuleAnalyzer
 from tacit.config.agents import Target
 from tacit.config.resources import load_policy
@@ -18,7 +17,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Encoder, Policy, Sampling
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Pooling
-from tacit.credit.geometry import AdaptiveRadius
+from tacit.credit.geometry import AdaptiveRadius, late_layer
 from tacit.credit.skill_shift import SkillShift
 from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups, credit_per_step, partitions, standard
 from tacit.evaluation.evaluate import RolloutSetup

@@ -118,13 +118,8 @@ class RunResources(Resources):
         self.policies: dict[str, Policy] = {}
         """policies other than the trained one, by name; filled by `open`"""
 
-    def sentences(self, model: str) -> Encode:
-        return self._encoder(model)
-
-    def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
-        return self._encoder(model, url, key_variable)
-
-    def _encoder(self, *place: str) -> Encode:
+    def sentences(self, model: str, *endpoint: str) -> Encode:
+        place = model, *endpoint
         self._encoders.setdefault(place, None)
         return lambda texts: self._encoders[place](texts)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, first_line
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import Task
@@ -57,7 +57,7 @@ def _hub_directory(name: str) -> Path:
             f"{error} To plan without its files, give its size: {', '.join(SIZES)}, or any such as 360M."
         ) from error
     except Exception as error:  # missing, gated or misspelled
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise TacitError(
             f"cannot read the config.json of model {name!r}: {reason}. Name its directory, or its size."
         ) from error

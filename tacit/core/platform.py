@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tacit.core.errors import TacitError, install_command
+from tacit.core.errors import TacitError, first_line, install_command
 from tacit.core.trust import check_typed
 
 OWN = "local"  # address that starts a new Ray on this machine
@@ -45,7 +45,7 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
         # Always pass the address: without one, Ray joins any cluster on this machine.
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        first = first_line(error).rstrip(".")
         if address == OWN:
             raise TacitError(f"Ray did not start on this machine: {first}. If the machine is busy, try again later.") from error
         raise TacitError(

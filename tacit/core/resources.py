@@ -32,13 +32,10 @@ class Base:
 class Resources:
     """Handles for a method. This base class is for building a method only to inspect it: using a handle raises."""
 
-    def sentences(self, model: str) -> Encode:
-        """A frozen sentence encoder: a directory or a hub id."""
+    def sentences(self, model: str, *endpoint: str) -> Encode:
+        """A frozen sentence encoder: a directory or a hub id. `endpoint`: the URL of an OpenAI-compatible endpoint that serves
+        it, and the environment variable with the key."""
         return lambda texts: _refuse(f"the sentence encoder {model!r}")
-
-    def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
-        """An embedding model behind an OpenAI-compatible endpoint. `key_variable`: environment variable with the key."""
-        return self.sentences(model)
 
     def policy(self, name: str) -> Callable[[], Policy]:
         """A second trained policy, by its name in settings and checkpoints: `extractor`, `teacher`."""

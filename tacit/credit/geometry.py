@@ -33,6 +33,15 @@ class Geometry:
     epsilon: float | None = None
 
 
+def late_layer(layers: int) -> int:
+    """The published depth scaled to any number of layers, before the final one.
+
+    >>> late_layer(28), late_layer(4)
+    (-8, -2)
+    """
+    return -min(max(2, round(-PUBLISHED_LAYER * layers / PUBLISHED_DEPTH)), layers)
+
+
 def choose_geometry(chosen: Geometry, embedder: str, base: Base, adaptive: bool) -> tuple[Geometry, tuple[str, ...]]:
     """(geometry with missing values filled in, notes on them).
 
@@ -55,7 +64,7 @@ def choose_geometry(chosen: Geometry, embedder: str, base: Base, adaptive: bool)
         if layer is None:
             layer = PUBLISHED_LAYER
             if layers is not None and layers <= -PUBLISHED_LAYER:
-                layer = -min(max(2, round(-PUBLISHED_LAYER * layers / PUBLISHED_DEPTH)), layers)
+                layer = late_layer(layers)
                 notes.append(
                     f"{base.model} has {layers} layers, so layer = {layer} instead of {PUBLISHED_LAYER}; "
                     "`tacit calibrate` finds a better one"

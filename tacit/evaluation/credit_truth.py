@@ -21,9 +21,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tacit.core.actions import ActionFormat
 from tacit.core.errors import TacitError
-from tacit.core.method import Context, PromptReader
+from tacit.core.method import PromptReader, WrappedContext
 from tacit.core.seeds import derive
 from tacit.core.types import Condition, Group, Observation, Step, Task, Trajectory, Transition
 from tacit.core.world import World
@@ -72,22 +71,15 @@ class MidwayWorld:
 
 
 @dataclass(frozen=True)
-class MidwayContext(Context):
+class MidwayContext(WrappedContext):
     """A context that records the replayed turns before its first prompt."""
 
-    context: Context
     make: Callable[[], World]
     _last: dict[tuple[str, tuple[TakenTurn, ...]], list[Interaction]] = field(default_factory=dict, repr=False, compare=False)
 
-    style = property(lambda self: self.context.style)
-
-    @property
-    def format(self) -> ActionFormat:
-        return self.context.format
-
     def begin(self, task: Task, condition: Condition) -> PromptReader:
         whole, done = split_midway(task)
-        reader = self.context.begin(whole, condition)
+        reader = self.inner.begin(whole, condition)
         for observation, action, transition, wrote in self._happened(whole, done):
             reader.read(observation)
             reader.record(action, transition, wrote)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import comb
@@ -152,33 +152,33 @@ def score_panel(panel: Panel, played: Sequence[Trajectory], rules: Rules, ks: Se
         own = [t for t in played if t.task.family == family]
         tried = [[t.success for t in played[i::size]] for i, t in enumerate(played[:size]) if t.task.family == family]
         won, scores, lengths = sum(t.success for t in own), [t.score for t in own], [len(t) for t in own]
-        families[family] = FamilyScore(len(own), won, won / len(own), _mean(scores), _mean(lengths), interval_over_tasks(tried))
+        families[family] = FamilyScore(len(own), won, won / len(own), mean(scores), mean(lengths), interval_over_tasks(tried))
     return PanelScore(
         panel=panel.name,
         panel_hash=panel.hash,
         episodes=len(played),
         successes=sum(t.success for t in played),
-        score=_mean([t.score for t in played]),
-        steps=_mean([len(t) for t in played]),
-        success_steps=_mean([len(t) for t in played if t.success]),
-        invalid=_mean([not s.valid for s in steps]),
-        ineffective=_mean([s.valid and not s.effective for s in steps]),
-        prompt_tokens=_mean([len(s.prompt_tokens) for s in steps]),
-        completion_tokens=_mean([len(s.completion.tokens) for s in steps]),
+        score=mean([t.score for t in played]),
+        steps=mean([len(t) for t in played]),
+        success_steps=mean([len(t) for t in played if t.success]),
+        invalid=mean([not s.valid for s in steps]),
+        ineffective=mean([s.valid and not s.effective for s in steps]),
+        prompt_tokens=mean([len(s.prompt_tokens) for s in steps]),
+        completion_tokens=mean([len(s.completion.tokens) for s in steps]),
         crashed=sum(t.stop.crashed for t in played),
         sampling=asdict(rules.sampling),
         seed=rules.seed,
         panel_version=panel.version,
         repeats=repeats,
-        macro=_mean([f.success for f in families.values()]),
+        macro=mean([f.success for f in families.values()]),
         macro_interval=mean_interval([f.success for f in families.values()], [f.interval for f in families.values()]),
         families=families,
         pass_at={k: over_tasks(pass_at, k, tries) for k in ks},
         majority_at={k: over_tasks(majority_at, k, tries) for k in ks},
         pass_interval={k: interval_over_tasks(tries, pass_at, k) for k in ks},
         majority_interval={k: interval_over_tasks(tries, majority_at, k) for k in ks},
-        episode_prompt_tokens=_mean(prompt),
-        episode_completion_tokens=_mean(written),
+        episode_prompt_tokens=mean(prompt),
+        episode_completion_tokens=mean(written),
         outcomes=tuple("".join(str(int(t.success)) for t in played[at : at + size]) for at in range(0, len(played), size)),
         condition=rules.describe_condition(panel.tasks),
         unusable=sum(t.unusable for t in played),
@@ -199,15 +199,15 @@ def over_worlds(scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
     treats the worlds' errors as independent."""
     if len(scores) == 1:
         return dict(scores[0])
-    mean: dict[str, float] = {
-        name: _mean([score[name] for score in scores]) for name in ("success", "score") if name in scores[0]
+    means: dict[str, float] = {
+        name: mean([score[name] for score in scores]) for name in ("success", "score") if name in scores[0]
     }
     wide = np.array([score["interval"] for score in scores])
     below, above = (np.sqrt(np.sum((wide[:, side] - [s["success"] for s in scores]) ** 2)) / len(scores) for side in (0, 1))
-    interval = [max(0.0, mean["success"] - float(below)), min(1.0, mean["success"] + float(above))]
+    interval = [max(0.0, means["success"] - float(below)), min(1.0, means["success"] + float(above))]
     return {
         **{name: value for name, value in scores[0].items() if name in ("stage", "step", "fingerprint", "code")},
-        **mean,
+        **means,
         "interval": interval,
         "episodes": sum(score["episodes"] for score in scores),
         "panel": " + ".join(score["panel"] for score in scores),
@@ -220,5 +220,7 @@ def in_world(score: dict[str, Any], world: str) -> dict[str, Any]:
     return score.get("worlds", {}).get(world, score)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if len(values) else 0.0
+def mean(values: Iterable[float]) -> float:
+    """The mean; 0 without values."""
+    values = list(values)
+    return float(np.mean(values)) if values else 0.0

@@ -217,6 +217,6 @@ class Complementary(GRPO):
         if self.embedding == "sentence":
             return SentenceEmbedding(self.encoder, resources.sentences(self.encoder))
         if self.embedding == "endpoint":
-            served = resources.served_sentences(self.encoder, self.embedding_url, self.embedding_key)
+            served = resources.sentences(self.encoder, self.embedding_url, self.embedding_key)
             return SentenceEmbedding(f"{self.encoder}{SERVED}", served)
         return NgramEmbedding()

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from tacit.companions.hindsight import HandbookConditions, load_handbook
+from tacit.companions.hindsight import Handbook, HandbookConditions, load_handbook
 from tacit.core.bounds import AtLeastOne, Count, InnerShare, NotNegative, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.method import Schedule
@@ -39,7 +39,22 @@ from tacit.methods.grpo import GRPO
 
 
 @dataclass(frozen=True)
-class OPSD(GRPO):
+class HandbookMethod(GRPO):
+    """GRPO with a handbook of skills; the base of the methods below."""
+
+    handbook: str = ""
+    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
+
+    def teacher(self, world: Environment) -> Handbook:
+        return load_handbook(world, self.handbook)
+
+    def add_teacher_logprobs(self, world: Environment) -> Part:
+        """log q(a) of every written token"""
+        return adds("columns", "teacher", TeacherLogprobs(self.teacher(world), self.schedule.temperature))
+
+
+@dataclass(frozen=True)
+class OPSD(HandbookMethod):
     """Distill the policy with a skill in its prompt into the policy without; rewards are ignored.
 
     L = E[D(q, p)] + β KL(π ‖ π_ref)        D: forward or reverse KL or JSD, over all tokens or the K likeliest
@@ -52,8 +67,6 @@ class OPSD(GRPO):
     name: ClassVar[str] = "opsd"
     ignores_rewards: ClassVar[bool] = True
 
-    handbook: str = ""
-    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     divergence: Literal["forward", "reverse", "jsd", "sampled", "released"] = "reverse"
     """divergence between teacher and student, over full distributions or (sampled) from the written token; released: SDAR's"""
     mixture: InnerShare = 0.5
@@ -66,18 +79,16 @@ class OPSD(GRPO):
     """weight of the divergence"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        teacher = load_handbook(world, self.handbook)
         if self.divergence == "sampled" or self.divergence == "released":
             weight = self.distillation_weight
             term = SampledReverseKL(weight) if self.divergence == "sampled" else GatedLikelihood(weight)
-            column = TeacherLogprobs(teacher, self.schedule.temperature)
-            return adds("columns", "teacher", column), replaces("losses", "surrogate", term)
+            return self.add_teacher_logprobs(world), replaces("losses", "surrogate", term)
         loss = Divergence(self.divergence, self.distillation_weight, self.mixture, self.likeliest, self.support)
-        return adds("columns", "teacher", TeacherPrompts(teacher)), replaces("losses", "surrogate", loss)
+        return adds("columns", "teacher", TeacherPrompts(self.teacher(world))), replaces("losses", "surrogate", loss)
 
 
 @dataclass(frozen=True)
-class GRPOwithOPSD(GRPO):
+class GRPOwithOPSD(OPSD):
     """GRPO plus distillation from the policy with a skill in its prompt.
 
     released: L = L_GRPO + w E[½ (log q − log p)(a)]   gradient through p only: every written token becomes likelier
@@ -87,32 +98,23 @@ class GRPOwithOPSD(GRPO):
     """
 
     name: ClassVar[str] = "grpo_opsd"
+    ignores_rewards: ClassVar[bool] = False
 
-    handbook: str = ""
-    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     divergence: Literal["released", "forward", "reverse", "jsd"] = "released"
     """released: likelihood of the written tokens; otherwise a divergence between full distributions"""
-    mixture: InnerShare = 0.5
-    """α of the Jensen-Shannon divergence"""
-    likeliest: Count = 0
-    """compare the K likeliest tokens only; 0 is all of them"""
-    support: Support = "student"
-    """whose K likeliest tokens are compared: student or teacher"""
     distillation_weight: NotNegative = 0.01
     """w: weight of the distillation term"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        teacher = load_handbook(world, self.handbook)
         if self.divergence == "released":
-            column = TeacherLogprobs(teacher, self.schedule.temperature)
             loss = GatedLikelihood(self.distillation_weight, beta=0.0)
-            return adds("columns", "teacher", column), adds("losses", "distillation", loss)
-        divergence = Divergence(self.divergence, self.distillation_weight, self.mixture, self.likeliest, self.support)
-        return adds("columns", "teacher", TeacherPrompts(teacher)), adds("losses", "distillation", divergence)
+            return self.add_teacher_logprobs(world), adds("losses", "distillation", loss)
+        column, surrogate = super().changes(world, resources)
+        return column, adds("losses", "distillation", *surrogate.terms)
 
 
 @dataclass(frozen=True)
-class SkillSD(GRPO):
+class SkillSD(HandbookMethod):
     """GRPO plus a KL penalty to the policy with a skill in its prompt (k3 estimator).
 
     L = L_GRPO + w E[ρ (exp(−e) − 1 + e)],   e = log π_θ(a | h) − log π_old(a | H(h, s))
@@ -122,18 +124,15 @@ class SkillSD(GRPO):
 
     name: ClassVar[str] = "skill_sd"
 
-    handbook: str = ""
-    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     distillation_weight: NotNegative = 0.001
     """w: weight of the distillation term"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        column = TeacherLogprobs(load_handbook(world, self.handbook), self.schedule.temperature)
-        return adds("columns", "teacher", column), adds("losses", "distillation", SkillK3(self.distillation_weight))
+        return self.add_teacher_logprobs(world), adds("losses", "distillation", SkillK3(self.distillation_weight))
 
 
 @dataclass(frozen=True)
-class RLSD(GRPO):
+class RLSD(HandbookMethod):
     """GRPO with credit scaled per token by the policy with a skill in its prompt.
 
     A_token = A_ep · ((1 − l) + l · clip(exp(sign(A_ep) · Δ), 1 − ε, 1 + ε)),   Δ = log π(a | H(h, s)) − log π(a | h)
@@ -143,8 +142,6 @@ class RLSD(GRPO):
 
     name: ClassVar[str] = "rlsd"
 
-    handbook: str = ""
-    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     modulation: Share = 0.5
     """initial l: share of the credit that the teacher scales"""
     modulation_bound: Share = 0.2
@@ -154,13 +151,13 @@ class RLSD(GRPO):
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
-        teacher = load_handbook(world, self.handbook)
-        credit = ModulatedCredit(episode, teacher, self.modulation, self.modulation_bound, self.modulation_iterations)
+        scale = self.modulation, self.modulation_bound, self.modulation_iterations
+        credit = ModulatedCredit(episode, self.teacher(world), *scale)
         return (replaces("credits", "episode credit", credit),)
 
 
 @dataclass(frozen=True)
-class SDAR(GRPO):
+class SDAR(HandbookMethod):
     """GRPO plus a gated likelihood term of the policy with a skill in its prompt.
 
     L = L_GRPO + w E[sg(σ(β d)) · d],   d = log π_old(a | H(h, s)) − log π_θ(a | h)
@@ -171,21 +168,18 @@ class SDAR(GRPO):
 
     name: ClassVar[str] = "sdar"
 
-    handbook: str = ""
-    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     distillation_weight: NotNegative = 0.01
     """w: weight of the distillation term"""
     gate: NotNegative = 5.0
     """β: sharpness of the gate"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        column = TeacherLogprobs(load_handbook(world, self.handbook), self.schedule.temperature)
         loss = GatedLikelihood(self.distillation_weight, self.gate)
-        return adds("columns", "teacher", column), adds("losses", "distillation", loss)
+        return self.add_teacher_logprobs(world), adds("losses", "distillation", loss)
 
 
 @dataclass(frozen=True)
-class SkillGRPO(GRPO):
+class SkillGRPO(HandbookMethod):
     """GRPO with a skill in the prompt, evaluated with and without it.
 
     What differs from GRPO: the prompt contains the handbook's page for the task's family. Evaluations run with and without it:
@@ -194,11 +188,8 @@ class SkillGRPO(GRPO):
 
     name: ClassVar[str] = "skill_grpo"
 
-    handbook: str = ""
-    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
-
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        return (replaces("conditions", "episode conditions", HandbookConditions(load_handbook(world, self.handbook))),)
+        return (replaces("conditions", "episode conditions", HandbookConditions(self.teacher(world))),)
 
 
 @dataclass(frozen=True)

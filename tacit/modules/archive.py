@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tacit.config.checks import open_world
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, first_line
 from tacit.engines.models.tiny import hash_file
 from tacit.modules.export import render_card
 from tacit.modules.module import MANIFEST, Module, find_license
@@ -143,5 +143,4 @@ def _explain_errors(what: str, repository: str) -> Iterator[None]:
     try:
         yield
     except (HTTPError, OSError, ValueError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise TacitError(f"cannot {what} the hub's {repository}: {first}") from error
+        raise TacitError(f"cannot {what} the hub's {repository}: {first_line(error)}") from error

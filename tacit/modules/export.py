@@ -53,7 +53,7 @@ def export_run(
             f"{run} trained a model from scratch in several worlds, so its vocabulary covers all of them; a module covers one. "
             "Start from a saved model (--model tiny-base)."
         )
-    trained, saved = open_world(recipe.world), find_checkpoint(run, checkpoint)
+    trained, saved = open_world(recipe.world), open_checkpoints(run).find(checkpoint)
     if not trained.playable and from_logs is None:
         raise TacitError(
             f"{run} was trained from logs alone, and its families come from them: repeat the command that made it (tacit "
@@ -100,13 +100,6 @@ def export_run(
     out.mkdir(parents=True, exist_ok=True)
     write_directory(module.path, lambda directory: _write_files(directory, weights, module))
     return module
-
-
-def find_checkpoint(run: Path, name: str) -> Checkpoint:
-    saved = open_checkpoints(run)
-    if not saved.all():
-        raise TacitError(f"nothing to export: {run} has no checkpoint yet.")
-    return saved.find(name)
 
 
 def is_exported(checkpoint: Checkpoint, module: Module) -> bool:

@@ -18,7 +18,7 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.protocols import Request
 from tacit.core.world import Environment
 from tacit.engines.models.tiny import hash_file
-from tacit.modules.export import export_run, find_checkpoint, is_exported
+from tacit.modules.export import export_run, is_exported
 from tacit.modules.logs import (
     Coverage,
     LoggedEpisode,
@@ -33,7 +33,7 @@ from tacit.modules.module import MANIFEST, UNIFIED, read_module
 from tacit.modules.work import NAME as WORK_NAME
 from tacit.rollout.replay import render_turns
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import SETTINGS, read_settings
+from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
 from tacit.runs.files import write_json, write_text
 from tacit.training.recordings import Known, Reading, read_recordings, task_of_recording, why_not_usable
 
@@ -105,7 +105,7 @@ def train_modules(
             if code := train(planned_run.prepared, started):
                 say("Or repeat the same command to continue with all skills.")
                 return code
-        best, target = find_checkpoint(run, checkpoint), out / skill
+        best, target = open_checkpoints(run).find(checkpoint), out / skill
         if not (target / MANIFEST).is_file() or not is_exported(best, read_module(target)):
             families, from_logs = planned_run.families, describe(planned_run, best)
             module = export_run(run, best.path.name, out, skill, families=families, from_logs=from_logs)

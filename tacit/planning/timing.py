@@ -83,7 +83,7 @@ def uniform(episodes: int, turns: int, prompt: int, completion: int, world_s: fl
 
 WHOLE_UP_TO, WHOLE_SHARE = 1e9, 0.125
 """`gather = auto` gathers whole models up to this many weights on CPUs, or up to this share of a GPU's memory for weights and
-gradients, as in engines/sharded"""
+gradients; the engine `sharded` uses them too"""
 LOGIT_ELEMENTS = {True: 1 << 23, False: 1 << 27}  # largest number of logits held at once, on a CPU and on a GPU
 USABLE = 0.92  # usable share of device memory before fragmentation
 

@@ -21,7 +21,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, first_line
 from tacit.core.platform import OWN, import_path, join_cluster
 from tacit.core.simulator import Served
 from tacit.core.types import Observation, StopReason, Task, Transition
@@ -359,8 +359,7 @@ class RayWorker:
         try:
             return self._ray.get(self.pending.pop(0))
         except self._ray.exceptions.RayError as error:
-            lines = str(error).strip().splitlines() or [""]
-            raise WorkerExited(f"its Ray actor died: {type(error).__name__}: {lines[0]}") from error
+            raise WorkerExited(f"its Ray actor died: {type(error).__name__}: {first_line(error)}") from error
 
     def leave(self) -> None:
         if self._ray.is_initialized():  # otherwise the actor ended with Ray

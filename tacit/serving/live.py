@@ -36,9 +36,6 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
         others = [(run.name, "" if i == number else links[i]) for i, run in enumerate(runs)]
         return [("side by side", "/"), *others] if len(runs) > 1 else []
 
-    def find_run(number: str) -> tuple[WatchedRun, int] | None:
-        return next(((run, i) for i, run in enumerate(runs) if str(i) == number), None)
-
     async def root(request: Request) -> Response:
         if len(runs) == 1:
             return RedirectResponse(links[0], 307, HEADERS)
@@ -47,19 +44,20 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
         return await pages.answer(request, stamp, written, "", lambda live: render_overview(runs, links, most, live))
 
     async def run(request: Request) -> Response:
-        if (numbered := find_run(request.path_params["number"])) is None:
+        if (number := request.path_params["number"]) >= len(runs):
             return make_not_found(request)
-        watched, number = numbered
+        watched = runs[number]
         stamp, written = watched.get_stamp()
         write = lambda live: _render_run(watched, links[number], most, live, link_others(number))  # noqa: E731
         return await pages.answer(request, stamp, written, f"`{resume_command(watched.path)}` continues it", write)
 
     async def recording(request: Request) -> Response:
-        numbered, name = find_run(request.path_params["number"]), request.path_params["name"]
-        files = {file.name.removesuffix(RECORDED): file for file in find_recordings(numbered[0].path)} if numbered else {}
-        if numbered is None or name not in files:
+        number, name = request.path_params["number"], request.path_params["name"]
+        recordings = find_recordings(runs[number].path) if number < len(runs) else ()
+        files = {file.name.removesuffix(RECORDED): file for file in recordings}
+        if name not in files:
             return make_not_found(request)
-        watched, number = numbered
+        watched = runs[number]
         around, state = [(watched.name, links[number])], files[name].stat()
         write = lambda live: render_recording(watched.path, name, most, live, beside=around)  # noqa: E731
         return await pages.answer(request, f"{state.st_mtime_ns}-{state.st_size}", None, "", write)
@@ -67,7 +65,8 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
     async def missing(request: Request, error: Exception) -> Response:
         return make_not_found(request)
 
-    routes = [NamedRoute("/", root), NamedRoute("/runs/{number}", run), NamedRoute("/runs/{number}/episodes/{name}", recording)]
+    one = "/runs/{number:int}"
+    routes = [NamedRoute("/", root), NamedRoute(one, run), NamedRoute(f"{one}/episodes/{{name}}", recording)]
     return Guard(Starlette(routes=routes, exception_handlers={404: missing}), None, settings, Metrics())
 
 

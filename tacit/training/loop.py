@@ -7,7 +7,7 @@ Importance ratios use the log-probabilities stored with each completion, so olde
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from tacit.core.method import Explained, Method, Schedule, companions_of, credit
 from tacit.core.protocols import PinnedSampler, Policy, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Group, IterationInfo, StopReason, Task
+from tacit.evaluation.scores import mean
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, rollout_groups
 from tacit.rollout.worlds import WorldPool
 from tacit.training.settings import TrainSettings
@@ -172,7 +173,7 @@ class Loop:
         all_played, all_groups = ([g for world in lists for g in world] for lists in (rollouts.played, rollouts.groups))
         metrics = rollout_metrics(all_played)
         versions = (step.completion.version for group in all_groups for step in group.steps)
-        metrics["versions_behind"] = _mean(policy.version - version for version in versions)
+        metrics["versions_behind"] = mean(policy.version - version for version in versions)
         seconds = dict.fromkeys(PHASES, 0.0) | {"rollout": rollouts.seconds}
         all_rewards: list[Rewards] = []
         all_credits: list[Credit] = []
@@ -266,27 +267,22 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     if not episodes:
         return {}
     return {
-        "success": _mean(t.success for t in episodes),
-        "score": _mean(t.score for t in episodes),
-        "steps": _mean(len(t) for t in episodes),
-        "valid": _mean(s.valid for s in steps),
-        "effective": _mean(s.effective for s in steps),
-        "prompt_tokens": _mean(len(s.prompt_tokens) for s in steps),
-        "completion_tokens": _mean(len(s.completion.tokens) for s in steps),
-        "mixed_groups": _mean(len({t.success for t in g.trajectories}) > 1 for g in groups),
+        "success": mean(t.success for t in episodes),
+        "score": mean(t.score for t in episodes),
+        "steps": mean(len(t) for t in episodes),
+        "valid": mean(s.valid for s in steps),
+        "effective": mean(s.effective for s in steps),
+        "prompt_tokens": mean(len(s.prompt_tokens) for s in steps),
+        "completion_tokens": mean(len(s.completion.tokens) for s in steps),
+        "mixed_groups": mean(len({t.success for t in g.trajectories}) > 1 for g in groups),
         "groups": len(groups),
-        "group_spread": float(np.std([_mean(t.success for t in g.trajectories) for g in groups])),
+        "group_spread": float(np.std([mean(t.success for t in g.trajectories) for g in groups])),
         "episodes": len(episodes),
         "turns": len(steps),
         "generated_tokens": sum(len(s.completion.tokens) for s in steps),
         "crashed": sum(t.stop.crashed for t in episodes),
-        **{f"stop_{reason.value}": _mean(t.stop is reason for t in episodes) for reason in StopReason},
+        **{f"stop_{reason.value}": mean(t.stop is reason for t in episodes) for reason in StopReason},
     }
-
-
-def _mean(values: Iterable[Any]) -> float:
-    values = list(values)
-    return float(np.mean(values)) if values else 0.0
 
 
 def check_overlap(settings: TrainSettings, methods: Sequence[Method], can_pin_weights: bool = True) -> None:

@@ -16,8 +16,9 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from tacit.companions.experience.bank import Bank, Origin, connect_read_only, validate_text
+from tacit.companions.experience.bank import Bank, Entry, Origin, Usage, connect_read_only, validate_text
 from tacit.companions.experience.retrieval import Embedding
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
@@ -30,13 +31,15 @@ KEPT_FIELDS = {"world": str, "family": str, "task": str, "episode": int, "succes
 """fields of an origin that survive an import"""
 
 
+def entry_record(entry: Entry, used: Usage) -> dict[str, Any]:
+    counts = {"retrieved": used.retrieved, "wins": used.wins, "losses": used.losses, "trained": used.trained}
+    return {"id": entry.id, "text": entry.text, "origin": asdict(entry.origin), **counts}
+
+
 def export_lines(bank: Bank) -> Iterator[str]:
     """One JSON line per live entry, oldest first."""
     for entry in list(bank.entries.values()):
-        used = bank.usage[entry.id]
-        record = {"id": entry.id, "text": entry.text, "origin": asdict(entry.origin)}
-        record |= {"retrieved": used.retrieved, "wins": used.wins, "losses": used.losses, "trained": used.trained}
-        yield json.dumps(record, ensure_ascii=False)
+        yield json.dumps(entry_record(entry, bank.usage[entry.id]), ensure_ascii=False)
 
 
 def import_lines(bank: Bank, embedding: Embedding, lines: Iterable[bytes], source: Path) -> None:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tacit.core.bounds import AtLeastOne, check_bounds
 from tacit.core.errors import TacitError
 
 
@@ -57,25 +58,23 @@ class TinySettings:
 
     vocab: int = 1024
     """maximum vocabulary of the tokenizer, from 512 to 65,536; with little text it is smaller"""
-    hidden: int = 128
+    hidden: AtLeastOne = 128
     """width of the residual stream"""
-    layers: int = 4
+    layers: AtLeastOne = 4
     """decoder layers"""
-    heads: int = 4
+    heads: AtLeastOne = 4
     """attention heads"""
-    kv_heads: int = 4
+    kv_heads: AtLeastOne = 4
     """key-value heads; fewer than `heads` is grouped-query attention"""
-    intermediate: int = 384
+    intermediate: AtLeastOne = 384
     """width of the gated MLP"""
-    context: int = 512
+    context: AtLeastOne = 512
     """maximum prompt plus completion, in tokens"""
 
     def __post_init__(self) -> None:
         if not 512 <= self.vocab <= 65_536:
             raise TacitError(f"tiny policy: vocab = {self.vocab} must be between 512 and 65536.")
-        for name in ("hidden", "layers", "heads", "kv_heads", "intermediate", "context"):
-            if getattr(self, name) < 1:
-                raise TacitError(f"tiny policy: {name} = {getattr(self, name)} must be at least 1.")
+        check_bounds(self, "tiny policy: ")
         weights = 2 * self.vocab * self.hidden + self.layers * self.hidden * (4 * self.hidden + 3 * self.intermediate)
         if weights > MAX_WEIGHTS:
             raise TacitError(f"tiny policy: these sizes make {weights:,} weights, more than {MAX_WEIGHTS:,}.")

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import tacit
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, first_line
 from tacit.core.platform import import_path, join_cluster
 from tacit.engines.sharded.messages import Channel, ConnectionLost, accept_channel
 from tacit.engines.sharded.settings import ShardedSettings
@@ -47,24 +47,8 @@ class Role:
         return {**threads, "PYTHONPATH": path, **self.environment}
 
 
-class LaunchedProcess(Protocol):
-    """A running rank or server. `name`: for messages (`process 4711`). `exit_reason`: None while it runs."""
-
-    @property
-    def name(self) -> str: ...
-    def exit_reason(self) -> str | None: ...
-    def last_output(self) -> str: ...
-    def stop(self) -> None: ...
-
-
-class Launcher(Protocol):
-    """Runs the role's `serve(number, address, key)` in processes. `host`: address at which they reach this machine."""
-
-    @property
-    def role(self) -> Role: ...
-    @property
-    def host(self) -> str: ...
-    def start(self, number: int, address: tuple[str, int], key: bytes) -> LaunchedProcess: ...
+# A launcher runs the role's `serve(number, address, key)` in processes, which reach this machine at `host`. Its `start` returns
+# a running rank or server: `name` is for messages (`process 4711`), `exit_reason` is None while it runs.
 
 
 class ProcessLauncher:
@@ -76,7 +60,7 @@ class ProcessLauncher:
         self.role = role
         self._logs = tempfile.TemporaryDirectory(prefix=f"tacit-{role.name}s-", ignore_cleanup_errors=True)
 
-    def start(self, number: int, address: tuple[str, int], key: bytes) -> LaunchedProcess:
+    def start(self, number: int, address: tuple[str, int], key: bytes) -> _Process:
         log = Path(self._logs.name) / f"{self.role.name}-{number}.log"
         environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ, **self.role.variables()}
         if self.role.visible_gpus:
@@ -140,7 +124,7 @@ class RayLauncher:
             )
         self.host: str = ray.util.get_node_ip_address()
 
-    def start(self, number: int, address: tuple[str, int], key: bytes) -> LaunchedProcess:
+    def start(self, number: int, address: tuple[str, int], key: bytes) -> _Actor:
         cpus, gpus = (0, 1) if self.role.on_gpu else (1, 0)
         environment = {"env_vars": self.role.variables()}
         remote = self._ray.remote(_Serving).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, runtime_env=environment)
@@ -164,7 +148,7 @@ class _Actor:
         try:
             self._ray.get(self._served)
         except Exception as error:
-            return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            return f"{type(error).__name__}: {first_line(error)}"
         return "it exited"
 
     def last_output(self) -> str:
@@ -173,6 +157,9 @@ class _Actor:
     def stop(self) -> None:
         if self._ray.is_initialized():
             self._ray.kill(self._actor)
+
+
+Launcher = ProcessLauncher | RayLauncher
 
 
 class WorkerLost(Exception):
@@ -188,14 +175,14 @@ class Worker:
 
     def __init__(self, number: int, launcher: Launcher):
         self.number, self._launcher = number, launcher  # which owns the logs
-        self._started: LaunchedProcess | None = None
+        self._started: _Process | _Actor | None = None
         self._channel: Channel | None = None
 
     def __str__(self) -> str:
         return f"{self._launcher.role.name} {self.number} ({self._started.name if self._started else 'not started'})"
 
     @property
-    def started(self) -> LaunchedProcess:
+    def started(self) -> _Process | _Actor:
         assert self._started is not None
         return self._started
 

@@ -15,7 +15,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
-from tacit.core.errors import NonFiniteLoss, TacitError, install_command
+from tacit.core.errors import NonFiniteLoss, TacitError, describe_error, install_command
 from tacit.core.protocols import Sampling
 
 try:
@@ -118,11 +118,6 @@ def run_call(call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool
         traceback.print_exc()
         sys.stderr.flush()
         return False, (None, describe_error(error))
-
-
-def describe_error(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
 
 
 # Messages to and from servers. No heavy imports, since a server may run in another interpreter.

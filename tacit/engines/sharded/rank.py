@@ -18,7 +18,7 @@ from safetensors.torch import save as as_bytes
 from torch.distributed.device_mesh import init_device_mesh
 
 from tacit.core.credit import Batch
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, describe_error
 from tacit.core.protocols import LossTerm
 from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN, LoraAdapters
 from tacit.engines.local.checkpoint import MOMENTS
@@ -32,7 +32,6 @@ from tacit.engines.sharded.messages import (
     CONNECT_TIMEOUT_S,
     Channel,
     ConnectionLost,
-    describe_error,
     read_arguments,
     run_call,
     serialize,

@@ -41,10 +41,7 @@ from tacit.engines.local.update import (
     training_mode,
 )
 from tacit.engines.sharded.settings import ShardedSettings
-
-MAX_WHOLE_WEIGHTS = 1_000_000_000  # largest model that `gather = auto` gathers whole on CPUs
-MAX_WHOLE_SHARE = 0.125
-"""`gather = auto` gathers whole if weights and gradients take at most this share of the smallest GPU's memory"""
+from tacit.planning.timing import WHOLE_SHARE, WHOLE_UP_TO
 
 Answer = TypeVar("Answer")
 
@@ -69,11 +66,11 @@ class ShardedModel:
         weights = sum(p.numel() for p in self.hf.parameters())
         self.whole_gradients = 0 if settings.lora_rank else weights * (dtype.itemsize + 4 + 4)
         """bytes of the gradients of whole weights, of their float32 sum, and of the communication buffer"""
-        fits = weights <= MAX_WHOLE_WEIGHTS
+        fits = weights <= WHOLE_UP_TO
         if device.type == "cuda":
             smallest = torch.tensor(float(torch.cuda.get_device_properties(device).total_memory), device=device)
             dist.all_reduce(smallest, dist.ReduceOp.MIN)  # all ranks must decide alike
-            fits = weights * dtype.itemsize + self.whole_gradients <= MAX_WHOLE_SHARE * float(smallest)
+            fits = weights * dtype.itemsize + self.whole_gradients <= WHOLE_SHARE * float(smallest)
         self.by_layer = settings.gather == "layer" or (settings.gather == "auto" and not fits)
         if settings.gradient_checkpointing:
             self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.companions.answers import Answer, AnswerCache, answer_key
+from tacit.companions.answers import AnswerCache, answer_key, ask_all
 from tacit.core.chat import Conversation, split_thought
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, SamplingPolicy
@@ -19,7 +19,7 @@ from tacit.core.types import Prompt
 from tacit.modules.drafting.checks import CheckReport, Draft, Failure, check_draft
 from tacit.modules.drafting.sandbox import check_source
 from tacit.modules.drafting.tracker import Fields
-from tacit.rollout.encoding import encode_prompt, fit_prompt, open_scheduler
+from tacit.rollout.encoding import encode_prompt, fit_prompt
 from tacit.runs.files import write_json, write_text
 from tacit.training.recordings import Recording
 
@@ -201,13 +201,9 @@ class Drafter:
                 )
             with suppress(TacitError):  # without a chat template, use plain text
                 tokens = encode_prompt(Prompt(task="", now=prompt.text, conversation=Conversation()), policy)
-            with closing(open_scheduler(policy, self._sampling, None)) as scheduler:
-                scheduler.submit(Request(tokens, attempt))
-                completion = next(done for _, done in scheduler.wait())
-            if completion.finish == "unusable":
-                reasons = policy.broken or ["no answer"]
-                raise TacitError(f"the model returned no draft: {reasons[-1]}")
-            self._answers.add(key, Answer(completion.text, completion.read or len(tokens), len(completion.tokens)))
+            ask_all(policy, self._sampling, {key: Request(tokens, attempt)}, self._answers)
+            if key not in self._answers:
+                raise TacitError(f"the model returned no draft: {['no answer', *policy.broken][-1]}")
         return extract_code(self._answers[key].text)
 
 

@@ -13,15 +13,16 @@ import shutil
 import string
 import urllib.request
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tacit.core.errors import TacitError, install_command
+from tacit.core.errors import TacitError, first_line, install_command
 from tacit.core.platform import load_bm25s
 from tacit.core.progress import pluralize, report_while
 
@@ -199,8 +200,7 @@ def load_sentence_encoder(name: str) -> Encode:
     try:
         model: Any = SentenceTransformer(name, device="cpu")
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TacitError(f"cannot load the sentence encoder {name!r}: {reason} Or choose {BM25}.") from error
+        raise TacitError(f"cannot load the sentence encoder {name!r}: {first_line(error)} Or choose {BM25}.") from error
     return partial(model.encode, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False)
 
 
@@ -282,13 +282,7 @@ class DiskIndex(Sequence[Passage]):
     def __len__(self) -> int:
         return self._size
 
-    @overload
-    def __getitem__(self, place: int) -> Passage: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Passage]: ...
-
-    def __getitem__(self, place: int | slice) -> Passage | list[Passage]:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[n] for n in range(*place.indices(self._size))]
         if not 0 <= place < self._size:
@@ -309,14 +303,12 @@ class DiskIndex(Sequence[Passage]):
         return [int(near[n]) for n in best(scores_N[near], count)]
 
     def _find_word(self, word: str) -> int | None:
-        wanted, low, high = word.encode(), 0, len(self._spelled) - 1
-        while low < high:
-            middle = (low + high) // 2
-            spelled = bytes(self._words[self._spelled[middle] : self._spelled[middle + 1]])
-            if spelled == wanted:
-                return middle
-            low, high = (middle + 1, high) if spelled < wanted else (low, middle)
-        return None
+        def spell(number: int) -> bytes:
+            return bytes(self._words[self._spelled[number] : self._spelled[number + 1]])
+
+        wanted, size = word.encode(), len(self._spelled) - 1
+        place = bisect_left(range(size), wanted, key=spell)
+        return place if place < size and spell(place) == wanted else None
 
 
 def open_disk_index(corpus: Path, digest: str, passages: Iterable[Passage]) -> DiskIndex:
