@@ -16,12 +16,7 @@ from tacit.core.protocols import Learner, Tokenizer
 from tacit.core.seeds import derive
 from tacit.losses.surrogates import Imitation
 from tacit.rollout.worlds import TimedExpert, TimedWorld
-from tacit.training.demonstrations import (
-    Demonstrations,
-    ask_questions,
-    demonstrate,
-    demonstrate_notes,
-)
+from tacit.training.demonstrations import Demonstrations, ask_questions, demonstrate, demonstrate_notes
 from tacit.training.recordings import imitate_recordings
 from tacit.training.settings import SupervisedSettings
 from tacit.training.setup import WorldSetup

@@ -4,7 +4,7 @@ same results as an uninterrupted one."""
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -143,13 +143,9 @@ class Trainer:
         if settings.epochs:
             self.reporter.say(f"imitation: {settings.epochs:g} epochs are {pluralize(settings.steps, 'step')}")
         self.reporter.stage("sft", settings.steps, first)
-        self._take_imitation_steps(imitate(self.policy, demonstrations, settings, seed, first))
-
-    def _take_imitation_steps(self, steps: Iterable[tuple[int, dict[str, float]]]) -> None:
-        settings = self.settings.sft
         every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
         self.reporter.set_status(lambda silence: f"sft: step {self.progress.step + 1} has taken {format_duration(silence)}")
-        for step, metrics in steps:
+        for step, metrics in imitate(self.policy, demonstrations, settings, seed, first):
             self.run.metrics.write("sft", step, metrics)
             self.reporter.step(step, metrics)
             self.progress.stage, self.progress.step = "sft", step
@@ -158,9 +154,8 @@ class Trainer:
                 self._evaluate("sft", step)
                 self._evaluate_further("sft", step)
                 self.save()
-                if self.progress.stopped:
-                    return
-            elif step % every == 0:
+                return
+            if step % every == 0:
                 self.save()
 
     # Reinforcement learning: iterate, log, evaluate, checkpoint.
