@@ -365,7 +365,7 @@ def find_pretrained(model: str) -> str:
         near = sorted(s.name for s in siblings if s.is_dir() and (s / "config.json").is_file())
         nearby = f" Models in {path.parent}: {', '.join(near)}." if near else ""
         raise TacitError(f"no model at {model!r}: the directory does not exist.{nearby}")
-    raise unknown_model(model, BASES)
+    raise unknown_model(model, (*BASES, *TINY_SIZES))
 
 
 def unknown_model(model: str, names: Iterable[str]) -> TacitError:
