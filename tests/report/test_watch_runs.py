@@ -145,6 +145,7 @@ def test_watch_refuses_a_path_that_is_not_a_run(tmp_path, capsys, make, words):
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_port_in_use_is_reported(tmp_path, capsys):
     run = write_run(tmp_path / "run")
     with watching(run) as server:

@@ -289,6 +289,7 @@ def test_search_expert_acts_on_observations(world):
         assert adviser.act(Observation(text)) == f"undo_edit {path}"
 
 
+@pytest.mark.slow
 def test_search_expert_edits_restore_every_packaged_task():
     folder = open_folder(PACKAGED)
     for record in folder.records:
