@@ -178,8 +178,8 @@ def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room
         turns.append(to_json_line({"saw": trajectory.final.text}))
     turns = drop_middle_turns(turns, room)
     if style == "terse":
-        note = [f"entry: {entry}"] if entry else []
-        return _lines([trajectory.task.goal, *turns, f"outcome: {outcome}", *note, "experience:"])
+        entry_lines = [f"entry: {entry}"] if entry else []
+        return _lines([trajectory.task.goal, *turns, f"outcome: {outcome}", *entry_lines, "experience:"])
     guided = f"The agent had been given this entry: {to_json_line(entry)}" if entry else "It had no entry."
     request = f"""You keep a bank of experience for an agent. It has finished an episode. Say what should be kept of it for
 others who meet a similar task: what worked, what failed, by which rule one would have known. Write for any task of the
