@@ -63,7 +63,8 @@ def run(argv: Sequence[str]) -> int:
     def on_event(event: RunEvent) -> None:
         text = f"{event.run.label} {event.kind}"
         if event.kind in ("finished", "failed"):
-            ended.append(event)
+            if event.run in wanted:  # not a shared start
+                ended.append(event)
             text += f" after {format_duration(event.seconds)}" + (f": {event.reason}" if event.reason else "")
             text += f", success {percent(event.success)}" if event.success is not None else ""
             text += f" ({event.running} running, {event.left} to go)"

@@ -21,7 +21,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Context, PromptReader
 from tacit.core.protocols import Policy, Request, Sampling, SamplingPolicy
 from tacit.core.types import ActionStyle, Completion, Condition, HiddenState, Observation, Prompt, Task, Trajectory, Transition
-from tacit.core.world import Environment, Expert
+from tacit.core.world import Environment, Expert, as_action
 from tacit.engines.endpoint.policy import ByteTokens
 from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
@@ -61,10 +61,7 @@ class _ActingReader(PromptReader):
         self._actor = actor
 
     def read(self, observation: Observation) -> Prompt:
-        action = self._actor.act(observation)
-        if not isinstance(action, str):
-            raise TacitError(f"{self._actor!r} acted with {action!r}; an action is text.")
-        return Prompt(task="", now=action)
+        return Prompt(task="", now=as_action(self._actor.act(observation), observation))
 
     def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
         return {}

@@ -493,6 +493,16 @@ def as_observation(answer: object, rule: str = "reset must return an Observation
     return answer if isinstance(answer.actions, tuple) else replace(answer, actions=tuple(answer.actions))
 
 
+def as_action(answer: object, observation: Observation) -> str:
+    """The action that an agent's or expert's `act` returned. Raises if it is not text."""
+    if not isinstance(answer, str):
+        raise TacitError(
+            f"act of the agent or expert must return the action as text, but returned {_shape(answer)} for the observation "
+            f"{observation.text[:60]!r}."
+        )
+    return answer
+
+
 def _shape(answer: object) -> str:
     """A description of a wrong return value, such as `a tuple of (str, dict), as Gym's worlds do`."""
     if not isinstance(answer, tuple):

@@ -17,7 +17,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import PLAIN, Completion, Condition, Observation, Prompt, Step, StopReason, Task, Trajectory, Transition
-from tacit.core.world import Expert, World, as_observation, as_transition
+from tacit.core.world import Expert, World, as_action, as_observation, as_transition
 from tacit.rollout.encoding import encode_prompt, fit_prompt
 
 
@@ -96,7 +96,7 @@ def play_episode(world: World, task: Task, agent: Expert, limit: int) -> Iterato
     """Let `agent` act until the world ends the episode or `limit` turns have passed."""
     observation = as_observation(world.reset(task))
     for _ in range(limit):
-        action = agent.act(observation)
+        action = as_action(agent.act(observation), observation)
         transition = as_transition(world.step(action))
         yield Interaction(observation, action, transition)
         if transition.done or transition.success:

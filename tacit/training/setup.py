@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError, describe_error, unknown
 from tacit.core.method import Context, Method
 from tacit.core.progress import pluralize
 from tacit.core.protocols import Sampling
-from tacit.core.types import Task
-from tacit.core.world import Environment
+from tacit.core.types import Observation, StopReason, Task
+from tacit.core.world import Environment, as_action
 from tacit.evaluation.panels import Panel, choose_panel
 from tacit.rollout.workers import ProcessLauncher, RayLauncher, WorkerPool
-from tacit.rollout.worlds import InProcessPool, WorldFailure, WorldPool
+from tacit.rollout.worlds import InProcessPool, TimedExpert, WorldFailure, WorldPool
 from tacit.training.settings import TrainSettings
 
 STARTED = 4  # tasks that `check_start` starts
+ANY_ACTION = "look"  # its step in worlds that list no actions: a model may write anything
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class WorldSetup:
         return cls(world, method, settings, TaskSets.of(world, settings), share)
 
     def check_start(self) -> WorldSetup:
-        """Start the first tasks of the panel, before the model is loaded; raises if none starts or if a task's family is
-        unknown. Adds a note if panel and training share tasks."""
+        """Start the first tasks of the panel and take one step in each, before the model is loaded; raises if none starts, if
+        every step or expert fails, or if a task's family is unknown. Adds a note if panel and training share tasks."""
         panel, name = self.tasks.panel.tasks, self.tasks.panel.name
         for task in (*panel, *self.tasks.training):
             if task.family not in self.world.families:
@@ -77,12 +78,13 @@ class WorldSetup:
         if not (self.world.slow or self.settings.workers or self.settings.workers_at):
             with closing(make_worlds(self.world, self.settings)) as worlds:
                 started = worlds.reset(panel[:STARTED])
-            if all(isinstance(answer, WorldFailure) for answer in started):
-                why = next(answer.detail for answer in started if isinstance(answer, WorldFailure))
-                raise TacitError(
-                    f"world {self.name!r} cannot start {panel[0].id!r}, the first task of {name}: {why}. Fix the world, then "
-                    "run the command again."
-                )
+                self._refuse_broken(f"start {panel[0].id!r}, the first task of {name}", started)
+                live = [(i, seen) for i, seen in enumerate(started) if isinstance(seen, Observation)]
+                chosen = {slot: self._first_action(panel[slot], seen) for slot, seen in live}
+                self._refuse_broken(f"let its expert act in a task of {name}", list(chosen.values()))
+                actions = [(slot, action) for slot, action in chosen.items() if isinstance(action, str)]
+                slot, action = actions[0]
+                self._refuse_broken(f"take the action {action!r} in {panel[slot].id!r}, a task of {name}", worlds.step(actions))
         trained = {repr(task.data) for task in self.tasks.training if task.data}
         shared = sum(repr(task.data) in trained for task in panel)
         if not shared or panel[0].split == self.settings.split:
@@ -92,6 +94,27 @@ class WorldSetup:
             "is partly success on training tasks; make the splits disjoint"
         )
         return replace(self, tasks=replace(self.tasks, notes=(*self.tasks.notes, note)))
+
+    def _first_action(self, task: Task, seen: Observation) -> str | WorldFailure:
+        """The action of the expert that will be imitated, otherwise any action."""
+        sft = self.settings.sft
+        if not sft.imitates or sft.from_:
+            return seen.actions[0] if seen.actions else ANY_ACTION
+        limit_s = step_limit_s(self.world, self.settings)
+        try:
+            return as_action(TimedExpert(self.world.expert(sft.expert or None), limit_s, task).act(seen), seen)
+        except TacitError:
+            raise
+        except Exception as error:
+            return WorldFailure(StopReason.WORLD_ERROR, describe_error(error))
+
+    def _refuse_broken(self, what: str, answers: Sequence[object]) -> None:
+        """Raise if all of these answers are failures."""
+        failures = [answer for answer in answers if isinstance(answer, WorldFailure)]
+        if len(failures) == len(answers):
+            raise TacitError(
+                f"world {self.name!r} cannot {what}: {failures[0].detail}. Fix the world, then run the command again."
+            )
 
     @property
     def name(self) -> str:
@@ -106,9 +129,13 @@ class WorldSetup:
         return completion_limit(self.settings, self.method.context, self.world)
 
 
+def step_limit_s(world: Environment, settings: TrainSettings) -> float:
+    return max(settings.world_timeout_s, world.longest_s)
+
+
 def make_worlds(world: Environment, settings: TrainSettings) -> WorldPool:
     processes = settings.workers or (4 if world.slow or settings.workers_at else 0)
-    timeout_s = max(settings.world_timeout_s, world.longest_s)
+    timeout_s = step_limit_s(world, settings)
     if not processes:
         return InProcessPool(world.make, timeout_s)
     launcher = RayLauncher(settings.workers_at, processes) if settings.workers_at else ProcessLauncher()

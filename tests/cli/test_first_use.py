@@ -91,6 +91,35 @@ def test_world_that_cannot_start_is_refused_before_the_model_loads(tmp_path, cap
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "old, new, sft_steps, reason",
+    [
+        (
+            "return Transition(Observation",
+            "return Transition(self.nothing",
+            0,
+            "cannot take the action 'look' in 'test/0', a task of",
+        ),
+        (
+            "return self.word",
+            "return None",
+            4,
+            "act of the agent or expert must return the action as text, but returned nothing for",
+        ),
+        ("return self.word", "return self.words", 4, "cannot let its expert act in a task of echo/test/128: AttributeError: "),
+    ],
+)
+def test_world_whose_first_step_fails_is_refused_before_the_model_loads(
+    old, new, sft_steps, reason, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("tacit.config.resources.RunResources.open", lambda self: pytest.fail("loaded the model"))
+    world = write_world(tmp_path, f"broken_echo_{sft_steps}_{len(new)}", old, new)
+    command = ["train", "--world", world, "--model", "tiny", "--out", tmp_path / "run", "--style", "bare"]
+    error = refuse(capsys, *command, "--sft.steps", sft_steps)
+    assert reason in error
+    assert not (tmp_path / "run").exists()
+
+
 def test_tasks_shared_by_panel_and_training_are_noted(tmp_path):
     settings = TrainSettings(tasks=8, evaluation=EvaluationSettings(tasks=4, split="test"))
     method = GRPO().with_prompt(wording="terse", style="bare").build(SAME)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import json
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_comparison import SMALL
+from small_comparison import SMALL, write
 
+from tacit.cli.main import main
 from tacit.comparison import run as module
 from tacit.comparison.plan import Plan, make_plan
-from tacit.comparison.run import FAILURE, check_stored, failure_of, run_cells, run_command, status_of
+from tacit.comparison.results import Results
+from tacit.comparison.run import FAILURE, RunEvent, check_stored, failure_of, run_cells, run_command, status_of
 from tacit.core.errors import TacitError
 from tacit.runs.files import write_json
 
@@ -184,3 +187,17 @@ def test_run_with_damaged_summary_is_resumed(plan, tmp_path, summary):
     write_json(path / "settings.json", run.document)
     (path / "summary.json").write_text(summary)
     assert status_of(path, run.iterations) == "unfinished" and run_command(run, tmp_path) == ["train", "--resume", str(path)]
+
+
+def test_shared_start_is_not_counted_as_a_run(tmp_path, monkeypatch, capsys):
+    def run_cells(self, wanted, processes, on_event):
+        on_event(RunEvent("finished", self.plan.start_of(wanted[0]), seconds=1.0))
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Results, "run_cells", run_cells)
+    monkeypatch.setattr("tacit.cli.compare.PROGRESS_EVERY_S", 0.05)
+    file = write(tmp_path / "small.toml")
+    main(["compare", str(file), "--only", "same/grpo/0", "--out", str(tmp_path / "out")])
+    printed = capsys.readouterr().out
+    assert "0 of 1 run done" in printed and "1 of 1" not in printed

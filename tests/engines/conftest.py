@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -23,6 +24,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def nondeterministic():
+    """A `repeatable` policy on a GPU switches torch to deterministic algorithms for the whole process."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="session")
