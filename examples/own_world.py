@@ -21,7 +21,7 @@ class Guess:
 
     def step(self, action):
         if not action.isdigit():
-            return Transition(Observation("That is no number."), effective=False)
+            return Transition(Observation("Answer with digits only, for example: 7"), effective=False)
         if int(action) == self.secret:
             return Transition(Observation("Right!"), done=True, success=True)
         return Transition(Observation("Higher." if int(action) < self.secret else "Lower."))
