@@ -114,7 +114,7 @@ class RolloutStatus(RolloutProgress):
     def line(self, silence: float) -> str:
         if not self._ended:
             return f"{self._what}: {', '.join(self.status())}"
-        return f"{self._what}: updating on {self.played} for {format_duration(self._clock() - self._ended)}"
+        return f"{self._what}: learning from {self.played} for {format_duration(self._clock() - self._ended)}"
 
 
 SHOWN = {

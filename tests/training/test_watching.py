@@ -172,7 +172,7 @@ def test_rollout_status_shows_turns_speed_and_time_left():
     assert played.line(0.0) == "rl 1: 5 episodes, 2 turns, 0.333 tok/s"
     played.on_end()
     now[0] = 20.0
-    assert played.line(0.0) == "rl 1: updating on 2 turns for 8.0 s"
+    assert played.line(0.0) == "rl 1: learning from 2 turns for 8.0 s"
 
 
 def test_heartbeat_reports_status_during_silence():
@@ -241,4 +241,4 @@ def test_slow_iteration_reports_progress(tmp_path, monkeypatch):
     assert lines[0].startswith("now rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, ")
     completions = [text for text in listener.lines if text.startswith("now first completion")]
     assert completions == ["now first completion, of 2 tokens, not in the full format: '<action>reset</action>'"], "once"
-    assert lines[-1].startswith("now rl 1: updating on 8 turns for ")
+    assert lines[-1].startswith("now rl 1: learning from 8 turns for ")
