@@ -25,7 +25,7 @@ from tacit.config.values import NAMES_ELSEWHERE, NONE, field_default, field_type
 from tacit.core.bounds import BASIC
 from tacit.core.errors import TacitError
 from tacit.core.trust import FLAG, HELP
-from tacit.engines import get_engine
+from tacit.engines import engines_with, get_engine
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import REGISTRY, get_method
 from tacit.methods.combine import CombinedMethod
@@ -183,6 +183,8 @@ class Parser(argparse.ArgumentParser):
             raise TacitError(f"unexpected argument {left[0]!r}. See `tacit {self._command} --help`.")
         if self.brief and (owners := methods_with(flag.replace("--no-", "--", 1))):
             raise TacitError(f"unknown flag {flag}. It belongs to {', '.join(owners)}: add --method {owners[0]}.")
+        if owners := engines_with(flag.removeprefix("--engine.").replace("-", "_")) if flag.startswith("--engine.") else []:
+            raise TacitError(f"unknown flag {flag}. It belongs to {', '.join(owners)}: add --engine {owners[0]}.")
         near = self.nearest(flag)
         raise TacitError(f"unknown flag {flag}. {f'Did you mean {near}?' if near else f'See `tacit {self._command} --help`.'}")
 

@@ -26,7 +26,7 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Schedule
 from tacit.core.resources import Base
 from tacit.core.trust import trust_endpoints
-from tacit.engines import get_engine
+from tacit.engines import engines_with, get_engine
 from tacit.engines.models.bases import BASES, has_chat_template, is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import get_method
@@ -350,10 +350,11 @@ def read_document(file: Path) -> Document:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"cannot read the settings file {file}: {getattr(error, 'strerror', None) or error}.") from error
+    kind = "JSON" if file.suffix == ".json" else "TOML"
     try:
-        document = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        document = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TacitError(f"the settings file {file} is not valid {file.suffix.lstrip('.') or 'toml'}: {error}.") from error
+        raise TacitError(f"the settings file {file} is not valid {kind}: {error}.") from error
     if not isinstance(document, dict):
         raise TacitError(f"the settings file {file} must hold a table of settings.")
     if file.suffix != ".json":  # a run's settings.json may come from someone else: its endpoints are not trusted
@@ -403,6 +404,12 @@ def _policy(table: Mapping[str, Any], where: str, tables: Tables = dict) -> Poli
                 raise unknown_key(key, where, ("model", "engine", "tiny"), {})
     model = read_text(table, "model", DEFAULT_MODEL)
     name, own = _named_table(dict(table), "engine", DEFAULT_ENGINE)
+    for key in set(own) - set(field_types(get_engine(name).settings)):
+        if owners := engines_with(key):
+            raise TacitError(
+                f"unknown key `{key}` in [{prefix}engine] of the engine {name}. It belongs to {', '.join(owners)}; set "
+                f'name = "{owners[0]}" there.'
+            )
     engine = build(get_engine(name).settings, own, f"{prefix}engine", tables=tables)
     if model not in TINY_SIZES and table.get("tiny"):
         raise TacitError(f"[{prefix}tiny] has sizes, but the model is {model!r}; they are for {', '.join(TINY_SIZES)}.")

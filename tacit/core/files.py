@@ -6,9 +6,10 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 MAX_BYTES = 1 << 29
+MAX_TENSOR_HEADER = 100_000_000
 
 
 def check_readable(path: Path) -> Path:
@@ -35,3 +36,29 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path))
     except RecursionError as error:
         raise ValueError(f"{path.name} is nested too deeply") from error
+
+
+def read_tensor_header(opened: IO[bytes]) -> tuple[int, dict[str, Any]]:
+    """(offset of the data in an open safetensors file, its tensors by name). Raises ValueError if there is no such header or
+    if the file is shorter than it says."""
+    start = 8 + int.from_bytes(opened.read(8), "little")
+    if start > MAX_TENSOR_HEADER:
+        raise ValueError(f"{opened.name} has a header of {start} bytes")
+    try:
+        header: dict[str, Any] = json.loads(opened.read(start - 8))
+        header.pop("__metadata__", None)
+        expected = start + max((int(tensor["data_offsets"][1]) for tensor in header.values()), default=0)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{opened.name} has no valid header of safetensors") from error
+    size = os.fstat(opened.fileno()).st_size
+    if size < expected:
+        raise ValueError(f"{opened.name} is truncated: it has {size:,} of {expected:,} bytes")
+    return start, header
+
+
+def check_tensors(directory: Path) -> None:
+    """Raise OSError or ValueError if a safetensors file below the directory is truncated or has no valid header. Reads the
+    headers only."""
+    for file in sorted(directory.rglob("*.safetensors")):
+        with check_readable(file).open("rb") as opened:
+            read_tensor_header(opened)

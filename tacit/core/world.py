@@ -259,6 +259,14 @@ class Alphabet:
 
 FUNCTIONS = ("make", "tasks", "reader", "failure", "hindsight", "example_texts", "questions", "family_tasks", "place", "lacks")
 """fields of an Environment that must be callable"""
+FIELD_TYPES: tuple[tuple[str, type, str], ...] = (
+    ("max_steps", int, "30"),
+    ("splits", Sequence, '("train", "test")'),
+    ("families", Sequence, '("easy", "hard")'),
+    ("experts", Mapping, '{"bisect": Bisect}'),
+    ("wordings", Mapping, '{"full": Rules(), "terse": Brief()}'),
+)
+"""(field of an Environment, its type, an example)"""
 
 
 @dataclass(frozen=True)
@@ -405,6 +413,15 @@ class Environment:
                 kind = type(function).__name__
                 remedy = f"give the class, {kind}" if name == "make" else f"for a fixed value write {name}=lambda *_: value"
                 raise TacitError(f"{name} of world {self.name!r} is a {kind}, not a function; {remedy}.")
+        for name, expected, example in FIELD_TYPES:
+            if not isinstance(value := getattr(self, name), expected) or isinstance(value, str):
+                raise TacitError(f"{name} of world {self.name!r} is {value!r}; write it as in {name}={example}.")
+        for name, make_expert in self.experts.items():
+            if not callable(make_expert):
+                kind = type(make_expert).__name__
+                raise TacitError(
+                    f"expert {name!r} of world {self.name!r} is a {kind}, not a function of a task; give the class, {kind}."
+                )
         if self.max_steps < 1:
             raise TacitError(f"max_steps of world {self.name!r} is {self.max_steps}; an episode needs at least 1.")
         if isinstance(self.make, type):
@@ -412,6 +429,8 @@ class Environment:
                 if getattr(self.make, name, None) in (None, getattr(World, name)):
                     raise TacitError(f"{self.make.__name__} of world {self.name!r} has no {name}(self, {argument}); define it.")
         for name, wording in self.wordings.items():
+            if isinstance(wording, type):
+                raise TacitError(f"wording {name!r} of world {self.name!r} is a class; write {wording.__name__}().")
             if not isinstance(wording, Wording):
                 raise TacitError(
                     f"wording {name!r} of world {self.name!r} is a {type(wording).__name__}; its class must be a subclass of "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 from tacit.core.errors import TacitError
@@ -99,6 +100,11 @@ REGISTRY = Registry(
 def get_engine(name: str) -> Engine:
     """An engine by name, or your own as `package.module:OBJECT` or `path/to/file.py:OBJECT`."""
     return REGISTRY.get(name)
+
+
+def engines_with(setting: str) -> list[str]:
+    """Names of our engines that have this setting."""
+    return [name for name in ENGINES if any(field.name == setting for field in fields(get_engine(name).settings))]
 
 
 def all_engines() -> Mapping[str, Engine]:

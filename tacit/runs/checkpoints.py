@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.core.files import read_json
+from tacit.core.files import check_tensors, read_json
 from tacit.core.method import Companion
 from tacit.core.protocols import Policy
 from tacit.runs.files import write_directory, write_json
@@ -36,9 +36,16 @@ class Checkpoint:
         return f"{self.path.name}, from {'imitation' if self.stage == 'sft' else 'RL'}"
 
     def check(self) -> Checkpoint:
-        """Raise if it has anything but files and directories: opening a named pipe would block forever."""
+        """Raise if its weights are damaged, or if it has anything but files and directories: opening a named pipe would block
+        forever."""
         if odd := next((file for file in self.path.rglob("*") if not file.is_file() and not file.is_dir()), None):
             raise TacitError(f"cannot read the checkpoint {self.path}: {odd.relative_to(self.path)} is not a file.")
+        try:
+            check_tensors(self.path)
+        except (OSError, ValueError) as error:
+            others = ", ".join(sorted(path.name for path in self.path.parent.iterdir() if path != self.path and path.is_dir()))
+            remedy = f"use another one (--checkpoint {others})" if others else "train again"
+            raise TacitError(f"the checkpoint {self.path} is damaged: {error}. Delete it, then {remedy}.") from error
         return self
 
     @property
@@ -100,7 +107,7 @@ class Checkpoints:
     def find(self, name: str) -> Checkpoint:
         """`best`, `newest`, `sft`, `rl`, or a directory name such as `rl-000020`."""
         if name == "best" and (best := self._best()) is not None:
-            return best
+            return best.check()
         name = "newest" if name == "best" else name
         matching = [c for c in self.all() if name in ("newest", c.stage, c.path.name)]
         if not matching:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -17,7 +19,8 @@ from tacit.rollout.workers import ProcessLauncher, RayLauncher, WorkerPool
 from tacit.rollout.worlds import InProcessPool, TimedExpert, WorldFailure, WorldPool
 from tacit.training.settings import TrainSettings
 
-STARTED = 4  # tasks that `check_start` starts
+STARTED = 4  # tasks that `check_start` plays
+CHECK_S = 5.0  # it ends them after this time
 ANY_ACTION = "look"  # its step in worlds that list no actions: a model may write anything
 
 
@@ -69,22 +72,21 @@ class WorldSetup:
         return cls(world, method, settings, TaskSets.of(world, settings), share)
 
     def check_start(self) -> WorldSetup:
-        """Start the first tasks of the panel and take one step in each, before the model is loaded; raises if none starts, if
-        every step or expert fails, or if a task's family is unknown. Adds a note if panel and training share tasks."""
+        """Play the first tasks of the panel before the model is loaded; raises if none starts, if all break, or if a task's
+        family is unknown. Adds a note if panel and training share tasks."""
         panel, name = self.tasks.panel.tasks, self.tasks.panel.name
         for task in (*panel, *self.tasks.training):
             if task.family not in self.world.families:
                 raise unknown(f"family of task {task.id!r} of world {self.name!r}", task.family, self.world.families)
-        if not (self.world.slow or self.settings.workers or self.settings.workers_at):
-            with closing(make_worlds(self.world, self.settings)) as worlds:
-                started = worlds.reset(panel[:STARTED])
-                self._refuse_broken(f"start {panel[0].id!r}, the first task of {name}", started)
-                live = [(i, seen) for i, seen in enumerate(started) if isinstance(seen, Observation)]
-                chosen = {slot: self._first_action(panel[slot], seen) for slot, seen in live}
-                self._refuse_broken(f"let its expert act in a task of {name}", list(chosen.values()))
-                actions = [(slot, action) for slot, action in chosen.items() if isinstance(action, str)]
-                slot, action = actions[0]
-                self._refuse_broken(f"take the action {action!r} in {panel[slot].id!r}, a task of {name}", worlds.step(actions))
+            try:
+                json.dumps(task.data)
+            except (TypeError, ValueError) as error:
+                raise TacitError(
+                    f"the data of task {task.id!r} of world {self.name!r} is stored as JSON, but {describe_error(error)}."
+                ) from error
+        if not self.world.slow:
+            with closing(InProcessPool(self.world.make, step_limit_s(self.world, self.settings))) as worlds:
+                self._play_first(worlds, panel[:STARTED], name)
         trained = {repr(task.data) for task in self.tasks.training if task.data}
         shared = sum(repr(task.data) in trained for task in panel)
         if not shared or panel[0].split == self.settings.split:
@@ -95,26 +97,41 @@ class WorldSetup:
         )
         return replace(self, tasks=replace(self.tasks, notes=(*self.tasks.notes, note)))
 
-    def _first_action(self, task: Task, seen: Observation) -> str | WorldFailure:
-        """The action of the expert that will be imitated, otherwise any action."""
-        sft = self.settings.sft
-        if not sft.imitates or sft.from_:
-            return seen.actions[0] if seen.actions else ANY_ACTION
-        limit_s = step_limit_s(self.world, self.settings)
-        try:
-            return as_action(TimedExpert(self.world.expert(sft.expert or None), limit_s, task).act(seen), seen)
-        except TacitError:
-            raise
-        except Exception as error:
-            return WorldFailure(StopReason.WORLD_ERROR, describe_error(error))
+    def _play_first(self, worlds: WorldPool, tasks: Sequence[Task], name: str) -> None:
+        """Raise if none of the tasks starts, or if none can be played."""
+        started = worlds.reset(tasks)
+        self._refuse_broken(f"cannot start {tasks[0].id!r}, the first task of {name}", started)
+        end = time.monotonic() + CHECK_S
+        live = [(slot, seen) for slot, seen in enumerate(started) if isinstance(seen, Observation)]
+        results = [self._play(worlds, slot, tasks[slot], seen, end) for slot, seen in live]
+        self._refuse_broken(f"breaks in {tasks[live[0][0]].id!r}, a task of {name}", results)
+
+    def _play(self, worlds: WorldPool, slot: int, task: Task, seen: Observation, end: float) -> WorldFailure | None:
+        """Play an episode with the world's expert, or one step with any action if it has none. The failure, if there is one."""
+        expert = None
+        for _ in range(self.max_steps if self.world.experts else 1):
+            try:
+                if self.world.experts and expert is None:
+                    make_expert = self.world.expert(self.settings.sft.expert or None)
+                    expert = TimedExpert(make_expert, step_limit_s(self.world, self.settings), task)
+                action = as_action(expert.act(seen), seen) if expert else (*seen.actions, ANY_ACTION)[0]
+            except TacitError:
+                raise
+            except Exception as error:
+                return WorldFailure(StopReason.WORLD_ERROR, f"its expert raised {describe_error(error)}")
+            (answer,) = worlds.step([(slot, action)])
+            if isinstance(answer, WorldFailure):
+                return replace(answer, detail=f"after the action {action!r}: {answer.detail}")
+            if answer.done or answer.success or time.monotonic() > end:
+                break
+            seen = answer.observation
+        return None
 
     def _refuse_broken(self, what: str, answers: Sequence[object]) -> None:
         """Raise if all of these answers are failures."""
         failures = [answer for answer in answers if isinstance(answer, WorldFailure)]
         if len(failures) == len(answers):
-            raise TacitError(
-                f"world {self.name!r} cannot {what}: {failures[0].detail}. Fix the world, then run the command again."
-            )
+            raise TacitError(f"world {self.name!r} {what}: {failures[0].detail}. Fix the world, then run the command again.")
 
     @property
     def name(self) -> str:

@@ -310,6 +310,7 @@ def test_names_resolve_to_the_same_objects(tmp_path):
         ({"sft_steps": 3}, r'Did you mean sft=\{"steps": 3\}'),
         ({"engine_device": "cpu"}, r"""Did you mean engine=\{"device": 'cpu'\}"""),
         ({"efficiency": 1.0}, "It belongs to round_length, reuserl"),
+        ({"engine": {"servers": 2}}, 'of the engine local. It belongs to sharded; set name = "sharded" there'),
         ({"sft": 3}, "sft = 3 must be a dict"),
         ({"sft": {"stepps": 3}}, r"unknown key `stepps` in \[sft\]"),
         ({"lr": "much"}, "lr must be a finite number"),

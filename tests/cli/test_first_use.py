@@ -12,6 +12,7 @@ from tacit.cli.main import main
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, StopReason, Task, Trajectory
+from tacit.core.world import Brief
 from tacit.methods.grpo import GRPO
 from tacit.modules.module import find_module_directories
 from tacit.rollout.worlds import describe_overlong
@@ -92,31 +93,25 @@ def test_world_that_cannot_start_is_refused_before_the_model_loads(tmp_path, cap
 
 
 @pytest.mark.parametrize(
-    "old, new, sft_steps, reason",
+    "old, new, reason",
     [
-        (
-            "return Transition(Observation",
-            "return Transition(self.nothing",
-            0,
-            "cannot take the action 'look' in 'test/0', a task of",
-        ),
+        ("return Transition(Observation", "return Transition(self.nothing", "after the action 'w0': AttributeError"),
+        ("success=action == self.word", 'success="yes"', "after the action 'w0': "),
+        ("return self.word", "return self.words", "its expert raised AttributeError: "),
         (
             "return self.word",
             "return None",
-            4,
-            "act of the agent or expert must return the action as text, but returned nothing for",
+            "act of the agent or expert must return the action as text, but returned nothing",
         ),
-        ("return self.word", "return self.words", 4, "cannot let its expert act in a task of echo/test/128: AttributeError: "),
     ],
 )
-def test_world_whose_first_step_fails_is_refused_before_the_model_loads(
-    old, new, sft_steps, reason, tmp_path, capsys, monkeypatch
-):
+@pytest.mark.parametrize("flags", [(), ("--workers", "1"), ("--sft.steps", "4")])
+def test_world_that_breaks_is_refused_before_the_model_loads(old, new, reason, flags, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("tacit.config.resources.RunResources.open", lambda self: pytest.fail("loaded the model"))
-    world = write_world(tmp_path, f"broken_echo_{sft_steps}_{len(new)}", old, new)
-    command = ["train", "--world", world, "--model", "tiny", "--out", tmp_path / "run", "--style", "bare"]
-    error = refuse(capsys, *command, "--sft.steps", sft_steps)
+    world = write_world(tmp_path, f"broken_echo_{abs(hash((new, flags)))}", old, new)
+    error = refuse(capsys, "train", "--world", world, "--model", "tiny", "--out", tmp_path / "run", "--style", "bare", *flags)
     assert reason in error
+    assert "act of" in reason or "world 'echo' breaks in 'test/0', a task of echo/test/128: " in error
     assert not (tmp_path / "run").exists()
 
 
@@ -142,9 +137,27 @@ def test_family_that_the_world_does_not_have_is_refused(tmp_path, capsys):
     assert "unknown family 'all' of task 'test/0' of world 'echo'. Known: one." in error
 
 
-def test_world_without_steps_is_refused():
-    with pytest.raises(TacitError, match="max_steps of world 'same' is 0; an episode needs at least 1"):
-        replace(SAME, max_steps=0)
+@pytest.mark.parametrize(
+    "field, value, reason",
+    [
+        ("max_steps", 0, "max_steps of world 'same' is 0; an episode needs at least 1"),
+        ("max_steps", "8", "max_steps of world 'same' is '8'; write it as in max_steps=30."),
+        ("families", "all", r"families of world 'same' is 'all'; write it as in families=\("),
+        ("splits", "train", r"splits of world 'same' is 'train'; write it as in splits=\("),
+        ("experts", Path, r"write it as in experts=\{"),
+        ("experts", {"one": Path()}, "expert 'one' of world 'same' is a PosixPath, not a function of a task; give the class"),
+        ("wordings", {"full": Brief}, r"wording 'full' of world 'same' is a class; write Brief\(\)"),
+    ],
+)
+def test_wrong_field_of_an_environment_is_refused(field, value, reason):
+    with pytest.raises(TacitError, match=reason):
+        replace(SAME, **{field: value})
+
+
+def test_task_data_that_is_not_json_is_refused(tmp_path, capsys):
+    world = write_world(tmp_path, "set_echo", '{"word": f"w{i}"}', '{"word": {i}}')
+    error = refuse(capsys, "train", "--world", world, "--model", "tiny", "--out", tmp_path / "run", "--style", "bare")
+    assert "the data of task 'test/0' of world 'echo' is stored as JSON, but TypeError: Object of type set" in error
 
 
 def test_overlong_prompts_are_described():

@@ -88,6 +88,7 @@ def test_top_level_help_names_the_commands(capsys):
         (["train"], "error: no world."),
         (["train", "--world", "countdwon"], "error: unknown world 'countdwon'. Did you mean 'countdown'?"),
         (["train", "--method", "dappo"], "error: unknown method 'dappo'. Did you mean 'dapo'?"),
+        (["train", "--world", "countdown", "--engine.servers", "2"], "error: unknown flag --engine.servers. It belongs to"),
         (["train", "--world", "countdown", "--lam", "1"], "error: unknown flag --lam. It belongs to ppo: add --method ppo."),
         (["train", "--world", "countdown", "--gruops", "1"], "error: unknown flag --gruops. Did you mean --groups?"),
         (["train", "--world", "countdown", "--learning_rate", "1"], "error: unknown flag --learning-rate. Did you mean --lr?"),

@@ -166,7 +166,7 @@ def test_value_head_is_enabled_when_the_method_learns_a_value():
         ("world = 'countdown'\nmethod = 3", "method must be a name or a table with one, not 3"),
         ("world = 'countdown'\n[method.schedule]\nlr = 1.0", "write [schedule], not [method.schedule]"),
         ("world = 'countdown'\nmodel = 'owner/name'\n[tiny]\nlayers = 1", "[tiny] has sizes, but the model is 'owner/name'"),
-        ("world = ", "is not valid toml"),
+        ("world = ", "is not valid TOML"),
         ("seed = 1", "no world. Give --world NAME"),
     ],
 )

@@ -200,6 +200,21 @@ def make_model(path: Path, **config: object) -> Path:
     return path
 
 
+def test_damaged_weights_of_a_checkpoint_are_refused_before_they_are_loaded(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "rl-000002", "rl", 2)
+    (checkpoint.policy).mkdir(parents=True)
+    file = make_model(checkpoint.policy / "model") / "model.safetensors"
+    checkpoint.check()
+    whole = file.read_bytes()
+    for damaged, reason in ((whole[:-1], r"is truncated: it has 201 of 202 bytes"), (bytes(64), "has no valid header")):
+        file.write_bytes(damaged)
+        with pytest.raises(TacitError, match=rf"rl-000002 is damaged: .*{reason}.*\. Delete it, then train again"):
+            checkpoint.check()
+    (tmp_path / "sft-000010").mkdir()
+    with pytest.raises(TacitError, match=r"Delete it, then use another one \(--checkpoint sft-000010\)"):
+        checkpoint.check()
+
+
 def test_model_config_larger_than_its_weights_is_refused(tmp_path: Path, capsys) -> None:
     check_sizes(make_model(tmp_path / "m"))
     for claim in (

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.core.errors import TacitError, describe_error, first_line, unknown
-from tacit.core.files import check_readable, read_json, read_text
+from tacit.core.files import check_readable, read_json, read_tensor_header, read_text
 from tacit.core.trust import is_code_trusted, require_trust
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings, hash_file, no_progress_bars, tiny_checkpoint
 
@@ -129,7 +129,7 @@ UNRELATED = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "
 TOKEN_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json")
 TOKEN_SETTINGS = ("chat_template", "add_bos_token", "add_eos_token", "bos_token", "eos_token", "pad_token")
 """entries of tokenizer_config.json that affect the tokens"""
-MAX_HEADER, PIECE = 100_000_000, 1 << 22
+PIECE = 1 << 22
 """bytes of the header of a safetensors file, as the format allows; bytes hashed at once"""
 MATRICES = ("vocab_size", "hidden_size", "intermediate_size")
 """entries of config.json; a model has matrices of the sizes vocabulary × hidden and hidden × intermediate"""
@@ -205,7 +205,7 @@ def _weights(directory: Path) -> Iterator[str]:
     files = sorted(directory.glob("*.safetensors"))
     for file in files:
         with check_readable(file).open("rb") as opened:
-            start, header = _read_header(opened)
+            start, header = read_tensor_header(opened)
             for name, entry in header.items():
                 first, last = entry["data_offsets"]
                 opened.seek(start + first)
@@ -223,16 +223,6 @@ def _weights(directory: Path) -> Iterator[str]:
         yield from (f"{file.name} {hash_file(file)}" for file in others)
 
 
-def _read_header(opened: Any) -> tuple[int, dict[str, Any]]:
-    """(offset of the data in a safetensors file, its tensors by name)"""
-    start = 8 + int.from_bytes(opened.read(8), "little")
-    if start > MAX_HEADER:
-        raise ValueError(f"{opened.name} has a header of {start} bytes")
-    header: dict[str, Any] = json.loads(opened.read(start - 8))
-    header.pop("__metadata__", None)
-    return start, header
-
-
 def check_sizes(directory: Path) -> None:
     """Refuse a model whose config.json claims larger sizes than its weights have, before a library allocates memory for it."""
     files = sorted(directory.glob("*.safetensors"))
@@ -242,12 +232,15 @@ def check_sizes(directory: Path) -> None:
         tensors: dict[str, Any] = {}
         for file in files:
             with check_readable(file).open("rb") as opened:
-                tensors |= _read_header(opened)[1]
+                tensors |= read_tensor_header(opened)[1]
         weights = sum(math.prod(tensor["shape"]) for tensor in tensors.values())
         config = read_json(directory / "config.json")
         tables = [config, *(value for value in config.values() if isinstance(value, dict))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TacitError(f"cannot read the model in {directory}: {type(error).__name__}: {error}.") from error
+        raise TacitError(
+            f"cannot read the model in {directory}: {describe_error(error)}. Its files are damaged or incomplete; copy or make "
+            "it again."
+        ) from error
     for table in tables:
         sizes = {name: table[name] for name in ("num_hidden_layers", *MATRICES) if isinstance(table.get(name), int)}
         claims = {f"{a} × {b}": sizes[a] * sizes[b] for a, b in pairwise(MATRICES) if a in sizes and b in sizes}
@@ -265,7 +258,7 @@ def check_adapter(directory: Path) -> None:
     """Refuse a LoRA adapter whose adapter_config.json has another rank than its weights, before it is created."""
     try:
         with check_readable(directory / "adapter_model.safetensors").open("rb") as opened:
-            tensors = _read_header(opened)[1]
+            tensors = read_tensor_header(opened)[1]
         ranks = {int(tensor["shape"][0]) for name, tensor in tensors.items() if ".lora_A." in name}
         rank = read_json(directory / "adapter_config.json")["r"]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

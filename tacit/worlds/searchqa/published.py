@@ -24,7 +24,15 @@ from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.registry import path_from_env
 from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
-from tacit.worlds.searchqa.retrieval import SCORINGS, Passage, is_address, normalize_answer, sanitize, sanitize_passage
+from tacit.worlds.searchqa.retrieval import (
+    SCORINGS,
+    Passage,
+    check_server,
+    is_address,
+    normalize_answer,
+    sanitize,
+    sanitize_passage,
+)
 
 # Passages are [{"title", "text"}, …], JSON lines of such objects or of {"id", "contents": "title\ntext"}, or {"title":
 # [sentence, …], …}. Questions are a list or JSON lines of objects with question, answer(s) (answers, golden_answers,
@@ -271,6 +279,8 @@ def published_tasks(
     retriever = retriever or os.environ.get(RETRIEVER_VARIABLE, "") or USUAL_RETRIEVER
     if scoring not in SCORINGS:
         raise unknown("scoring of world 'searchqa'", scoring, filter(None, SCORINGS))
+    if is_address(retriever):
+        check_server(retriever)
     there = [t for t in _tasks(source, seed, retriever, scoring) if t.split == split]
     wanted = sorted((task for task in there if task.family in families), key=lambda task: shuffle_key(seed, task.id))
     if len(wanted) < count and set(families) >= set(FAMILIES):

@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -230,6 +230,12 @@ class RetrievalServer:
                 "Check that it runs and answers as Search-R1's retrieval_server.py."
             ) from error
         return [sanitize_passage(title.strip().strip('"'), text) for title, _, text in rows[:count]]
+
+
+@cache
+def check_server(address: str) -> None:
+    """Raise if the retrieval server does not answer."""
+    RetrievalServer(address, timeout_s=10.0).search("test", 1)
 
 
 def make_retriever(name: str, texts: Sequence[str]) -> Retriever:
