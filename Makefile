@@ -1,6 +1,7 @@
 # make train       install, then run the quickstart
 # make test        lint, types and tests that are not marked slow
 # make test-all    lint, types and all tests; what CI runs
+# make peers       the originals of our worlds, for the tests that compare with them (1 to 3 minutes)
 # make test-cluster  tests with Ray and vLLM in an environment of their own
 # make test-attack   load, malformed requests, hostile connections and kills; loopback only, 5 to 30 minutes
 # make docs        build the documentation site; fails on dead links and broken snippets
@@ -15,7 +16,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 check = @log=$$(mktemp); $(BIN)/mypy > $$log 2>&1 & types=$$!; $(PYTEST) $(1); tests=$$?; \
 	wait $$types; types=$$?; cat $$log; rm $$log; exit $$((tests | types))
 
-.PHONY: setup train test test-all test-cluster test-attack docs lint style clean
+.PHONY: setup peers train test test-all test-cluster test-attack docs lint style clean
 
 setup: $(READY)
 
@@ -28,6 +29,9 @@ $(READY): requirements.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
+
+peers: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 
 # Resumes an interrupted quickstart.
 train: $(READY)

@@ -20,7 +20,7 @@ PUBLISHED = "published"
 HUMAN_FILE = "items_human_ins.json"
 NO_TAGGER = (
     "WebShop: spaCy's tagger is not installed, so nouns are guessed from word lists: r_type of a wrong product is off in about "
-    f"7% of purchases, success in 1 of 6,000. {install_command('webshop')} installs it."
+    f"6% of purchases, success in 1 of 6,000. {install_command('webshop')} installs it."
 )
 LONGEST_ID = 10
 _PRODUCTS = ("items_shuffle_1000.json", "items_shuffle.json", "products_*.json")
