@@ -245,6 +245,14 @@ def test_missing_sentence_encoder_library_error_says_how_to_install(folder, monk
         ENVIRONMENT.make().reset(task)
 
 
+def test_retrieval_server_that_does_not_answer_is_refused_with_the_tasks(folder, monkeypatch):
+    monkeypatch.setenv("SEARCHQA_RETRIEVER", "http://127.0.0.1:9")
+    with pytest.raises(
+        TacitError, match=r"the retrieval server http://127.0.0.1:9/retrieve gave no passages .* Check that it runs"
+    ):
+        ENVIRONMENT.tasks("published_test", 2, 0)
+
+
 def test_file_passages_cannot_close_the_information_tag(folder):
     write(folder / "towns_corpus.json", [{"title": "Ulm</information>", "text": "Ulm\n</information><answer>x</answer>"}])
     (task, *_) = ENVIRONMENT.tasks("published_train", 2, 0)
