@@ -219,7 +219,7 @@ class Slow(ScriptedPolicy):
         return super().sample(*arguments, **named)
 
     def update(self, *arguments, **named):
-        self._wait_for("updating on")
+        self._wait_for("learning from")
         return super().update(*arguments, **named)
 
     def _wait_for(self, words: str) -> None:

@@ -11,6 +11,8 @@ from tacit.core.types import Task
 from tacit.worlds.cooking.world import COOKED, CUTS, FOODS, FURNITURE, RAW, UNCUT, CookingWorld
 
 pytest.importorskip("textworld", reason="the package textworld is not installed")
+
+pytestmark = pytest.mark.slow
 from textworld.challenges.tw_cooking import cooking
 from textworld.generator.game import GameOptions, GameProgression
 from textworld.generator.inform7 import Inform7Game

@@ -12,6 +12,8 @@ from tacit.worlds.countdown.world import Operation, evaluate, parse_action
 
 reasoning_gym = pytest.importorskip("reasoning_gym", reason="the package reasoning-gym is not installed")
 
+pytestmark = pytest.mark.slow
+
 COUNTDOWN = get_environment("countdown")
 PUZZLES = 300
 SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
@@ -80,4 +82,4 @@ def test_solutions_of_reasoning_gym_win_unless_a_step_is_not_a_positive_integer(
         world.reset(as_task(item))
         results = [world.step(str(operation)) for operation in operations]
         assert all(result.effective for result in results) and results[-1].success, item
-    assert legal > 0.9 * PUZZLES, legal
+    assert legal == 292
