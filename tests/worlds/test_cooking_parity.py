@@ -12,11 +12,12 @@ from tacit.worlds.cooking.world import COOKED, CUTS, FOODS, FURNITURE, RAW, UNCU
 
 pytest.importorskip("textworld", reason="the package textworld is not installed")
 
-pytestmark = pytest.mark.slow
 from textworld.challenges.tw_cooking import cooking
 from textworld.generator.game import GameOptions, GameProgression
 from textworld.generator.inform7 import Inform7Game
 from textworld.generator.maker import GameMaker
+
+pytestmark = pytest.mark.slow
 
 WAYS = {"north_of": "north", "south_of": "south", "east_of": "east", "west_of": "west"}
 GAMES, STEPS = 6, 20
