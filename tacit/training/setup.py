@@ -84,8 +84,8 @@ class WorldSetup:
                 raise TacitError(
                     f"the data of task {task.id!r} of world {self.name!r} is stored as JSON, but {describe_error(error)}."
                 ) from error
-        if not self.world.slow:
-            with closing(InProcessPool(self.world.make, step_limit_s(self.world, self.settings))) as worlds:
+        if not (self.world.slow or self.settings.workers_at):
+            with closing(make_worlds(self.world, replace(self.settings, workers=min(1, self.settings.workers)))) as worlds:
                 self._play_first(worlds, panel[:STARTED], name)
         trained = {repr(task.data) for task in self.tasks.training if task.data}
         shared = sum(repr(task.data) in trained for task in panel)
