@@ -183,7 +183,8 @@ class Parser(argparse.ArgumentParser):
             raise TacitError(f"unexpected argument {left[0]!r}. See `tacit {self._command} --help`.")
         if self.brief and (owners := methods_with(flag.replace("--no-", "--", 1))):
             raise TacitError(f"unknown flag {flag}. It belongs to {', '.join(owners)}: add --method {owners[0]}.")
-        if owners := engines_with(flag.removeprefix("--engine.").replace("-", "_")) if flag.startswith("--engine.") else []:
+        section, _, setting = flag.removeprefix("--").partition(".")
+        if section == "engine" and (owners := engines_with(setting.replace("-", "_"))):
             raise TacitError(f"unknown flag {flag}. It belongs to {', '.join(owners)}: add --engine {owners[0]}.")
         near = self.nearest(flag)
         raise TacitError(f"unknown flag {flag}. {f'Did you mean {near}?' if near else f'See `tacit {self._command} --help`.'}")

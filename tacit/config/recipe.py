@@ -404,7 +404,7 @@ def _policy(table: Mapping[str, Any], where: str, tables: Tables = dict) -> Poli
                 raise unknown_key(key, where, ("model", "engine", "tiny"), {})
     model = read_text(table, "model", DEFAULT_MODEL)
     name, own = _named_table(dict(table), "engine", DEFAULT_ENGINE)
-    for key in set(own) - set(field_types(get_engine(name).settings)):
+    for key in sorted(set(own) - set(field_types(get_engine(name).settings))):
         if owners := engines_with(key):
             raise TacitError(
                 f"unknown key `{key}` in [{prefix}engine] of the engine {name}. It belongs to {', '.join(owners)}; set "

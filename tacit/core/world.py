@@ -525,7 +525,8 @@ def as_action(answer: object, observation: Observation) -> str:
 def _shape(answer: object) -> str:
     """A description of a wrong return value, such as `a tuple of (str, dict), as Gym's worlds do`."""
     if not isinstance(answer, tuple):
-        return "nothing" if answer is None else f"a {type(answer).__name__}"
+        kind = type(answer).__name__
+        return "nothing" if answer is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
     kinds = ", ".join(type(part).__name__ for part in answer)
     return f"a tuple of ({kinds})" + (", as Gym's worlds do" if len(answer) in (2, 4, 5) else "")
 

@@ -43,7 +43,7 @@ class Checkpoint:
         try:
             check_tensors(self.path)
         except (OSError, ValueError) as error:
-            others = ", ".join(sorted(path.name for path in self.path.parent.iterdir() if path != self.path and path.is_dir()))
+            others = ", ".join(sorted(path.name for path in self.path.parent.glob("[!.]*-*") if path != self.path))
             remedy = f"use another one (--checkpoint {others})" if others else "train again"
             raise TacitError(f"the checkpoint {self.path} is damaged: {error}. Delete it, then {remedy}.") from error
         return self

@@ -103,10 +103,13 @@ def demonstrate(
             turns += episode
     live.close()
     if not won:
+        remedy = "Choose another expert, or train without imitation (sft.steps = 0)."
+        if len(broken) == played:
+            remedy = "Fix the world or its expert, then run the command again."
         broke = f"{len(broken)} broke; the first: {broken[0]}" if broken else "0 broke"
         raise TacitError(
             f"the expert of world {world.name!r} won none of {played} tasks within {max_steps} steps ({broke}), so there is "
-            "nothing to imitate. Choose another expert, or train without imitation (sft.steps = 0)."
+            f"nothing to imitate. {remedy}"
         )
     rng, original = random.Random(derive(seed, "renamed")), tuple(turns)
     for _ in range(renamed):

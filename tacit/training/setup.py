@@ -12,16 +12,23 @@ from tacit.core.errors import TacitError, describe_error, unknown
 from tacit.core.method import Context, Method
 from tacit.core.progress import pluralize
 from tacit.core.protocols import Sampling
-from tacit.core.types import Observation, StopReason, Task
-from tacit.core.world import Environment, as_action
+from tacit.core.types import Observation, Task
+from tacit.core.world import Environment
 from tacit.evaluation.panels import Panel, choose_panel
+from tacit.rollout.replay import play_episode
 from tacit.rollout.workers import ProcessLauncher, RayLauncher, WorkerPool
-from tacit.rollout.worlds import InProcessPool, TimedExpert, WorldFailure, WorldPool
+from tacit.rollout.worlds import InProcessPool, TimedExpert, TimedWorld, WorldPool
 from tacit.training.settings import TrainSettings
 
-STARTED = 4  # tasks that `check_start` plays
-CHECK_S = 5.0  # it ends them after this time
-ANY_ACTION = "look"  # its step in worlds that list no actions: a model may write anything
+CHECKED = 4  # tasks that `check_start` tries
+CHECK_S = 5.0  # it ends their episodes after this time
+
+
+class FirstAction:
+    """Takes the first admissible action, or any text in worlds that list none: a model may write anything."""
+
+    def act(self, observation: Observation) -> str:
+        return observation.actions[0] if observation.actions else "look"
 
 
 @dataclass(frozen=True)
@@ -72,8 +79,8 @@ class WorldSetup:
         return cls(world, method, settings, TaskSets.of(world, settings), share)
 
     def check_start(self) -> WorldSetup:
-        """Play the first tasks of the panel before the model is loaded; raises if none starts, if all break, or if a task's
-        family is unknown. Adds a note if panel and training share tasks."""
+        """Play the first tasks of the panel before the model is loaded; raises if all break, or if a task's family is
+        unknown. Adds a note if panel and training share tasks."""
         panel, name = self.tasks.panel.tasks, self.tasks.panel.name
         for task in (*panel, *self.tasks.training):
             if task.family not in self.world.families:
@@ -84,9 +91,8 @@ class WorldSetup:
                 raise TacitError(
                     f"the data of task {task.id!r} of world {self.name!r} is stored as JSON, but {describe_error(error)}."
                 ) from error
-        if not (self.world.slow or self.settings.workers_at):
-            with closing(make_worlds(self.world, replace(self.settings, workers=min(1, self.settings.workers)))) as worlds:
-                self._play_first(worlds, panel[:STARTED], name)
+        if not (self.world.slow or self.settings.workers or self.settings.workers_at):
+            self._check_playable(panel[:CHECKED], name)
         trained = {repr(task.data) for task in self.tasks.training if task.data}
         shared = sum(repr(task.data) in trained for task in panel)
         if not shared or panel[0].split == self.settings.split:
@@ -97,41 +103,26 @@ class WorldSetup:
         )
         return replace(self, tasks=replace(self.tasks, notes=(*self.tasks.notes, note)))
 
-    def _play_first(self, worlds: WorldPool, tasks: Sequence[Task], name: str) -> None:
-        """Raise if none of the tasks starts, or if none can be played."""
-        started = worlds.reset(tasks)
-        self._refuse_broken(f"cannot start {tasks[0].id!r}, the first task of {name}", started)
-        end = time.monotonic() + CHECK_S
-        live = [(slot, seen) for slot, seen in enumerate(started) if isinstance(seen, Observation)]
-        results = [self._play(worlds, slot, tasks[slot], seen, end) for slot, seen in live]
-        self._refuse_broken(f"breaks in {tasks[live[0][0]].id!r}, a task of {name}", results)
-
-    def _play(self, worlds: WorldPool, slot: int, task: Task, seen: Observation, end: float) -> WorldFailure | None:
-        """Play an episode with the world's expert, or one step with any action if it has none. The failure, if there is one."""
-        expert = None
-        for _ in range(self.max_steps if self.world.experts else 1):
+    def _check_playable(self, tasks: Sequence[Task], name: str) -> None:
+        """Play the tasks until one can be played: an episode with the world's expert, or one step if it has none."""
+        limit_s, failures, end = step_limit_s(self.world, self.settings), list[str](), time.monotonic() + CHECK_S
+        make_expert = self.world.expert(self.settings.sft.expert or None) if self.world.experts else None
+        for task in tasks:
             try:
-                if self.world.experts and expert is None:
-                    make_expert = self.world.expert(self.settings.sft.expert or None)
-                    expert = TimedExpert(make_expert, step_limit_s(self.world, self.settings), task)
-                action = as_action(expert.act(seen), seen) if expert else (*seen.actions, ANY_ACTION)[0]
+                with closing(TimedWorld(self.world.make, limit_s)) as live:
+                    agent = TimedExpert(make_expert, limit_s, task) if make_expert else FirstAction()
+                    for _ in play_episode(live, task, agent, self.max_steps if make_expert else 1):
+                        if time.monotonic() > end:
+                            break
+                return
             except TacitError:
                 raise
-            except Exception as error:
-                return WorldFailure(StopReason.WORLD_ERROR, f"its expert raised {describe_error(error)}")
-            (answer,) = worlds.step([(slot, action)])
-            if isinstance(answer, WorldFailure):
-                return replace(answer, detail=f"after the action {action!r}: {answer.detail}")
-            if answer.done or answer.success or time.monotonic() > end:
-                break
-            seen = answer.observation
-        return None
-
-    def _refuse_broken(self, what: str, answers: Sequence[object]) -> None:
-        """Raise if all of these answers are failures."""
-        failures = [answer for answer in answers if isinstance(answer, WorldFailure)]
-        if len(failures) == len(answers):
-            raise TacitError(f"world {self.name!r} {what}: {failures[0].detail}. Fix the world, then run the command again.")
+            except (Exception, SystemExit) as error:
+                failures.append(f"{describe_error(error)}, in task {task.id!r}")
+        raise TacitError(
+            f"world {self.name!r} or its expert breaks in the first {pluralize(len(tasks), 'task')} of {name}: {failures[0]}. "
+            "Fix it, then run the command again."
+        )
 
     @property
     def name(self) -> str:

@@ -203,7 +203,7 @@ def test_loaded_policy_is_evaluated_with_its_current_weights(run, tmp_path, monk
         tacit.evaluate(Always(None), SAME)
     with pytest.raises(TacitError, match=r"returned 'a' for a task, which cannot play: .* `act\(observation\)`"):
         tacit.evaluate(lambda task: "a", SAME, tasks=2)
-    with pytest.raises(TacitError, match="must return the action as text, but returned a int for the observation"):
+    with pytest.raises(TacitError, match="must return the action as text, but returned an int for the observation"):
         tacit.evaluate(Always, SAME, tasks=2)
     with pytest.raises(TacitError, match="only a loaded policy"):
         tacit.evaluate("expert", SAME, like=run)
