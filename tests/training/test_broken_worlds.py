@@ -120,7 +120,7 @@ GYM = [
     (GymStep, r"step must return a Transition\(observation, done, success\), .*\(str, float, bool, bool, dict\), as Gym's"),
     (Silent, "step must return a Transition.*, but returned nothing"),
     (Bare, "the Transition that step returns must hold an Observation.*, but returned a str"),
-    (Numbers, "reset must return an Observation.*, but its text is a int"),
+    (Numbers, "reset must return an Observation.*, but its text is an int"),
 ]
 
 
