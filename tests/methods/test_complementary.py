@@ -43,6 +43,11 @@ SMALL = {"prompt": PromptSettings(wording="terse", style="bare", admissible=Fals
 SCHEDULE = Schedule(groups=3, group_size=4, lr=1e-3)
 
 
+@pytest.fixture(autouse=True)
+def temporary_directories_are_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
 def noting(prompt: str, seed: int) -> str:
     """An extractor that adds the first action of each episode, or updates the retrieved entry with it."""
     lines = prompt.splitlines()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -29,6 +29,11 @@ TASKS = WORLD.tasks("train", 12, 0)
 SMALL = {"prompt": PromptSettings(wording="terse", style="bare", history=0, admissible=False)}
 
 
+@pytest.fixture(autouse=True)
+def temporary_directories_are_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
 def half_hearted(prompt: str, seed: int) -> str:
     """Solves the task or fails, depending on the seed."""
     return solve_countdown(prompt) if seed % 2 else "hm"
@@ -36,7 +41,7 @@ def half_hearted(prompt: str, seed: int) -> str:
 
 def build(settings=GRPO, groups=3, size=4, **schedule):
     configured = settings(**SMALL, schedule=Schedule(groups=groups, group_size=size, **schedule))
-    return configured.build(WORLD, Kit(ScriptedPolicy(lambda prompt, seed: "return"), Path(mkdtemp())))
+    return configured.build(WORLD, Kit(ScriptedPolicy(lambda prompt, seed: "return"), Path(tempfile.mkdtemp())))
 
 
 def run(method, answer=half_hearted, number=1, tasks=TASKS, make=WORLD.make, seed=0):

@@ -289,6 +289,20 @@ def test_search_expert_acts_on_observations(world):
         assert adviser.act(Observation(text)) == f"undo_edit {path}"
 
 
+def test_search_expert_recovers_from_a_refused_edit(world):
+    task = next(task for task in tasks("train", 1000, 0) if task.id.endswith("gridways-0a96d31d7f"))
+    expert, observation, seen = Search(task), world.reset(task), []
+    for _ in range(14):
+        action = expert.act(observation)
+        transition = world.step(action)
+        seen.append((action, transition.observation.text))
+        observation = transition.observation
+        if transition.done:
+            break
+    refused = [i for i, (_, text) in enumerate(seen) if text.startswith("ERROR: old_str does not occur in line")]
+    assert refused == [2] and seen[3][0] == seen[0][0] and transition.success
+
+
 @pytest.mark.slow
 def test_search_expert_edits_restore_every_packaged_task():
     folder = open_folder(PACKAGED)
