@@ -23,7 +23,7 @@ from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, OutOfGPUMemory, TacitError
 from tacit.core.protocols import TEACHER, LossTerm, TokenView
 from tacit.core.seeds import derive
-from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE
+from tacit.engines.local.fast.layers import MIN_TOKENS_TO_COMPILE
 from tacit.engines.local.memory import AdaptiveBudget, free_bytes, free_memory, is_out_of_memory, retry_on_oom
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.packing import PackedBatch, PaddedBatch, concat_column, input_lengths, to_device

@@ -16,9 +16,9 @@ import torch
 
 from tacit.core.types import HiddenState
 from tacit.engines.local.fast import kernels
+from tacit.engines.local.fast.attention import SequenceLayout, max_blocks, split_into_blocks
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward, PackedPrompts
-from tacit.engines.local.fast.varlen_attention import SequenceLayout, max_blocks, split_into_blocks
 from tacit.engines.local.memory import empty_cache, is_out_of_memory
 from tacit.engines.local.packing import next_power_of_two, ragged_arange
 

@@ -2,7 +2,7 @@
 
 Memory order is token-major; on a CPU head-major, which takes a third less time. A step writes each slot's new key and value at
 its own position. It then reads a window common to all slots under a mask, with torch's fused attention; on a GPU with the
-decode kernel, each slot reads exactly its own positions (fast/decode_attention.py).
+decode kernel, each slot reads exactly its own positions (fast/attention.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacit.engines.local.fast.decode_attention import decode_attention, has_decode_kernel
+from tacit.engines.local.fast.attention import decode_attention, has_decode_kernel, has_prefix_kernel
 from tacit.engines.local.fast.layers import has_rope_cache_kernel, rope_into_cache
-from tacit.engines.local.fast.varlen_attention import has_prefix_kernel
 from tacit.engines.local.memory import empty_cache
 
 RopeAndStore = Callable[[int, Tensor, Tensor, Tensor], None]

@@ -29,11 +29,11 @@ from torch.linalg import vector_norm
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
 from tacit.core.types import HiddenState
-from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE, CompiledSamplerOps, SamplerOps, can_compile
+from tacit.engines.local.fast.attention import SequenceLayout, attend_varlen, has_flash_attention
 from tacit.engines.local.fast.kv_cache import AttentionMetadata, AttentionShape, KeyValueCache, RopeAndStore, attend_last_token
+from tacit.engines.local.fast.layers import MIN_TOKENS_TO_COMPILE, CompiledSamplerOps, SamplerOps, can_compile
 from tacit.engines.local.fast.lora_step import has_lora_decode, lora_decode
 from tacit.engines.local.fast.projections import FAMILY, FusedLinear, UnsupportedModule
-from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen, has_flash_attention
 from tacit.engines.local.packing import ragged_arange, to_device
 from tacit.engines.local.pooling import attention_padded, attention_varlen, pool_padded, pool_varlen
 
