@@ -12,8 +12,8 @@ import torch
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local import capacity, memory, update
 from tacit.engines.local import engine as engine_module
+from tacit.engines.local import memory, update
 from tacit.engines.local.fast import layers
 from tacit.engines.local.fast.attention import has_flash_attention
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs
@@ -372,9 +372,9 @@ def test_indivisible_work_waits_for_memory(make_policy, card, monkeypatch):
 def test_model_loading_waits_for_memory_before_it_is_refused(make_policy, card, tmp_path, monkeypatch):
     make_policy().engine.model.hf.save_pretrained(tmp_path)
     card.room, free = 10, {"bytes": 0}
-    monkeypatch.setattr(capacity, "free_bytes", lambda device: free["bytes"])
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free["bytes"])
     monkeypatch.setattr(torch.cuda, "empty_cache", nothing)
-    check = lambda: capacity.check_memory(str(tmp_path), GPU, torch.bfloat16, EngineSettings(device="cpu"))  # noqa: E731
+    check = lambda: memory.check_memory(str(tmp_path), GPU, torch.bfloat16, EngineSettings(device="cpu"))  # noqa: E731
     with pytest.warns(UserWarning, match="in loading the model: other processes hold 90.0"), pytest.raises(TacitError):
         check()
     assert card.slept == list(WAITS_S)

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from tacit.core.errors import TacitError
 from tacit.core.files import read_json
-from tacit.engines.local.adapters import FROZEN_SUFFIX
-from tacit.engines.local.engine import AdapterState, LocalEngine
+from tacit.engines.local.engine import FROZEN_SUFFIX, AdapterState, LocalEngine
 from tacit.engines.local.memory import is_out_of_memory
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.models.tiny import no_progress_bars

@@ -14,10 +14,8 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm, Request, Sampling, Scheduler, Scorer
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local import checkpoint
-from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN
-from tacit.engines.local.capacity import check_memory
-from tacit.engines.local.engine import LocalEngine, PolicyBase
-from tacit.engines.local.memory import retry_on_oom
+from tacit.engines.local.engine import FROZEN_SUFFIX, MAIN, LocalEngine, PolicyBase
+from tacit.engines.local.memory import check_memory, retry_on_oom
 from tacit.engines.local.model import LanguageModel, enable_determinism, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.scheduler import LocalSampler
 from tacit.engines.local.scoring import ModelScorer

@@ -20,21 +20,18 @@ from tacit.core.files import read_json
 from tacit.core.platform import usable_cpus
 from tacit.core.protocols import LossTerm, ModelSource, Request, Sampling, Scheduler, Scorer
 from tacit.core.types import Completion, HiddenState
-from tacit.engines.local.adapters import MAIN
-from tacit.engines.local.capacity import MIN_USEFUL_TOKENS, read_shape
 from tacit.engines.local.checkpoint import FORMAT, MANIFEST, cannot_write, export, read_manifest
-from tacit.engines.local.engine import PolicyBase
+from tacit.engines.local.engine import MAIN, PolicyBase
+from tacit.engines.local.memory import MIN_USEFUL_TOKENS, read_shape
 from tacit.engines.local.model import load_pretrained, resolve_device, set_threads
 from tacit.engines.local.policy import NO_REFERENCE
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.slots import find_end_tokens
 from tacit.engines.models.bases import find_checkpoint, find_pretrained
-from tacit.engines.sharded.group import RankGroup
-from tacit.engines.sharded.launch import Launcher, ProcessLauncher, RayLauncher, Role
+from tacit.engines.sharded.launch import Launcher, ProcessLauncher, RankGroup, RayLauncher, Role
 from tacit.engines.sharded.messages import ServerConfig
-from tacit.engines.sharded.server import Replica, Server, WeightTransfer
 from tacit.engines.sharded.server_process import ENVIRONMENT
-from tacit.engines.sharded.servers import ServerPool
+from tacit.engines.sharded.servers import Replica, Server, ServerPool, WeightTransfer
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import LAYOUT, PICKLED
 from tacit.planning.plans import check_memory_fits

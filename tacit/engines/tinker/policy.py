@@ -21,9 +21,8 @@ from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request,
 from tacit.core.seeds import derive
 from tacit.core.trust import is_code_trusted
 from tacit.core.types import Completion, Finish, HiddenState
-from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.checkpoint import cannot_write, check_members
-from tacit.engines.local.engine import PolicyBase
+from tacit.engines.local.engine import MAIN, PolicyBase
 from tacit.engines.local.tokenizer import TextCodec
 from tacit.engines.local.update import LossMetrics, make_view
 from tacit.engines.tinker.service import (
