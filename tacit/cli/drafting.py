@@ -189,8 +189,7 @@ def _policy(arguments: Namespace) -> SamplingPolicy:
     if not arguments.model:
         raise TacitError("no model: give --endpoint URL --model NAME, or a local model with --model.")
     if arguments.endpoint:
-        from tacit.engines.endpoint.client import ChatClient
-        from tacit.engines.endpoint.policy import ChatPolicy
+        from tacit.engines.endpoint import ChatClient, ChatPolicy
 
         client = ChatClient(arguments.endpoint, arguments.model, arguments.key_variable, arguments.timeout)
         return ChatPolicy(client, concurrency=1)

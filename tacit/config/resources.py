@@ -98,7 +98,7 @@ def _config(path: Path) -> dict[str, Any] | None:
 def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY") -> Encode:
     """A model at `url`, or a directory or hub id."""
     if url:
-        from tacit.engines.endpoint.client import EmbeddingClient
+        from tacit.engines.endpoint import EmbeddingClient
 
         return EmbeddingClient(url, name, key_variable)
     from tacit.engines.local.pooling import SentenceModel

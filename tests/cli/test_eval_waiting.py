@@ -45,7 +45,7 @@ def evaluate(server, out, *more: str) -> int:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.01)
+    monkeypatch.setattr("tacit.engines.endpoint.PAUSE_S", 0.01)
 
 
 @pytest.mark.parametrize(
