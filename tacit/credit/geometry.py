@@ -16,8 +16,7 @@ from tacit.core.method import Companion
 from tacit.core.protocols import Encoder
 from tacit.core.resources import Base
 from tacit.core.types import Group, IterationInfo
-from tacit.credit.embedders import Embedder, Features, Pooling
-from tacit.credit.partitions import Partition, by_cosine
+from tacit.credit.partitions import Embedder, Features, Partition, Pooling, by_cosine
 
 PUBLISHED_LAYER, PUBLISHED_DEPTH = -8, 28  # the published layer, and the depth of the paper's models
 PUBLISHED_EPSILON = {"actor": 0.10, "ngram": 0.25, "identity": 0.0, "sentence": 0.10}

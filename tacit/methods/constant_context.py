@@ -26,7 +26,7 @@ from tacit.core.method import Context, RewardTerm, Schedule
 from tacit.core.protocols import LossTerm
 from tacit.core.resources import Resources
 from tacit.core.world import Environment
-from tacit.credit.returns import StepReturns
+from tacit.credit.episode import StepReturns
 from tacit.losses.surrogates import PolicyGradient, ReferenceKL, SampledPenalty
 from tacit.methods.grpo import GRPO
 from tacit.prompts.settings import PromptSettings

@@ -17,8 +17,7 @@ from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
 from tacit.core.resources import Resources
 from tacit.core.world import Environment
-from tacit.credit.embedders import Key
-from tacit.credit.partitions import Partition, SameKey, SimilarObservation
+from tacit.credit.partitions import Key, Partition, SameKey, SimilarObservation
 from tacit.credit.step_relative import HistoryHierarchy, StepRelative
 from tacit.methods.grpo import GRPO
 

@@ -12,8 +12,7 @@ from tacit.core.bounds import AtLeastOne, NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.resources import Resources
 from tacit.core.world import Environment
-from tacit.credit.episode import BatchRelative, LeaveOneOut
-from tacit.credit.returns import GeneralizedAdvantage, Returns
+from tacit.credit.episode import BatchRelative, GeneralizedAdvantage, LeaveOneOut, Returns
 from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight, ValueLoss
 from tacit.methods.grpo import GRPO, ClipHigh, ClipLow
 from tacit.rollout.episodes import Mixed

@@ -11,8 +11,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Alike, Conditions, Method, RewardTerm, Schedule
 from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, HiddenState, IterationInfo
-from tacit.credit.episode import EpisodeRelative, LeaveOneOut
-from tacit.credit.returns import Returns
+from tacit.credit.episode import EpisodeRelative, LeaveOneOut, Returns
 from tacit.losses.surrogates import ClippedSurrogate, EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
 from tacit.rewards.outcome import Outcome
 

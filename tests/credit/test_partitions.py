@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from stepwise import make_group, make_step, seen, slow_cosine, slow_similarity
 
 from tacit.core.errors import TacitError
-from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEncoder
 from tacit.credit.geometry import Clusters, median_cluster_size, search_radius
 from tacit.credit.partitions import (
+    ActorHidden,
+    HashNgram,
+    Identity,
     SameKey,
+    SentenceEncoder,
     SimilarObservation,
     by_cosine,
     by_history,

@@ -20,7 +20,7 @@ import numpy as np
 
 from tacit.companions.experience.bank import Bank, Entry, Usage
 from tacit.core.resources import Encode
-from tacit.credit.embedders import HashNgram
+from tacit.credit.partitions import HashNgram
 
 Order = Literal["use", "useful", "harmful"]
 ORDERS: dict[Order, Callable[[Usage], tuple[int, ...]]] = {
