@@ -29,7 +29,7 @@ from tacit.modules.drafting.draft import (
 )
 from tacit.modules.drafting.sandbox import truncate_for_display
 from tacit.modules.drafting.tracker import Fields, render_fields
-from tacit.modules.logs import Coverage, Logs, count_coverage, family_without_world, make_family_lookup, read_logs
+from tacit.modules.training import Coverage, Logs, count_coverage, family_without_world, make_family_lookup, read_logs
 from tacit.modules.work import DRAFTED
 from tacit.training.recordings import Recording
 

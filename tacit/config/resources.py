@@ -14,9 +14,8 @@ from tacit.config.recipe import PolicyRecipe, Recipe, describe_base
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.files import read_json
-from tacit.core.method import Context
+from tacit.core.method import Base, Context, Encode, Resources, Thing
 from tacit.core.protocols import LEARNING, ModelSource, Policy, check_hooks
-from tacit.core.resources import Base, Encode, Resources, Thing
 from tacit.core.seeds import derive
 from tacit.core.trust import check_endpoint
 from tacit.core.world import Environment

@@ -12,9 +12,8 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.core.files import read_json
-from tacit.core.method import Companion
+from tacit.core.method import Base, Companion
 from tacit.core.protocols import Encoder
-from tacit.core.resources import Base
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.partitions import Embedder, Features, Partition, Pooling, by_cosine
 

@@ -28,9 +28,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from tacit.core.errors import TacitError
-from tacit.core.method import MethodPiece
+from tacit.core.method import Encode, MethodPiece
 from tacit.core.protocols import HIDDEN_STATES, Encoder
-from tacit.core.resources import Encode
 from tacit.core.types import Group, Step
 
 Key = Literal["observation", "state", "prompt"]

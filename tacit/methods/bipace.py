@@ -23,10 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
 
 from tacit.core.bounds import AtLeastOne, Bound, NotNegative, Share
-from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.method import CreditTerm, Schedule
-from tacit.core.resources import Base, Resources
+from tacit.core.method import Base, CreditTerm, Part, Resources, Schedule, adds
 from tacit.core.types import HiddenState
 from tacit.core.world import Environment
 from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, AdaptiveRadius, Clusters, Geometry, choose_geometry

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from tacit.core.bounds import Bound, NotNegative, Share
-from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
-from tacit.core.resources import Resources
+from tacit.core.method import Part, Resources, adds, replaces
 from tacit.core.world import Environment
 from tacit.credit.partitions import Key, Partition, SameKey, SimilarObservation
 from tacit.credit.step_relative import HistoryHierarchy, StepRelative

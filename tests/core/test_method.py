@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tacit.core.composition import adds, check_places, compose, replaces
 from tacit.core.errors import TacitError
-from tacit.core.method import Alike, Conditions, Method, RewardTerm, Schedule
+from tacit.core.method import Alike, Conditions, Method, RewardTerm, Schedule, adds, check_places, compose, replaces
 from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, HiddenState, IterationInfo
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut, Returns

@@ -12,8 +12,7 @@ from tacit.config.checks import prepare
 from tacit.config.flags import field_docs
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.core.method import Schedule
-from tacit.core.resources import Base
+from tacit.core.method import Base, Schedule
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut, StepReturns
 from tacit.credit.step_relative import ActionPeers
 from tacit.losses.surrogates import PolicyGradient
