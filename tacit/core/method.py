@@ -359,7 +359,8 @@ class Method:
 # GRPO consists of parts. A part belongs to a piece of the method and has a role: rewards (outcome, invalid penalty), credits
 # (episode credit), columns (reference), losses (surrogate, KL, entropy). Every other method *replaces* some of these roles, as
 # RLOO does the episode credit, or *adds* new ones, as ReuseRL does a length cost and a dictionary. Combining methods applies
-# all replacements, then all additions, so their order does not matter. Two methods that replace or add the same role are refused.
+# all replacements, then all additions, so their order does not matter. Two methods that replace or add the same role are
+# refused.
 
 Piece = Literal[
     "context", "rewards", "credits", "comparison", "columns", "losses", "companions", "conditions", "selection", "hidden_state"

@@ -30,12 +30,12 @@ from tacit.core.errors import TacitError, first_line
 from tacit.core.world import FULL_BLOCK
 from tacit.engines.models.tiny import hash_file
 from tacit.evaluation.statistics import wilson
+from tacit.modules.agent import module_recipe, open_modules
 from tacit.modules.drafting.sandbox import check_source
 from tacit.modules.drafting.sandbox_process import PARTS
 from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.export import ADAPTER, ADAPTER_CONFIG, render_card
 from tacit.modules.module import MANIFEST, Module, find_license, find_modules, read_module
-from tacit.modules.router import module_recipe, open_modules
 from tacit.runs.files import explain_disk_errors, write_directory
 
 CARD = "README.md"

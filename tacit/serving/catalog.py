@@ -20,10 +20,10 @@ from tacit.core.method import Context
 from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
+from tacit.modules.agent import Router, adapter_shape, find_modules_directory
 from tacit.modules.carrying import PackagedDraft, package_draft
 from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.module import Module, find_module_directories, make_context, read_module
-from tacit.modules.router import Router, adapter_shape, find_modules_directory
 from tacit.modules.sharing import find_problems
 from tacit.serving.batching import BatchingThread, Result, WorkerThread, run_in_thread
 from tacit.serving.requests import invalid, not_found
