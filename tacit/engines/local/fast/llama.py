@@ -332,17 +332,15 @@ class LlamaForward:
                 store(depth, k, v)
             return (q, k, v) if cached is None else (q, *cached(depth))
 
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return attend_varlen(q, k, v, prompts.layout, scale).flatten(1)
-
-        def attend_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return attend_varlen(q, k, v, prompts.last_layout, scale).flatten(1)
+        def attend(layout: SequenceLayout, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return attend_varlen(q, k, v, layout, scale).flatten(1)
 
         def pool(h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             return pool_varlen(h, starts, hidden.pooling if hidden else "", partial(attention_varlen, q, k, starts, scale))
 
         h, ends_U = embedding(prompts.tokens_N, self._embed.weight), prompts.ends_U
-        return self._prefill(h, ends_U, positions_N[ends_U], hidden, compute_qkv, attend, attend_last, pool, ops)
+        attends = partial(attend, prompts.layout), partial(attend, prompts.last_layout)
+        return self._prefill(h, ends_U, positions_N[ends_U], hidden, compute_qkv, *attends, pool, ops)
 
     def prefill_padded(
         self, tokens_NT: Tensor, last_N: Tensor, hidden: HiddenState | None, store: StoreKV
