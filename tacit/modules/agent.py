@@ -134,12 +134,7 @@ class Router:
         shape = adapter_shape(module)
         if not module.adapter or self._policy is None or shape != self._shape:
             self._policy = None  # free it first: two models may not fit in memory
-            engine, source = replace(self._engine, lora_rank=0), str(module.path)
-            if shape is not None:
-                rank, alpha, targets = shape
-                engine = replace(self._engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
-                source = module.base.with_model(self._base).source(self.worlds[module.world])
-            self._policy = load_policy(source, engine)
+            self._policy = load_policy(*find_weights(module, self._engine, self._base, self.worlds[module.world]))
             self.loads["models"] += 1
         if module.adapter:
             self._policy.load_adapter(module.path)
@@ -165,6 +160,16 @@ def adapter_shape(module: Module) -> tuple[int, float, tuple[str, ...]] | None:
         return None
     config = read_json(module.path / ADAPTER_CONFIG)
     return config["r"], float(config["lora_alpha"]), tuple(sorted(config["target_modules"]))
+
+
+def find_weights(module: Module, engine: EngineSettings, base: str | None, world: Environment) -> tuple[str, EngineSettings]:
+    """(model to load, engine settings): a full model, or the base with room for the module's adapter. `base` overrides the
+    base's path."""
+    if (shape := adapter_shape(module)) is None:
+        return str(module.path), replace(engine, lora_rank=0)
+    rank, alpha, targets = shape
+    settings = replace(engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
+    return module.base.with_model(base).source(world), settings
 
 
 # Modules as evaluation targets
