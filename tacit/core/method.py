@@ -148,7 +148,6 @@ class CreditTerm(MethodPiece, ABC):
 
     @property
     def compares_groups(self) -> bool:
-        """Whether it compares episodes across groups."""
         return False
 
     @abstractmethod

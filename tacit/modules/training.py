@@ -193,7 +193,6 @@ def choose_skills(world: Environment, names: str, families: Sequence[str] = ()) 
 
 
 def plan_skill_runs(recipe: Recipe, skills: str, out: Path) -> list[SkillRun]:
-    """Check and plan every skill's run. Writes nothing."""
     world, only = open_world(recipe.world), recipe.train.family_names
     planned = []
     for skill, families in choose_skills(world, skills, only).items():

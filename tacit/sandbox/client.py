@@ -131,7 +131,6 @@ class Sandbox:
         self._check()
 
     def copy(self, tree: Path) -> Workspace:
-        """A new workspace with a copy of the directory."""
         folder = self.folder / f"work-{next(self._numbers)}"
         shutil.copytree(tree, folder, symlinks=True)
         folder.chmod(0o700)

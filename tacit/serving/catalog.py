@@ -88,7 +88,6 @@ class LoadedModels:
         self._count = 0
 
     def open(self, module: Module, world: Environment) -> LocalPolicy:
-        """Check a module's files and load its policy."""
         module.check_files()
         shape, weights = adapter_shape(module), find_weights(module, self._engine, self._base, world)
         if shape is None:

@@ -145,7 +145,6 @@ class LocalPolicy(PolicyBase):
 
     @property
     def numbers(self) -> str:
-        """Dtype and device, e.g. `float32 on cpu`."""
         return f"{str(self.engine.model.hf.dtype).removeprefix('torch.')} on {self.engine.device.type}"
 
     @property
@@ -155,12 +154,10 @@ class LocalPolicy(PolicyBase):
 
     @property
     def written_tokens(self) -> int:
-        """Tokens sampled so far."""
         return self.engine.sampler.written_tokens if self.engine.sampler else 0
 
     @property
     def version(self) -> int:
-        """Number of weight changes so far; completions carry the version that sampled them."""
         return self._member.version
 
     def digest(self) -> str:

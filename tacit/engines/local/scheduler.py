@@ -130,7 +130,6 @@ class LocalScheduler:
         self.batch = None
 
     def _run_round(self, max_slots: int) -> None:
-        """One round with at most `max_slots` slots."""
         # Activate the current weights. Sequences of older weights are restarted, and their cached prefixes dropped.
         version = self._activate_weights()
         if version != self._version:
@@ -394,7 +393,6 @@ class LocalSampler:
         hidden: HiddenState | None = None,
         version: Callable[[], int] = lambda: 0,
     ) -> list[Completion]:
-        """One completion per request, in order."""
         scheduler = self.open_scheduler(sampling, hidden, version)
         queue = [self.make_request(index, request, sampling) for index, request in enumerate(requests)]
         scheduler.waiting.extend(sorted(queue, key=lambda request: (len(request.prompt), request.prompt.tobytes())))

@@ -201,7 +201,6 @@ class ModelScorer:
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """The poolings this model supports."""
         return tuple(pooling for pooling in POOLINGS if pooling != "attention" or has_attention_pooling(self.model.hf))
 
     @_retry_with_smaller_batches

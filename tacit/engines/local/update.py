@@ -93,7 +93,6 @@ class MasterWeights:
                 master.copy_(dither(weight.float(), noise, weight.dtype))
 
     def accumulate_gradients(self) -> None:
-        """Add the gradients of one micro-batch to the masters' gradients."""
         if not self.split:
             return  # the masters are the parameters, so autograd accumulates
         for name, p in self.live.items():

@@ -307,7 +307,6 @@ class ShardedPolicy(PolicyBase):
             raise cannot_write(directory, error) from error
 
     def load(self, directory: Path) -> None:
-        """Load a saved policy into this one, bit for bit."""
         engine, directory = self.engine, Path(directory).absolute()
         manifest = read_manifest(directory, bool(engine.settings.lora_rank), engine.versions)
         if not (directory / SHARDS).is_dir():
@@ -330,7 +329,6 @@ class ShardedPolicy(PolicyBase):
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")
 
     def pin_weights(self) -> AbstractContextManager[None]:
-        """Within this context, sample from the current weights, whatever updates follow."""
         if self.engine.servers is None:
             raise TacitError("sampling during updates needs servers; set --engine.servers 1.")
         return self.engine.servers.pin_weights(list(self.engine.versions))

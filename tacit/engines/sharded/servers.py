@@ -253,7 +253,6 @@ class Server(Worker):
             self._send_call("forget", mine)
 
     def ask(self, what: str, *arguments: Any, limit_s: float = 0.0, setting: str = "timeout_s") -> None:
-        """Call `what` on the server and wait."""
         self._send_call(what, *arguments)
         deadline = time.monotonic() + (limit_s or self.timeout_s)
         while (message := self._next_message(deadline, repr(what), setting)) is None:
@@ -290,7 +289,6 @@ class Server(Worker):
         self.send(serialize((what, arguments)), self.timeout_s)
 
     def _next_message(self, deadline: float, what: str, setting: str) -> Any:
-        """Wait for its next message."""
         while not wait([self.channel.connection], timeout=POLL_S):
             self.check_alive()
             if time.monotonic() > deadline:

@@ -116,7 +116,6 @@ class KeyValueCache:
         return self.keys[layer][:slots, :tokens], self.values[layer][:slots, :tokens]
 
     def store_padded(self, layer: int, slots: slice | Tensor, keys_NTHD: Tensor, values_NTHD: Tensor) -> None:
-        """Store the keys and values of padded prompts."""
         tokens = keys_NTHD.shape[1]
         self.keys[layer][slots, :tokens] = keys_NTHD
         self.values[layer][slots, :tokens] = values_NTHD
@@ -201,7 +200,6 @@ class KeyValueCache:
         return scaled_dot_product_attention(q_BHGD, *visible, step.mask, scale=s.scale).reshape(step.slots, -1)
 
     def copy_slots(self, to: Tensor, source: Tensor, tokens: int) -> None:
-        """Slots `to` become copies of slots `source`, up to `tokens`."""
         for tensor in (*self.keys, *self.values):
             tensor[to, :tokens] = tensor[source, :tokens]
 
