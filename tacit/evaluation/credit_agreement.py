@@ -18,8 +18,7 @@ from tacit.core.method import CreditTerm, credit_terms
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.episode import EpisodeRelative, StepReturns
-from tacit.credit.geometry import Clusters, search_radius
-from tacit.credit.partitions import ActorHidden, Embedder, HashNgram, Partition, Pooling, SameKey
+from tacit.credit.partitions import ActorHidden, Clusters, Embedder, HashNgram, Partition, Pooling, SameKey, search_radius
 from tacit.credit.step_relative import ActionPeers, HistoryHierarchy, StepRelative, partition_metrics
 from tacit.evaluation.credit_truth import Truth
 from tacit.rewards.outcome import Outcome

@@ -27,8 +27,21 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Base, CreditTerm, Part, Resources, Schedule, adds
 from tacit.core.types import HiddenState
 from tacit.core.world import Environment
-from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, AdaptiveRadius, Clusters, Geometry, choose_geometry
-from tacit.credit.partitions import ActorHidden, Embedder, HashNgram, Identity, Key, Pooling, SentenceEncoder
+from tacit.credit.partitions import (
+    PUBLISHED_EPSILON,
+    PUBLISHED_LAYER,
+    ActorHidden,
+    AdaptiveRadius,
+    Clusters,
+    Embedder,
+    Geometry,
+    HashNgram,
+    Identity,
+    Key,
+    Pooling,
+    SentenceEncoder,
+    choose_geometry,
+)
 from tacit.credit.step_relative import ActionKey, ActionPeers, Form, StepRelative
 from tacit.methods.grpo import GRPO
 

@@ -12,8 +12,7 @@ import pytest
 from stepwise import make_group, make_step
 
 from tacit.core.credit import Rewards
-from tacit.credit.geometry import Clusters
-from tacit.credit.partitions import ActorHidden, by_cosine
+from tacit.credit.partitions import ActorHidden, Clusters, by_cosine
 from tacit.credit.step_relative import ActionPeers, action_peers, cluster_relative
 
 GAMMA, GOOD = 0.9, 0.6

@@ -15,8 +15,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Explained
 from tacit.core.types import Condition, Group, IterationInfo
 from tacit.credit.episode import EpisodeRelative, WithinConditions
-from tacit.credit.geometry import Clusters
-from tacit.credit.partitions import HashNgram, Identity
+from tacit.credit.partitions import Clusters, HashNgram, Identity
 from tacit.credit.step_relative import ActionPeers, HistoryHierarchy, StepRelative, explain_credit
 from tacit.methods import get_method
 from tacit.worlds import get_environment

@@ -23,8 +23,7 @@ from tacit.core.credit import Rewards
 from tacit.core.method import Explained
 from tacit.core.types import Prompt
 from tacit.credit.episode import EpisodeRelative, standardize, step_scores
-from tacit.credit.geometry import Clusters
-from tacit.credit.partitions import HashNgram, Identity, SameKey
+from tacit.credit.partitions import Clusters, HashNgram, Identity, SameKey
 from tacit.credit.step_relative import (
     BRANCHES,
     LEAVE_ONE_OUT,
