@@ -472,9 +472,7 @@ class Server:
         self.root = os.path.join(folder, "root")
         os.makedirs(self.root, exist_ok=True)
         self.staged = [(self.stage(outside, number), inside) for number, (inside, outside) in enumerate(binds.items())]
-        self.functions: dict[str, Any] = {}
-        for name in preload:
-            self.functions[name] = load_function(name)
+        self.functions = {name: load_function(name) for name in preload}
         self.jobs: dict[int, Job] = {}
         self.slots: set[int] = set()
         self.selector = selectors.DefaultSelector()

@@ -165,17 +165,12 @@ class LocalScheduler:
         if not occupied:
             self._start_empty(max(request.max_length for request in requests))
             prefixes = {}
-        for _ in requests:
-            self.waiting.popleft()
         extending = [request for request in requests if request.request_id in prefixes]
         others = [request for request in requests if request.request_id not in prefixes]
-        if extending:
-            self.waiting.extendleft(reversed(others))  # so that they are still queued if the first prefill fails
-            self._prefill(extending, prefixes, occupied)
-            for _ in others:
-                self.waiting.popleft()
-        if others:
-            self._prefill(others, prefixes, occupied)
+        for together in filter(None, (extending, others)):
+            for request in together:  # the others stay queued, in case that the first prefill fails
+                self.waiting.remove(request)
+            self._prefill(together, prefixes, occupied)
         return True
 
     def _start_empty(self, max_length: int) -> None:
