@@ -48,7 +48,6 @@ class Pending(Protocol):
 
     def done(self) -> bool:
         """Whether `result` returns without waiting."""
-        ...
 
     def result(self) -> Transition: ...
 

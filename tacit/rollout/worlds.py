@@ -61,7 +61,6 @@ class WorldPool(Protocol):
 
     def collect(self, limit_s: float | None = None) -> dict[int, Transition | WorldFailure]:
         """slot -> result of each submitted step, or of those that have ended after `limit_s`; later calls return the others."""
-        ...
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
         """Submit, wait for all, and return their results in order."""

@@ -84,23 +84,19 @@ class Decoder(Protocol):
     @property
     def max_length(self) -> int | None:
         """longest sequence it can decode; None: no limit"""
-        ...
 
     @property
     def weights_version(self) -> int:
         """number of weight copies so far; cached keys and values belong to one version"""
-        ...
 
     @property
     def has_prefix_cache(self) -> bool:
         """whether a prompt can reuse the prefix that a finished sequence left in its slot"""
-        ...
 
     def open_batch(self) -> DecodeBatch: ...
 
     def recycle(self, batch: DecodeBatch) -> None:
         """Take back an unused batch, to reuse its memory."""
-        ...
 
 
 class DecodeState:
