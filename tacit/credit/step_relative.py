@@ -189,10 +189,8 @@ def _compared(returns_N: np.ndarray, cluster_N: np.ndarray) -> np.ndarray:
 #
 # Leave-one-out: Rᵢ − mean_{C∖i} R. A cluster of one gives 0.
 
-Form = Literal["q", "difference"]
-"""Q-style and diff-peer in the paper's section 3.5"""
-ActionKey = Literal["tag", "tokens"]
-"""action-tag and first-token in Figure 4 and Table L.1"""
+Form = Literal["q", "difference"]  # Q-style and diff-peer in the paper's section 3.5
+ActionKey = Literal["tag", "tokens"]  # action-tag and first-token in Figure 4 and Table L.1
 ZERO, LEAVE_ONE_OUT, PACE = 0, 1, 2  # branches: the formula of a step's credit
 BRANCHES = ("zero", "leave one out", "PACE")
 

@@ -103,17 +103,12 @@ class ChatSettings:
 
 Read = TypeVar("Read")
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
-PATIENCE = 20
-"""consecutive failed requests, each after all its retries, after which the run stops"""
-FIRST_RETRIES = 3
-"""retries of a request to an endpoint that has never answered"""
-FIRST_WAIT_S = 10.0
-"""maximum total pause of such a request, even if Retry-After is longer"""
-PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
-"""the first and the longest pause, in seconds; pauses double"""
+PATIENCE = 20  # consecutive failed requests, each after all its retries, after which the run stops
+FIRST_RETRIES = 3  # retries of a request to an endpoint that has never answered
+FIRST_WAIT_S = 10.0  # maximum total pause of such a request, even if Retry-After is longer
+PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0  # the first and the longest pause, in seconds; pauses double
 PERMANENT = {401: "refuses the key", 403: "refuses the key", 404: "has no such path or model", 405: "is not a chat endpoint"}
-PROMPT_ERRORS = (400, 413, 422)
-"""statuses caused by this prompt, not by the endpoint"""
+PROMPT_ERRORS = (400, 413, 422)  # statuses caused by this prompt, not by the endpoint
 
 
 class BrokenAnswer(Exception):
@@ -131,15 +126,11 @@ class TemporaryError(Exception):
 @dataclass(frozen=True)
 class Answer:
     text: str
-    finished: bool
-    """False if it was truncated at the maximum length"""
-    prompt_tokens: int
-    """as counted by the server; 0 if it does not report them"""
+    finished: bool  # False if it was truncated at the maximum length
+    prompt_tokens: int  # as counted by the server; 0 if it does not report them
     completion_tokens: int
-    calls: tuple[Call, ...] = ()
-    """tool calls"""
-    thought: str = ""
-    """reasoning, if the server returns it separately"""
+    calls: tuple[Call, ...] = ()  # tool calls
+    thought: str = ""  # reasoning, if the server returns it separately
 
 
 @dataclass
@@ -148,10 +139,8 @@ class ChatClient:
 
     url: str
     model: str
-    key_variable: str = DEFAULT_KEY_VARIABLE
-    """environment variable with the API key; if it is unset, no key is sent"""
-    timeout_s: float = 120.0
-    """maximum seconds for a complete answer; checked whenever a part of it arrives"""
+    key_variable: str = DEFAULT_KEY_VARIABLE  # environment variable with the API key; if it is unset, no key is sent
+    timeout_s: float = 120.0  # maximum seconds for a complete answer; checked whenever a part of it arrives
     slow: ClassVar[str] = "if the model is still loading or writes long answers, use a longer --timeout"
     """hint if the first request times out"""
     retries: int = 6
@@ -175,8 +164,7 @@ class ChatClient:
         self._headers = {} if key else {"Authorization": openai.Omit()}
         self._api = openai.OpenAI(base_url=self.url, api_key=key or "none", timeout=self.timeout_s, max_retries=0)
         self._failures, self._answered, self._lock = 0, False, threading.Lock()
-        self.trouble = ""
-        """what is being retried, and why; empty if nothing is"""
+        self.trouble = ""  # what is being retried, and why; empty if nothing is
 
     def complete(self, messages: Sequence[Mapping[str, Any]], seed: int = 0, **options: Any) -> Answer:
         """The answer to a conversation. Safe to call from several threads."""
@@ -315,8 +303,7 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     return seconds if 0 < seconds <= 60 else 0.0
 
 
-BATCH = 32
-"""texts per request, within the default limits of servers"""
+BATCH = 32  # texts per request, within the default limits of servers
 
 
 class EmbeddingClient(ChatClient):
@@ -370,8 +357,7 @@ def read_vectors(raw: bytes, count: int) -> np.ndarray:
 
 # A policy that can only sample, for evaluation.
 
-TALK = 256
-"""first token of an encoded conversation; all other tokens are bytes"""
+TALK = 256  # first token of an encoded conversation; all other tokens are bytes
 
 
 class ByteTokens(PolicyHooks):

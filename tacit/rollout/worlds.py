@@ -132,8 +132,7 @@ class InProcessPool(SlotWorlds, WorldPool):
         super().__init__(make, timeout_s)
         self._timeout_s, self._tasks = timeout_s, list[Task]()
         self._results: dict[int, Transition | WorldFailure] = {}
-        self._running: tuple[Task, float] | None = None
-        """(task of the world being called, start time)"""
+        self._running: tuple[Task, float] | None = None  # (task of the world being called, start time)
 
     @property
     def late(self) -> SlowWorld | None:

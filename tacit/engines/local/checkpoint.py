@@ -225,8 +225,7 @@ def _unreadable(file: Path, error: Exception) -> TacitError:
 # 4-bit first and factored second moments train like full ones (Li, Chen and Zhu, 2023, "Memory Efficient Optimizers with 4-bit
 # States"); here they are rounded once per transfer.
 
-BLOCK = 128
-"""number of first moments that share a scale"""
+BLOCK = 128  # number of first moments that share a scale
 
 
 def compact_file(file: Path) -> bytes | None:

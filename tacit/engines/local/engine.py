@@ -27,10 +27,8 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tokenizer import TextCodec, make_codec
 from tacit.engines.local.update import MasterWeights, Updater
 
-MAIN = "default"
-"""the adapter a policy starts with"""
-FROZEN_SUFFIX = "--frozen"
-"""suffix of the adapter that holds the frozen reference of another"""
+MAIN = "default"  # the adapter a policy starts with
+FROZEN_SUFFIX = "--frozen"  # suffix of the adapter that holds the frozen reference of another
 
 
 class LoraAdapters:
@@ -122,10 +120,8 @@ class AdapterState:
     parameters: dict[str, nn.Parameter]
     value_head: nn.Linear | None
     settings: EngineSettings
-    reference: LanguageModel | str | None = None
-    """a frozen copy of the model, or the name of the frozen adapter"""
-    version: int = 0
-    """number of weight changes, by updates and loads"""
+    reference: LanguageModel | str | None = None  # a frozen copy of the model, or the name of the frozen adapter
+    version: int = 0  # number of weight changes, by updates and loads
     _weights: MasterWeights | None = field(default=None, repr=False)
 
     @property

@@ -29,10 +29,8 @@ from tacit.planning.timing import Training, activation_bytes, logit_bytes, rank_
 CROWDED = 0.25
 """caches are released between phases if less than this fraction of the GPU is free; work waits for other processes if they hold
 more than this fraction"""
-FRAGMENTED = 1.5
-"""reserved / peak allocated memory above which torch's cache counts as fragmented"""
-GROWN = 1.25
-"""a budget grows once this many times as much memory is available as when it last shrank"""
+FRAGMENTED = 1.5  # reserved / peak allocated memory above which torch's cache counts as fragmented
+GROWN = 1.25  # a budget grows once this many times as much memory is available as when it last shrank
 WAITS_S = (2.0, 4.0, 8.0, 16.0, *19 * (30.0,))
 """seconds between attempts while other processes hold the memory: ten minutes in total"""
 GIB = 2**30
@@ -143,8 +141,7 @@ class AdaptiveBudget:
     def __init__(self, limit: int, device: torch.device) -> None:
         self.limit = self.current = limit
         self._device = device
-        self._available = 0
-        """bytes available when `current` was last set; 0 before the first time"""
+        self._available = 0  # bytes available when `current` was last set; 0 before the first time
 
     def set_current(self, current: int) -> None:
         self.current, self._available = current, available_and_total(self._device)[0]
@@ -214,8 +211,7 @@ def retry_on_oom(work: Callable[[], Result], device: torch.device, what: str) ->
 # Whether a model fits on the GPU, estimated with the formulas of `tacit plan` before loading it.
 
 SUGGESTED_RANK = 64
-MIN_USEFUL_TOKENS = 512
-"""minimum tokens per micro-batch for which training is worthwhile"""
+MIN_USEFUL_TOKENS = 512  # minimum tokens per micro-batch for which training is worthwhile
 
 
 def read_shape(source: str) -> ModelShape | None:

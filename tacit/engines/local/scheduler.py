@@ -50,11 +50,9 @@ from tacit.engines.local.slots import (
 ADMIT_COST = 4
 """cost of admitting any number of requests, in decode steps of all slots. Chosen for GPU prefills without CUDA graphs, whose
 launches take several decode steps. On a CPU the cost is lower, but then fewer identical prompts would be prefilled together"""
-MAX_WAIT_STEPS = 8 * ADMIT_COST
-"""maximum decode steps that a finished sequence waits for others"""
+MAX_WAIT_STEPS = 8 * ADMIT_COST  # maximum decode steps that a finished sequence waits for others
 
-Prefixes = dict[int, CachedPrefix]
-"""request id -> cached prefix of its prompt"""
+Prefixes = dict[int, CachedPrefix]  # request id -> cached prefix of its prompt
 
 
 class LocalScheduler:
@@ -75,8 +73,7 @@ class LocalScheduler:
         self.slots = Slots(0)
         self.prompts_grow = True
         """whether prompts extend the previous turn, so far; if so, finished slots are kept as a prefix cache"""
-        self._weights_seen = 0
-        """the batch's `weights_version` that cached keys and values belong to"""
+        self._weights_seen = 0  # the batch's `weights_version` that cached keys and values belong to
         self._pending: deque[Callable[[], None]] = deque()
         """launched prefills and decodes, in order; calling one waits for its results and records them"""
 
@@ -351,10 +348,8 @@ class LocalSampler:
         self.lock = threading.RLock()
         """held while sampling, so that another thread that frees memory does not free what is in use"""
         self.slot_budget = AdaptiveBudget(max_batch, self.device)
-        self.prefilled_tokens = 0
-        """prompt tokens computed so far; identical prompts of one prefill count once"""
-        self.written_tokens = 0
-        """tokens decoded so far, including unfinished completions"""
+        self.prefilled_tokens = 0  # prompt tokens computed so far; identical prompts of one prefill count once
+        self.written_tokens = 0  # tokens decoded so far, including unfinished completions
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base = base
         text_config = base.config.get_text_config()
@@ -365,8 +360,7 @@ class LocalSampler:
         self.generic_decoder = GenericDecoder(model, torch.device(device))
         self.llama_decoder: LlamaDecoder | None = None
         self._prefill_tokens = prefill_tokens
-        self.fast = is_fast_enabled()
-        """whether kernels, CUDA graphs and the Llama decoder are used at all"""
+        self.fast = is_fast_enabled()  # whether kernels, CUDA graphs and the Llama decoder are used at all
         self._try_llama = use_llama_decoder and self.fast and text_config.model_type in FAMILY
         self._stale = False
         self._schedulers: weakref.WeakSet[LocalScheduler] = weakref.WeakSet()

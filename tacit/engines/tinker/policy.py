@@ -202,21 +202,17 @@ class TinkerScorer:
 
 MANIFEST = "policy.json"
 FORMAT = "tinker-1"
-EPSILON = 1e-8
-"""AdamW's ε, torch's default; the API's default is smaller"""
+EPSILON = 1e-8  # AdamW's ε, torch's default; the API's default is smaller
 
 
 @dataclass(eq=False)
 class Member:
     client: Any
-    lineage: str
-    """a hash of base, rank, seed and every update in order, which determine the weights"""
+    lineage: str  # a hash of base, rank, seed and every update in order, which determine the weights
     version: int = 0
-    sampler: Any = None
-    """sampling client of the weights of `sampled_version`"""
+    sampler: Any = None  # sampling client of the weights of `sampled_version`
     sampled_version: int = -1
-    reference: Any = None
-    """sampling client of the frozen weights; None is the base"""
+    reference: Any = None  # sampling client of the frozen weights; None is the base
     reference_path: str = ""
 
 
@@ -229,8 +225,7 @@ class Connection:
     settings: TinkerSettings
     seed: int
     members: dict[str, Member] = field(default_factory=dict)
-    base: Any = None
-    """sampling client of the base, created on first use"""
+    base: Any = None  # sampling client of the base, created on first use
     names: int = 0
 
     def member(self, name: str) -> Member:

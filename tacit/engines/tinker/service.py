@@ -78,8 +78,7 @@ def whole_input(tokens: np.ndarray) -> Any:
 
 NORMS = ("unclipped_grad_l2:mean", "skyrl.ai/grad_norm", "grad_norm")
 """names of the gradient norm in the metrics of a step, by service"""
-PROBE = (np.arange(11, 27), np.arange(27, 35))
-"""prompt and completion of the probe; arbitrary tokens"""
+PROBE = (np.arange(11, 27), np.arange(27, 35))  # prompt and completion of the probe; arbitrary tokens
 
 
 def open_service(settings: TinkerSettings) -> Any:

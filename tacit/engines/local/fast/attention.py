@@ -38,8 +38,7 @@ from tacit.engines.local.packing import to_device
 #
 #     out = Σₚ exp(mₚ − m) aₚ / Σₚ exp(mₚ − m) sₚ      m: highest score, s: sum of weights, a: sum of weighted values
 
-MIN_DOT = 16
-"""smallest side of a tensor-core product; the query heads of a key head are padded to it"""
+MIN_DOT = 16  # smallest side of a tensor-core product; the query heads of a key head are padded to it
 PROGRAMS_PER_SM = 1.5
 """programs that keep one SM busy; more splits cost more than they save. For 523 positions, 1, 2 and 4 splits take
 12.9, 11.0 and 9.5 µs with 16 slots of two heads of 128, and 14.9, 16.4 and 18.1 µs with 64, on an H200 with 132 SMs"""
@@ -168,8 +167,7 @@ class SequenceLayout:
     max_seqlen_q: int
     max_seqlen_k: int
     keys_B: Tensor | None = None
-    blocks_N5: Tensor | None = None
-    """in a KV cache: the blocks of the prefix kernel (see `split_into_blocks`)"""
+    blocks_N5: Tensor | None = None  # in a KV cache: the blocks of the prefix kernel (see `split_into_blocks`)
 
     @staticmethod
     def of(queries_B: np.ndarray, keys_B: np.ndarray, device: torch.device) -> SequenceLayout:

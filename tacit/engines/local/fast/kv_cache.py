@@ -51,8 +51,7 @@ class AttentionMetadata:
     """where new keys and values go: indices into the flat cache, or into the head-major memory of a layer"""
     mask: Tensor
     positions: Tensor
-    rope: Tensor | None = None
-    """rotations of each slot, if the attention kernel applies RoPE"""
+    rope: Tensor | None = None  # rotations of each slot, if the attention kernel applies RoPE
 
 
 class KeyValueCache:
@@ -63,8 +62,7 @@ class KeyValueCache:
         self.shape = shape
         self.head_major = shape.device.type == "cpu" if head_major is None else head_major
         self.slots = self.capacity = 0
-        self.memory: list[Tensor] = []
-        """per layer: keys, then values"""
+        self.memory: list[Tensor] = []  # per layer: keys, then values
         self._positions = torch.zeros(0, dtype=torch.int64)
         self._visible, self._masked = (torch.tensor(x, dtype=shape.dtype, device=shape.device) for x in (0.0, -torch.inf))
 

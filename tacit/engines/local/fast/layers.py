@@ -27,8 +27,7 @@ from tacit.engines.local.fast.kernels import capability_probe, early_launch_opti
 from tacit.engines.local.memory import is_out_of_memory
 from tacit.engines.local.packing import next_power_of_two
 
-SWIGLU_BLOCK, SWIGLU_WARPS = 1024, 4
-"""numbers and warps per program; each thread loads eight 16-bit numbers at once"""
+SWIGLU_BLOCK, SWIGLU_WARPS = 1024, 4  # numbers and warps per program; each thread loads eight 16-bit numbers at once
 
 
 class SwiGLU(torch.autograd.Function):
@@ -113,8 +112,7 @@ def _grid(rows: int, inner: int) -> tuple[int, int]:
 # RMSNorm without a gradient, for the sampler. torch.compile reaches a third of the memory bandwidth for rows of 1,536 numbers.
 
 NORM_WARPS = 2
-MAX_NORM_WIDTH = 8192
-"""widest row that fits into a program's registers"""
+MAX_NORM_WIDTH = 8192  # widest row that fits into a program's registers
 
 
 @on_tensor_device
@@ -150,8 +148,7 @@ def _rms_norm_matches_torch(device: torch.device, dtype: torch.dtype, width: int
 # values into the cache (`rope_into_cache`). Updates split the fused projection into rotated queries and keys, and values
 # (`RopeQKV`). Torch, compiled or not, takes two to seven times as long.
 
-ROPE_BLOCK, ROPE_WARPS = 4096, 4
-"""numbers per program: all heads of a few tokens"""
+ROPE_BLOCK, ROPE_WARPS = 4096, 4  # numbers per program: all heads of a few tokens
 
 
 @on_tensor_device

@@ -40,8 +40,7 @@ from tacit.engines.local.pooling import attention_padded, attention_varlen, pool
 QKV_TABLE_LIMIT = 1024
 """largest vocabulary for which the first layer's q, k and v are precomputed for every token after each weight update"""
 
-StoreKV = Callable[[int, Tensor, Tensor], None]
-"""(layer, keys, values): stores them in the KV cache"""
+StoreKV = Callable[[int, Tensor, Tensor], None]  # (layer, keys, values): stores them in the KV cache
 QKV = tuple[Tensor, Tensor, Tensor]
 
 
@@ -166,10 +165,8 @@ def _rms_norm(h_BD: Tensor, weight_D: Tensor, epsilon: Tensor, length_B: Tensor,
 class CachedPrefixes:
     """Prefixes of prompts in the KV cache."""
 
-    cached_U: np.ndarray
-    """tokens of each prefix"""
-    kv_start_U: np.ndarray
-    """start of each prefix in the flat cache"""
+    cached_U: np.ndarray  # tokens of each prefix
+    kv_start_U: np.ndarray  # start of each prefix in the flat cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,11 +175,9 @@ class PackedPrompts:
 
     tokens_N: Tensor
     positions_N: Tensor
-    ends_U: Tensor
-    """index of each prompt's last token"""
+    ends_U: Tensor  # index of each prompt's last token
     layout: SequenceLayout
-    last_layout: SequenceLayout
-    """for the last token of each prompt as the only query"""
+    last_layout: SequenceLayout  # for the last token of each prompt as the only query
 
     @staticmethod
     def pack(prompts: Sequence[np.ndarray], device: torch.device, prefixes: CachedPrefixes | None = None) -> PackedPrompts:

@@ -32,14 +32,11 @@ from tacit.engines.local.fast.kv_cache import AttentionMetadata, KeyValueCache
 from tacit.engines.local.fast.layers import SamplerOps
 from tacit.engines.local.packing import next_power_of_two
 
-MAX_RANK = 64
-"""for larger ranks separate products are faster, because every program reads all of B"""
-MAX_WIDTH = 8192
-"""widest residual stream that fits into a program's registers"""
+MAX_RANK = 64  # for larger ranks separate products are faster, because every program reads all of B
+MAX_WIDTH = 8192  # widest residual stream that fits into a program's registers
 BLOCK_FEATURES, FEW_ROWS, MANY_ROWS = 64, 16, 32
 """features and rows per program of the SwiGLU kernel: within 5% of the fastest of ten shapes, 64 to 2,048 rows on an H200"""
-MANY = 128
-"""above this many rows, a program computes MANY_ROWS"""
+MANY = 128  # above this many rows, a program computes MANY_ROWS
 
 
 def lora_decode(

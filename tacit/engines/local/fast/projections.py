@@ -21,14 +21,10 @@ from torch.nn.functional import linear, pad
 
 from tacit.engines.local.memory import is_out_of_memory
 
-FAMILY = ("llama", "mistral", "qwen2", "qwen3")
-"""model types that the Llama forward pass supports"""
-Adapter = tuple[Tensor, Tensor, float]
-"""A, B, scale"""
-Parts = tuple[Tensor, Tensor | None, list[Adapter]]
-"""weight, bias and adapters of a linear module"""
-INPUT_MAJOR_LIMIT = 1 << 22
-"""largest matrix, in elements, that is copied in input-major order"""
+FAMILY = ("llama", "mistral", "qwen2", "qwen3")  # model types that the Llama forward pass supports
+Adapter = tuple[Tensor, Tensor, float]  # A, B, scale
+Parts = tuple[Tensor, Tensor | None, list[Adapter]]  # weight, bias and adapters of a linear module
+INPUT_MAJOR_LIMIT = 1 << 22  # largest matrix, in elements, that is copied in input-major order
 STACK_LORA_LIMIT = 1 << 24
 """single matrices with fewer elements are copied with A below; reading larger ones takes longer than the saved launch"""
 RANK_STEP = 16
@@ -265,8 +261,7 @@ def _lora_linear() -> type[Any]:
 
 # Training: the same fused product, differentiable, over the parameters themselves.
 
-LoRALayout = tuple[list[int], list[int], list[float]]
-"""features, LoRA rank (0: none) and scale of each layer"""
+LoRALayout = tuple[list[int], list[int], list[float]]  # features, LoRA rank (0: none) and scale of each layer
 
 
 def fused_linear(x_ND: Tensor, *modules: Any) -> Tensor:
