@@ -245,6 +245,9 @@ def module_recipe(path: Path, modules: Mapping[str, Module], overrides: Override
     return Recipe.from_json(override(document, overrides))
 
 
+# Agents
+
+
 def playing_sampling(module: Module, context: Context, temperature: float | None = None) -> Sampling:
     """The sampling a module was evaluated with, optionally at another temperature, with its format's stop strings."""
     own = module.sampling if temperature is None else replace(module.sampling, temperature=temperature)

@@ -159,6 +159,8 @@ def _explain_errors(what: str, repository: str) -> Iterator[None]:
         raise TacitError(f"cannot {what} the hub's {repository}: {first_line(error)}") from error
 
 
+# Installing what others share, and verifying it.
+
 SCORE_FIELDS = ("panel", "panel_hash", "episodes", "successes", "success", "interval")  # of every score
 BATCH = 256
 

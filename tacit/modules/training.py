@@ -160,6 +160,8 @@ def to_jsonl(episodes: Sequence[LoggedEpisode]) -> str:
     return "".join(json.dumps(logged.to_json(), ensure_ascii=False) + "\n" for logged in episodes)
 
 
+# A run for each skill.
+
 ALL, RUNS = "all", "runs"
 Train = Callable[[Prepared, bool], int]  # (prepared, resume) -> exit code; 0 if the run finished
 
