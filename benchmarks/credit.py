@@ -25,9 +25,8 @@ import numpy as np
 
 from tacit.core.credit import Rewards
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
-from tacit.credit.embedders import ActorHidden
-from tacit.credit.geometry import Clusters
-from tacit.credit.pace import ActionPeers
+from tacit.credit.partitions import ActorHidden, Clusters
+from tacit.credit.step_relative import ActionPeers
 
 GROUPS, MEMBERS, STEPS, WIDTH = 16, 8, 50, 3584
 PAPER_MS, PAPER_SHARE = 490.0, 0.113

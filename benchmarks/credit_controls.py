@@ -28,8 +28,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tacit.core.errors import TacitError
-from tacit.credit.pace import action_peers
 from tacit.credit.partitions import by_key
+from tacit.credit.step_relative import action_peers
 from tacit.evaluation.credit_agreement import BASELINE, SUCCESS, Agreement, Figure, Measured, quality
 from tacit.runs.files import write_json
 

@@ -27,8 +27,7 @@ from tacit.companions.hindsight import Hindsight, ModelAnalyzer, RoutedSkills
 from tacit.core.method import Method, Schedule
 from tacit.core.types import flat_steps
 from tacit.credit.skill_shift import SkillShift
-from tacit.engines.endpoint.client import ChatClient
-from tacit.engines.endpoint.policy import ChatPolicy
+from tacit.engines.endpoint import ChatClient, ChatPolicy
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.methods import get_method

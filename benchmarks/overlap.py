@@ -17,9 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tacit.core.method import Schedule
+from tacit.core.method import Resources, Schedule
 from tacit.core.protocols import ModelSource
-from tacit.core.resources import Resources
 from tacit.core.types import Observation, Task, Transition
 from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings

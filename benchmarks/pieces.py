@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from gpu_timing import begin, median_us
 
-from tacit.engines.local.fast.compiled import COMPILED_OPS
 from tacit.engines.local.fast.layers import (
+    COMPILED_OPS,
     RopeQKV,
     has_rms_norm_kernel,
     has_rope_cache_kernel,

@@ -13,9 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 import tacit
-from tacit.core.composition import adds
 from tacit.core.credit import Rewards
-from tacit.core.method import RewardTerm
+from tacit.core.method import RewardTerm, adds
 from tacit.methods.grpo import GRPO
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from tacit.companions.experience.extractor import ExtractorSettings
+from tacit.core.method import Resources
 from tacit.core.protocols import PolicyHooks
-from tacit.core.resources import Resources
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds.countdown.skills import solve
 

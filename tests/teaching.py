@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tacit.core.composition import Part, adds
 from tacit.core.credit import Batch
-from tacit.core.method import Companion
+from tacit.core.method import Companion, Part, adds
 from tacit.core.protocols import Policy
 from tacit.core.types import flat_steps
 from tacit.losses.surrogates import Imitation

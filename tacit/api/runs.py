@@ -31,7 +31,7 @@ from tacit.core.protocols import Sampler, SamplingPolicy, check_hooks
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment, Expert
 from tacit.evaluation.scores import PanelScore, final_and_peak
-from tacit.modules.router import open_agent
+from tacit.modules.agent import open_agent
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver
 from tacit.runs.directory import SETTINGS, find_summary, open_checkpoints, read_settings
 from tacit.runs.metrics import read_metrics

@@ -20,9 +20,7 @@ from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, Slice, choose, layer
 from tacit.core.errors import TacitError
 from tacit.core.files import read_json
 from tacit.core.types import Group
-from tacit.credit.embedders import ActorHidden, Embedder, HashNgram
-from tacit.credit.geometry import TARGET, search_radius
-from tacit.credit.partitions import by_cosine
+from tacit.credit.partitions import TARGET, ActorHidden, Embedder, HashNgram, by_cosine, search_radius
 from tacit.credit.step_relative import partition_metrics
 from tacit.runs.alarms import LARGEST_PART
 

@@ -14,9 +14,7 @@ from typing import get_args
 import numpy as np
 
 from tacit.core.errors import TacitError
-from tacit.credit.embedders import Pooling
-from tacit.credit.geometry import late_layer
-from tacit.credit.partitions import by_cosine
+from tacit.credit.partitions import Pooling, by_cosine, late_layer
 
 EPSILONS = (0.05, 0.10, 0.15, 0.20)
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)

@@ -15,7 +15,7 @@ from tacit.config.flags import Parser, options_of
 from tacit.config.resources import calibration_path
 from tacit.config.values import from_text
 from tacit.core.errors import TacitError, unknown
-from tacit.credit.embedders import Pooling
+from tacit.credit.partitions import Pooling
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 

@@ -29,7 +29,7 @@ from tacit.modules.drafting.draft import (
 )
 from tacit.modules.drafting.sandbox import truncate_for_display
 from tacit.modules.drafting.tracker import Fields, render_fields
-from tacit.modules.logs import Coverage, Logs, count_coverage, family_without_world, make_family_lookup, read_logs
+from tacit.modules.training import Coverage, Logs, count_coverage, family_without_world, make_family_lookup, read_logs
 from tacit.modules.work import DRAFTED
 from tacit.training.recordings import Recording
 
@@ -189,8 +189,7 @@ def _policy(arguments: Namespace) -> SamplingPolicy:
     if not arguments.model:
         raise TacitError("no model: give --endpoint URL --model NAME, or a local model with --model.")
     if arguments.endpoint:
-        from tacit.engines.endpoint.client import ChatClient
-        from tacit.engines.endpoint.policy import ChatPolicy
+        from tacit.engines.endpoint import ChatClient, ChatPolicy
 
         client = ChatClient(arguments.endpoint, arguments.model, arguments.key_variable, arguments.timeout)
         return ChatPolicy(client, concurrency=1)

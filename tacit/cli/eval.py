@@ -39,11 +39,11 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed, try_say
 from tacit.core.protocols import SamplingPolicy, Scorer
 from tacit.core.trust import flag_for_later
-from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
+from tacit.engines.endpoint import DEFAULT_KEY_VARIABLE
 from tacit.evaluation.behavior import describe_ending
 from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
 from tacit.evaluation.tokens import TokenUse
-from tacit.modules.router import open_agent
+from tacit.modules.agent import open_agent
 from tacit.rollout.episodes import RolloutProgress, describe_completion
 from tacit.rollout.worlds import describe_overlong, first_crash
 from tacit.runs.directory import SUMMARY, find_summary

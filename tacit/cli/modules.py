@@ -21,20 +21,19 @@ from tacit.config.flags import Option, Parser, check_at_least_one, section_optio
 from tacit.config.recipe import Overrides, Recipe, override, read_document, run_recipe
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
-from tacit.modules.archive import pack, pull, push
+from tacit.modules.agent import find_modules_directory
 from tacit.modules.carrying import PackagedDraft
 from tacit.modules.drafting.sandbox import truncate_for_display
 from tacit.modules.export import export_run
-from tacit.modules.install import find_problems, install
-from tacit.modules.logs import find_logs
 from tacit.modules.module import MANIFEST, Module, find_modules, read_module
-from tacit.modules.router import find_modules_directory
+from tacit.modules.sharing import find_problems, install, pack, pull, push
 from tacit.modules.training import (
     ALL,
     COVERAGE,
     LOGS,
     add_log_defaults,
     describe_log_training,
+    find_logs,
     plan_from_logs,
     plan_skill_runs,
     train_modules,

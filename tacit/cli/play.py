@@ -22,7 +22,7 @@ from tacit.core.progress import format_duration, pluralize, report_elapsed
 from tacit.core.protocols import PolicyHooks, Request, Sampling, SamplingPolicy
 from tacit.core.types import Completion, HiddenState, Observation, Task, Transition
 from tacit.evaluation.behavior import describe_ending
-from tacit.modules.router import open_agent
+from tacit.modules.agent import open_agent
 from tacit.rollout.episodes import rollout
 from tacit.rollout.worlds import WorldFailure, WorldPool
 from tacit.training.setup import make_worlds

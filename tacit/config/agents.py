@@ -22,7 +22,7 @@ from tacit.core.method import Context, PromptReader
 from tacit.core.protocols import Policy, Request, Sampling, SamplingPolicy
 from tacit.core.types import ActionStyle, Completion, Condition, HiddenState, Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, Expert, as_action
-from tacit.engines.endpoint.policy import ByteTokens
+from tacit.engines.endpoint import ByteTokens, ChatClient, ChatPolicy
 from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.evaluation.evaluate import Route, SingleAgent
@@ -186,9 +186,6 @@ def open_endpoint(
     overrides: Overrides, url: str, model: str, key_variable: str, concurrency: int = 16, timeout_s: float = 120.0
 ) -> Target:
     """A model behind an OpenAI-compatible API; it reads the method's prompts as single messages."""
-    from tacit.engines.endpoint.client import ChatClient
-    from tacit.engines.endpoint.policy import ChatPolicy
-
     client = ChatClient(url, model, key_variable, timeout_s)
     _needs_world(model, overrides)
     recipe = Recipe.from_json(override({"model": model}, overrides))

@@ -16,8 +16,7 @@ from tacit.core.credit import Rewards, sum_terms
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Encoder, Policy, Sampling
 from tacit.core.types import Group, IterationInfo
-from tacit.credit.embedders import Pooling
-from tacit.credit.geometry import AdaptiveRadius, late_layer
+from tacit.credit.partitions import AdaptiveRadius, Pooling, late_layer
 from tacit.credit.skill_shift import SkillShift
 from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups, credit_per_step, partitions, standard
 from tacit.evaluation.evaluate import RolloutSetup

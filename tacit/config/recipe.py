@@ -23,8 +23,7 @@ from typing import Any, Literal
 import tacit
 from tacit.config.values import Tables, build, field_types, file_name, to_data, unknown_key
 from tacit.core.errors import TacitError, unknown
-from tacit.core.method import Schedule
-from tacit.core.resources import Base
+from tacit.core.method import Base, Schedule
 from tacit.core.trust import trust_endpoints
 from tacit.engines import engines_with, get_engine
 from tacit.engines.models.bases import BASES, has_chat_template, is_small

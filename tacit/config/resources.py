@@ -14,9 +14,8 @@ from tacit.config.recipe import PolicyRecipe, Recipe, describe_base
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.files import read_json
-from tacit.core.method import Context
+from tacit.core.method import Base, Context, Encode, Resources, Thing
 from tacit.core.protocols import LEARNING, ModelSource, Policy, check_hooks
-from tacit.core.resources import Base, Encode, Resources, Thing
 from tacit.core.seeds import derive
 from tacit.core.trust import check_endpoint
 from tacit.core.world import Environment
@@ -98,7 +97,7 @@ def _config(path: Path) -> dict[str, Any] | None:
 def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY") -> Encode:
     """A model at `url`, or a directory or hub id."""
     if url:
-        from tacit.engines.endpoint.client import EmbeddingClient
+        from tacit.engines.endpoint import EmbeddingClient
 
         return EmbeddingClient(url, name, key_variable)
     from tacit.engines.local.pooling import SentenceModel

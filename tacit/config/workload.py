@@ -15,7 +15,7 @@ from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import Task
 from tacit.core.world import Environment
-from tacit.engines.endpoint.policy import ByteTokens
+from tacit.engines.endpoint import ByteTokens
 from tacit.engines.models.bases import BASES, TOKEN_FILES, base_path, codec_in, find_pretrained, take_from_cache_if_offline
 from tacit.planning.shapes import SIZES, ModelShape, shape_in, shape_of_size
 from tacit.planning.timing import Workload

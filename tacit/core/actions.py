@@ -38,18 +38,15 @@ class ActionFormat(Protocol):
     @property
     def stop(self) -> tuple[str, ...]:
         """strings that end a completion"""
-        ...
 
     @property
     def thinks(self) -> bool:
         """True if a thought precedes the action, so completions need more tokens"""
-        ...
 
     def parse(self, text: str) -> Parsed: ...
 
     def write(self, action: str, thought: str = "") -> str:
         """The completion for `action`, as in a demonstration."""
-        ...
 
     def message(self, action: str, past: bool = False) -> Message:
         """The assistant's message for `action`: as a demonstration, or as a past turn without a thought."""

@@ -85,11 +85,9 @@ class Teacher(Protocol):
 
     def lessons(self, trajectory: Trajectory) -> Sequence[Sequence[Lesson]]:
         """Per step, the lessons to measure separately, usually one or none."""
-        ...
 
     def prompts(self, group: Group, policy: SamplingPolicy) -> list[list[np.ndarray]]:
         """H: the tokens of the prompts with these lessons, for the group's flat steps."""
-        ...
 
 
 # Signals of a step: the sums `progress` and `error`, and the amount of each rule that applied.

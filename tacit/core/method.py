@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 
 from tacit.core.actions import ActionFormat
 from tacit.core.bounds import AtLeastOne, Basic, Bound, Count, NotNegative, PositiveShare, Share
 from tacit.core.credit import Credit, Per, Rewards, given_by, sum_terms
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, unknown
 from tacit.core.protocols import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING, LossTerm, Policy
 from tacit.core.types import (
     PLAIN,
@@ -48,7 +48,6 @@ class Pending(Protocol):
 
     def done(self) -> bool:
         """Whether `result` returns without waiting."""
-        ...
 
     def result(self) -> Transition: ...
 
@@ -148,7 +147,6 @@ class CreditTerm(MethodPiece, ABC):
 
     @property
     def compares_groups(self) -> bool:
-        """Whether it compares episodes across groups."""
         return False
 
     @abstractmethod
@@ -352,3 +350,159 @@ class Method:
     def compares_episodes(self) -> bool:
         """Whether credit compares the episodes of a group. If so, a group of one episode gives no gradient."""
         return self.selection is not None or any(term.compares_episodes for term in self.credits)
+
+
+# Composition: GRPO plus the changes of one or several methods.
+#
+# GRPO consists of parts. A part belongs to a piece of the method and has a role: rewards (outcome, invalid penalty), credits
+# (episode credit), columns (reference), losses (surrogate, KL, entropy). Every other method *replaces* some of these roles, as
+# RLOO does the episode credit, or *adds* new ones, as ReuseRL does a length cost and a dictionary. Combining methods applies
+# all replacements, then all additions, so their order does not matter. Two methods that replace or add the same role are
+# refused.
+
+Piece = Literal[
+    "context", "rewards", "credits", "comparison", "columns", "losses", "companions", "conditions", "selection", "hidden_state"
+]
+# Terms of `context` are functions context -> context. Terms of `comparison` are functions credit term -> credit term, applied
+# to the credits of all methods: they decide which episodes are compared.
+SINGLE = ("conditions", "selection", "hidden_state")  # pieces of which a method has at most one
+
+
+@dataclass(frozen=True)
+class Part:
+    piece: Piece
+    role: str  # short name, used in error messages
+    terms: tuple[Any, ...]
+    replaces: bool = False
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.piece, self.role
+
+
+def adds(piece: Piece, role: str, *terms: Any) -> Part:
+    """A new role. Without terms it only reserves the role."""
+    return Part(piece, role, terms)
+
+
+def replaces(piece: Piece, role: str, *terms: Any) -> Part:
+    """Replaces a role; without terms, removes it."""
+    return Part(piece, role, terms, replaces=True)
+
+
+def compose(
+    name: str, context: Context, schedule: Schedule, base: Sequence[Part], changes: Mapping[str, Sequence[Part]]
+) -> Method:
+    """The method made of the parts `base` and the changes of each method by name."""
+    check_places(changes)
+    parts = {part.place: part for part in base}
+    for method, own in changes.items():
+        for part in own:
+            if part.place in parts and not part.replaces:
+                raise TacitError(
+                    f"{method!r} adds a {part.role} to the {part.piece}, but there is one already; use `replaces`, not `adds`."
+                )
+    ordered = [part for method in sorted(changes) for part in changes[method]]
+    for part in (*(p for p in ordered if p.replaces), *(p for p in ordered if not p.replaces)):
+        parts[part.place] = part
+    pieces: dict[str, Any] = {}
+    for part in parts.values():
+        pieces[part.piece] = (*pieces.get(part.piece, ()), *part.terms)
+    for wrap_context in pieces.pop("context", ()):
+        context = wrap_context(context)
+    for wrap_credit in pieces.pop("comparison", ()):
+        pieces["credits"] = tuple(wrap_credit(term) for term in pieces.get("credits", ()))
+    for piece in SINGLE:
+        terms = pieces.pop(piece, ())
+        if len(terms) > 1:
+            raise TacitError(f"{name!r} has {len(terms)} terms for {piece}; a method may have at most one.")
+        if terms:
+            pieces[piece] = terms[0]
+    return Method(name=name, context=context, schedule=schedule, **{"rewards": (), "credits": (), "losses": (), **pieces})
+
+
+def check_places(changes: Mapping[str, Sequence[Part]]) -> None:
+    """Refuse values that are not parts, and different changes of two methods to one role."""
+    for method, parts in changes.items():
+        if not isinstance(parts, Sequence) or not all(isinstance(part, Part) for part in parts):
+            raise TacitError(
+                f"`changes` of {method!r} must return a tuple of parts, such as (adds(…),), but returned {parts!r}."
+            )
+        for part in parts:
+            if part.piece not in get_args(Piece):
+                raise unknown(f"piece of the method {method!r}", part.piece, get_args(Piece))
+    holders: dict[tuple[str, str], tuple[str, Part]] = {}
+    for method, parts in changes.items():
+        for part in parts:
+            first, held = holders.setdefault(part.place, (method, part))
+            if held == part:
+                continue
+            if first == method:
+                raise TacitError(
+                    f"{method!r} changes the {part.role} twice; give all of its terms to one `adds` or `replaces`."
+                )
+            if part.replaces and held.replaces:
+                reason = f"both replace the {part.role}, and one of the two would be lost"
+            elif not part.replaces and not held.replaces:
+                reason = f"both add a {part.role}, which would be counted twice"
+            else:
+                adding, taking = (first, method) if part.replaces else (method, first)
+                reason = f"{adding} adds a {part.role} and {taking} would drop it"
+            raise TacitError(f"{first!r} and {method!r} cannot be combined: {reason}.")
+
+
+# Inputs for building a method: properties of the model, and handles to encoders, policies and directories. Building a method
+# loads nothing; handles are opened when the run starts.
+
+Thing = TypeVar("Thing")
+Encode = Callable[[Sequence[str]], np.ndarray]  # N texts -> [N, D]
+
+
+@dataclass(frozen=True)
+class Base:
+    """Properties of a model, known before it is loaded."""
+
+    model: str = ""
+    small: bool = False  # a few million parameters: too small for prompts written for language models
+    chat_template: bool = False  # instruction-tuned: its tokenizer has a chat template
+    layers: int | None = None  # None if its files do not say
+    calibrated: Mapping[str, Mapping[str, Any]] | None = None
+    """embedder -> result of `tacit calibrate` for this model, world and context; None: not looked up"""
+
+
+class Resources:
+    """Handles for a method. This base class is for building a method only to inspect it: using a handle raises."""
+
+    def sentences(self, model: str, *endpoint: str) -> Encode:
+        """A frozen sentence encoder: a directory or a hub id. `endpoint`: the URL of an OpenAI-compatible endpoint that serves
+        it, and the environment variable with the key."""
+        return lambda texts: _refuse(f"the sentence encoder {model!r}")
+
+    def policy(self, name: str) -> Callable[[], Policy]:
+        """A second trained policy, by its name in settings and checkpoints: `extractor`, `teacher`."""
+        return lambda: _refuse(f"the policy {name!r}")
+
+    def helper(self, name: str) -> Callable[[], Policy]:
+        """A policy that only samples. It is not trained and not saved in checkpoints."""
+        return self.policy(name)
+
+    def directory(self, name: str) -> Path:
+        """A directory in the run, for data that must survive a crash between two checkpoints."""
+        return Path(name)
+
+    def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
+        """One object for all worlds of a run, made on first use. Raises if a world needs other settings (`like`)."""
+        return make()
+
+    def check_learns(self, name: str, remedy: str) -> None:
+        """Raise, before anything is loaded, if the engine cannot train the policy of this name (an endpoint)."""
+
+    def check_layer(self, layer: int) -> None:
+        """Raise if the model has no such layer, once it is loaded."""
+
+
+def _refuse(what: str) -> Any:
+    raise TacitError(f"cannot use {what}: this method was built without resources, only to inspect it.")
+
+
+NO_RESOURCES = Resources()

@@ -49,13 +49,11 @@ class Tokenizer(Protocol):
     @property
     def context_limit(self) -> int:
         """longest prompt plus completion, in tokens"""
-        ...
 
     def encode_prompt(self, text: str) -> np.ndarray: ...
 
     def encode_completion(self, text: str) -> np.ndarray:
         """The completion's tokens and the end token, as for imitation."""
-        ...
 
     def decode(self, tokens: np.ndarray) -> str: ...
 
@@ -66,18 +64,15 @@ class ChatTokenizer(Tokenizer, Protocol):
 
     def encode_chat(self, chat: Chat) -> np.ndarray:
         """The conversation up to the start of the assistant's next message."""
-        ...
 
     def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
         """The assistant's next message and the end token, as for imitation."""
-        ...
 
 
 @runtime_checkable
 class Sampler(Protocol):
     def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
         """One completion per request. With `hidden`, each carries this hidden state of its prompt, from the prefill."""
-        ...
 
 
 @runtime_checkable
@@ -86,11 +81,9 @@ class Scheduler(Protocol):
 
     def submit(self, request: Request) -> int:
         """Queue a request and return its request id. Sampling happens inside `wait`."""
-        ...
 
     def wait(self) -> list[tuple[int, Completion]]:
         """Sample until a request finishes. Returns (request id, completion) of all finished; empty if none is pending."""
-        ...
 
     def close(self) -> None: ...
 
@@ -113,7 +106,6 @@ class SchedulingSampler(Sampler, Protocol):
 
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler:
         """A scheduler whose requests all use these sampling settings; `hidden` as in `sample`."""
-        ...
 
 
 @runtime_checkable
@@ -122,7 +114,6 @@ class PinnedSampler(Sampler, Protocol):
 
     def pin_weights(self) -> AbstractContextManager[None]:
         """Within this context, sample from the weights at its start, whatever updates follow."""
-        ...
 
 
 @runtime_checkable
@@ -131,41 +122,35 @@ class Scorer(Protocol):
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
     ) -> list[np.ndarray]:
         """log π(completion token | prompt, earlier tokens), one array per row."""
-        ...
 
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Per row (token ids [T, K], log-probabilities [T, K]); the whole vocabulary if `top_k` is None."""
-        ...
 
 
 @runtime_checkable
 class Encoder(Protocol):
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         """[N, D] hidden states of one layer, pooled over each prompt as in `HiddenState`."""
-        ...
 
 
 @runtime_checkable
 class Critic(Protocol):
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         """[N] the value head's estimate of the return from each prompt."""
-        ...
 
 
 @runtime_checkable
 class Learner(Protocol):
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         """One optimizer step on the whole batch. The gradient does not depend on micro-batches."""
-        ...
 
 
 @runtime_checkable
 class GradientScorer(Protocol):
     def gradient_norm(self, batch: Batch, losses: Sequence[LossTerm]) -> float:
         """The norm of the gradient that `update` would use. Changes no weight."""
-        ...
 
 
 @runtime_checkable
@@ -244,33 +229,26 @@ class Policy(SamplingPolicy, Scorer, Encoder, Critic, Learner, Protocol):
     def reference(self) -> Scorer:
         """The reference policy of a KL penalty: the base without the adapter, or the copy made by `freeze_reference`. Pieces of
         a method that call this must have `reference` in their `needs`; otherwise there may be no copy."""
-        ...
 
     def freeze_reference(self) -> None:
         """Make a copy of the current policy the reference."""
-        ...
 
     def begin_stage(self) -> None:
         """Start another training stage: reset the optimizer, keep the weights."""
-        ...
 
     def check_layer(self, layer: int) -> None:
         """Raise if the model lacks this layer, or the engine has no hidden states."""
-        ...
 
     def adapter(self, name: str) -> Policy:
         """The same base with another adapter, created on first use."""
-        ...
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
         """Save the weights into an empty directory, and with `optimizer` all state needed to resume exactly."""
-        ...
 
     def load(self, directory: Path) -> None: ...
 
     def digest(self) -> str:
         """A hash of the trained weights; equal if and only if they are equal bit for bit."""
-        ...
 
 
 if TYPE_CHECKING:
@@ -311,7 +289,6 @@ class LossTerm(Protocol):
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
         """(scalar loss, detached sums to report). Each reported sum is divided by the batch's tokens."""
-        ...
 
 
 # An engine: a name, capabilities, settings, and a function that loads a policy. Found by name or entry point.

@@ -27,7 +27,6 @@ class Simulator(Protocol):
     @property
     def alive(self) -> bool:
         """False once it has failed to answer a call"""
-        ...
 
     def close(self) -> None: ...
 

@@ -134,8 +134,7 @@ class Prompt:
     step_note: str = ""
     separator: str = "\n"
     now_alone: str = ""  # replaces `now` once truncation removed all history; empty: keep `now`
-    conversation: Conversation | None = None
-    """if set, the policy reads `chat`; `text` is then only for display"""
+    conversation: Conversation | None = None  # if set, the policy reads `chat`; `text` is then only for display
 
     @property
     def chat(self) -> Chat | None:

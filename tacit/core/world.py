@@ -220,7 +220,6 @@ class Tracker(Protocol):
     @property
     def components(self) -> tuple[str, ...]:
         """Names of the rules behind the signals: `progress.subgoal`, `error.repeated`, …"""
-        ...
 
     def start(self, task: Task, observation: Observation) -> Any: ...
 
@@ -228,12 +227,10 @@ class Tracker(Protocol):
 
     def render(self, state: Any) -> str:
         """The state block: the state as text, of bounded length for episodes of any length."""
-        ...
 
     def signals(self, before: Any, after: Any) -> Mapping[str, float]:
         """Signals of the last update: the sums `progress` and `error`, and the amount of each rule that applied, named as in
         `components` (see tacit/core/hindsight.py)."""
-        ...
 
 
 @dataclass(frozen=True)

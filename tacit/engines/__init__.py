@@ -11,7 +11,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import ADAPTERS, CAPABILITIES, LEARNING, REFERENCE, SAMPLING, SCORING, Engine, ModelSource, Policy
 from tacit.core.registry import Registry
 from tacit.core.trust import check_endpoint
-from tacit.engines.endpoint.client import ChatClient, ChatSettings
+from tacit.engines.endpoint import ChatClient, ChatPolicy, ChatSettings
 from tacit.engines.local.settings import EngineSettings, with_value_head
 from tacit.engines.models.bases import check_reachable
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
@@ -45,8 +45,6 @@ def _load_tinker(model: ModelSource, settings: TinkerSettings) -> Policy:
 
 
 def _load_endpoint(model: ModelSource, settings: ChatSettings) -> Any:
-    from tacit.engines.endpoint.policy import ChatPolicy
-
     check_endpoint(settings.url, settings.key_variable)
     client = ChatClient(settings.url, model.name, settings.key_variable, settings.timeout_s)
     return ChatPolicy(client, settings.concurrency)

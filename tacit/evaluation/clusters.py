@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from tacit.core.errors import TacitError, unknown
-from tacit.credit.embedders import HashNgram
-from tacit.credit.pace import BRANCHES, action_peers, action_values
-from tacit.credit.partitions import by_cosine, by_key
-from tacit.credit.step_relative import partition_metrics
+from tacit.credit.partitions import HashNgram, by_cosine, by_key
+from tacit.credit.step_relative import BRANCHES, action_peers, action_values, partition_metrics
 from tacit.runs.trajectories import read_records
 
 BY = ("recorded", "identity", "ngram")

@@ -17,13 +17,9 @@ from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, credit_terms
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo
-from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Pooling
-from tacit.credit.episode import EpisodeRelative
-from tacit.credit.geometry import Clusters, search_radius
-from tacit.credit.pace import ActionPeers
-from tacit.credit.partitions import Partition, SameKey
-from tacit.credit.returns import StepReturns
-from tacit.credit.step_relative import HistoryHierarchy, StepRelative, partition_metrics
+from tacit.credit.episode import EpisodeRelative, StepReturns
+from tacit.credit.partitions import ActorHidden, Clusters, Embedder, HashNgram, Partition, Pooling, SameKey, search_radius
+from tacit.credit.step_relative import ActionPeers, HistoryHierarchy, StepRelative, partition_metrics
 from tacit.evaluation.credit_truth import Truth
 from tacit.rewards.outcome import Outcome
 

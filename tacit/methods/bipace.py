@@ -23,16 +23,26 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
 
 from tacit.core.bounds import AtLeastOne, Bound, NotNegative, Share
-from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.method import CreditTerm, Schedule
-from tacit.core.resources import Base, Resources
+from tacit.core.method import Base, CreditTerm, Part, Resources, Schedule, adds
 from tacit.core.types import HiddenState
 from tacit.core.world import Environment
-from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Key, Pooling, SentenceEncoder
-from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, AdaptiveRadius, Clusters, Geometry, choose_geometry
-from tacit.credit.pace import ActionKey, ActionPeers, Form
-from tacit.credit.step_relative import StepRelative
+from tacit.credit.partitions import (
+    PUBLISHED_EPSILON,
+    PUBLISHED_LAYER,
+    ActorHidden,
+    AdaptiveRadius,
+    Clusters,
+    Embedder,
+    Geometry,
+    HashNgram,
+    Identity,
+    Key,
+    Pooling,
+    SentenceEncoder,
+    choose_geometry,
+)
+from tacit.credit.step_relative import ActionKey, ActionPeers, Form, StepRelative
 from tacit.methods.grpo import GRPO
 
 COSINE = Bound(lambda v: 0 <= v <= 2, "must be between 0 and 2: it is a cosine distance")

@@ -1,4 +1,4 @@
-"""Combined methods: `reuserl+bipace` is GRPO with the changes of both (core/composition.py).
+"""Combined methods: `reuserl+bipace` is GRPO with the changes of both (core/method.py).
 
 Settings that several methods have get one value. The first rule that applies decides, in whatever order they are named:
 
@@ -19,10 +19,8 @@ from functools import cache
 from typing import Any, ClassVar, Self, get_type_hints
 
 from tacit.core.bounds import check_bounds
-from tacit.core.composition import check_places, compose
 from tacit.core.errors import TacitError
-from tacit.core.method import Context, Method, Schedule
-from tacit.core.resources import NO_RESOURCES, Base, Resources
+from tacit.core.method import NO_RESOURCES, Base, Context, Method, Resources, Schedule, check_places, compose
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 from tacit.prompts.settings import PromptSettings
@@ -121,7 +119,7 @@ def combine(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[Comb
         if not (isinstance(cls, type) and issubclass(cls, GRPO)) or cls.build is not GRPO.build:
             raise TacitError(
                 f"{name!r} cannot be combined: it overrides `build`. Subclass GRPO and return what it adds and replaces "
-                "from `changes` (tacit/core/composition.py)."
+                "from `changes` (tacit/core/method.py)."
             )
     shared: dict[str, tuple[Any, Any]] = {}
     classes_by_name: dict[str, type[GRPO]] = {"grpo": GRPO, **member_classes}

@@ -32,9 +32,8 @@ from tacit.companions.experience.files import fill_bank
 from tacit.companions.experience.manager import Critic, ExperienceManager, QuerySettings
 from tacit.companions.experience.retrieval import SERVED, Diversity, Embedding, NgramEmbedding, Scope, SentenceEmbedding
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Share
-from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
-from tacit.core.resources import NO_RESOURCES, Base, Resources
+from tacit.core.method import NO_RESOURCES, Base, Part, Resources, adds, replaces
 from tacit.core.world import Environment
 from tacit.credit.episode import within_conditions
 from tacit.methods.grpo import GRPO

@@ -19,14 +19,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from tacit.core.bounds import NotNegative, Positive, Share
-from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
 from tacit.core.hindsight import ENV, ERROR, PROGRESS
-from tacit.core.method import Context, RewardTerm, Schedule
+from tacit.core.method import Context, Part, Resources, RewardTerm, Schedule, adds, replaces
 from tacit.core.protocols import LossTerm
-from tacit.core.resources import Resources
 from tacit.core.world import Environment
-from tacit.credit.returns import StepReturns
+from tacit.credit.episode import StepReturns
 from tacit.losses.surrogates import PolicyGradient, ReferenceKL, SampledPenalty
 from tacit.methods.grpo import GRPO
 from tacit.prompts.settings import PromptSettings

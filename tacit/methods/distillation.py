@@ -20,9 +20,7 @@ from typing import ClassVar, Literal
 
 from tacit.companions.hindsight import Handbook, HandbookConditions, load_handbook
 from tacit.core.bounds import AtLeastOne, Count, InnerShare, NotNegative, Share
-from tacit.core.composition import Part, adds, replaces
-from tacit.core.method import Schedule
-from tacit.core.resources import Resources
+from tacit.core.method import Part, Resources, Schedule, adds, replaces
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.skill_shift import ModulatedCredit

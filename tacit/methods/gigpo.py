@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from tacit.core.bounds import Bound, NotNegative, Share
-from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
-from tacit.core.resources import Resources
+from tacit.core.method import Part, Resources, adds, replaces
 from tacit.core.world import Environment
-from tacit.credit.embedders import Key
-from tacit.credit.partitions import Partition, SameKey, SimilarObservation
+from tacit.credit.partitions import Key, Partition, SameKey, SimilarObservation
 from tacit.credit.step_relative import HistoryHierarchy, StepRelative
 from tacit.methods.grpo import GRPO
 

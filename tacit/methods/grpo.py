@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from tacit.core.bounds import Basic, Bound, NotNegative, Positive, check_bounds
-from tacit.core.composition import Part, adds, compose
-from tacit.core.method import Context, Method, Schedule
-from tacit.core.resources import NO_RESOURCES, Base, Resources
+from tacit.core.method import NO_RESOURCES, Base, Context, Method, Part, Resources, Schedule, adds, compose
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
 from tacit.losses.surrogates import ClippedSurrogate, EntropyBonus, ReferenceKL, ReferenceLogprobs

@@ -9,11 +9,9 @@ from typing import ClassVar, Literal
 
 from tacit.companions.imitation import ImitationCompanion, select_above_mean
 from tacit.core.bounds import AtLeastOne, NotNegative, Positive, Share
-from tacit.core.composition import Part, adds, replaces
-from tacit.core.resources import Resources
+from tacit.core.method import Part, Resources, adds, replaces
 from tacit.core.world import Environment
-from tacit.credit.episode import BatchRelative, LeaveOneOut
-from tacit.credit.returns import GeneralizedAdvantage, Returns
+from tacit.credit.episode import BatchRelative, GeneralizedAdvantage, LeaveOneOut, Returns
 from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight, ValueLoss
 from tacit.methods.grpo import GRPO, ClipHigh, ClipLow
 from tacit.rollout.episodes import Mixed

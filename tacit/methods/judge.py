@@ -20,9 +20,8 @@ from typing import ClassVar
 
 from tacit.companions.judge import EpisodeJudge
 from tacit.core.bounds import AtLeastOne, NotNegative
-from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.resources import Resources
+from tacit.core.method import Part, Resources, adds
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 

@@ -18,9 +18,8 @@ from typing import ClassVar, Literal
 
 from tacit.companions.hindsight import Analyzer, Hindsight, ModelAnalyzer, Notes, RoutedSkills, Routing, RuleAnalyzer
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive
-from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.resources import Resources
+from tacit.core.method import Part, Resources, adds
 from tacit.core.world import Environment
 from tacit.credit.skill_shift import GradientShare, SkillShift, parse_weight
 from tacit.losses.surrogates import PolicyGradient

@@ -21,9 +21,7 @@ from typing import ClassVar, Self
 
 from tacit.companions.dictionary import Dictionary, SkillDictionary
 from tacit.core.bounds import AtLeastOne, Count, InnerShare, NotNegative
-from tacit.core.composition import Part, adds
-from tacit.core.method import Schedule
-from tacit.core.resources import Base, Resources
+from tacit.core.method import Base, Part, Resources, Schedule, adds
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 from tacit.rewards.segmentation import SegmentationCost, world_alphabet, world_horizon

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Self
 
 from tacit.core.bounds import AtLeastOne, Basic, Bound
 from tacit.core.errors import TacitError
-from tacit.core.method import Context
-from tacit.core.resources import Base
+from tacit.core.method import Base, Context
 from tacit.core.types import ActionStyle
 from tacit.core.world import FULL_BLOCK, Environment
 from tacit.prompts.history import History, StateBlock

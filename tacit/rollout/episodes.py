@@ -117,12 +117,9 @@ def rollout(
     observer.on_start(worlds)
     for episode, first in zip(episodes, worlds.reset([plan.task for plan in plans]), strict=True):
         episode.start(first, context)
-    pending_slots: dict[int, int] = {}
-    """request id -> slot"""
-    stepping: dict[int, tuple[Completion, Parsed]] = {}
-    """slot -> its action, while the world has not answered"""
-    answering: dict[int, tuple[Completion, Parsed, Pending]] = {}
-    """slot -> its pending question to the context"""
+    pending_slots: dict[int, int] = {}  # request id -> slot
+    stepping: dict[int, tuple[Completion, Parsed]] = {}  # slot -> its action, while the world has not answered
+    answering: dict[int, tuple[Completion, Parsed, Pending]] = {}  # slot -> its pending question to the context
     limit_s = None if lockstep or policy.repeatable else STEP_S
     ready, ended = list(range(len(episodes))), dict[int, Trajectory]()
     """slots that need their next prompt; finished episodes by slot"""
@@ -270,11 +267,9 @@ class _Episode:
         )  # fmt: skip
 
 
-SLOW_WORLD_S = 3.0
-"""seconds without an answer after which the status line names the world"""
+SLOW_WORLD_S = 3.0  # seconds without an answer after which the status line names the world
 
-SHOWN_CHARACTERS = 300
-"""maximum characters of a completion in `describe_completion`"""
+SHOWN_CHARACTERS = 300  # maximum characters of a completion in `describe_completion`
 
 
 class RolloutProgress(RolloutObserver):

@@ -25,8 +25,7 @@ class Interaction(NamedTuple):
     observation: Observation
     action: str
     transition: Transition
-    wrote: str | None = None
-    """the completion's text, if it was not a valid action"""
+    wrote: str | None = None  # the completion's text, if it was not a valid action
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +57,7 @@ class PromptRenderer:
 
     def __init__(self, context: Context, task: Task, condition: Condition = PLAIN) -> None:
         self.reader = context.begin(task, condition)
-        self.turns = 0
-        """finished turns"""
+        self.turns = 0  # finished turns
 
     def render(
         self, observation: Observation, tokenizer: Tokenizer | None = None, room: int | None = None

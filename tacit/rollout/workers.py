@@ -28,10 +28,8 @@ from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
 from tacit.rollout.worlds import SlotWorlds, SlowWorld, WorldFailure, WorldPool
 
-Call = tuple[int, tuple[str, Any]]
-"""(slot, (method, argument)), as sent to a worker"""
-PENDING = object()
-"""returned by `receive` if there is no message yet"""
+Call = tuple[int, tuple[str, Any]]  # (slot, (method, argument)), as sent to a worker
+PENDING = object()  # returned by `receive` if there is no message yet
 
 
 class WorkerExited(Exception):
@@ -132,8 +130,7 @@ def count_threads(make: Callable[[], World]) -> int:
     return min(make.threads, MAX_IN_FLIGHT) if isinstance(make, Served) else 1
 
 
-_START_S, _LEAVE_S = 120.0, 2.0
-"""timeouts, in seconds, for starting a worker and for closing its worlds"""
+_START_S, _LEAVE_S = 120.0, 2.0  # timeouts, in seconds, for starting a worker and for closing its worlds
 
 MAX_IN_FLIGHT = 8
 """maximum unanswered calls per worker: enough to keep it busy between polls, too few to fill its pipe"""
@@ -149,8 +146,7 @@ class _Slot:
 
     task: Task
     actions: list[str] = field(default_factory=list)
-    stale: bool = False
-    """its worker was replaced, so replay the actions before the next step"""
+    stale: bool = False  # its worker was replaced, so replay the actions before the next step
 
 
 class _WorkerLost(WorldFailure):
@@ -172,18 +168,13 @@ class WorkerPool(WorldPool):
         self.workers: list[ProcessWorker | RayWorker] = [self.launcher.start(make) for _ in range(processes)]
         self._starting = set(range(processes))
         self._slots: list[_Slot] = []
-        self._queued: list[list[Call]] = [[] for _ in self.workers]
-        """per worker, calls without an answer, in order"""
-        self.in_flight = [0 for _ in self.workers]
-        """per worker, how many of them were sent"""
-        self._failed_starts = [0 for _ in self.workers]
-        """per worker, how often in a row it died while starting"""
-        self._launched_s = [0.0 for _ in self.workers]
-        """per worker, when it was last launched with calls waiting"""
+        self._queued: list[list[Call]] = [[] for _ in self.workers]  # per worker, calls without an answer, in order
+        self.in_flight = [0 for _ in self.workers]  # per worker, how many of them were sent
+        self._failed_starts = [0 for _ in self.workers]  # per worker, how often in a row it died while starting
+        self._launched_s = [0.0 for _ in self.workers]  # per worker, when it was last launched with calls waiting
         self._began_s: list[dict[int, float]] = [{} for _ in self.workers]
         """per worker, slot -> when it began the call that it is working on"""
-        self._results: dict[int, Any] = {}
-        """slot -> result that was not collected yet"""
+        self._results: dict[int, Any] = {}  # slot -> result that was not collected yet
 
     @property
     def late(self) -> SlowWorld | None:
@@ -347,8 +338,7 @@ class RayWorker:
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor = ray, actor
-        self.pending = [actor.start.remote()]
-        """messages not received yet, in order"""
+        self.pending = [actor.start.remote()]  # messages not received yet, in order
 
     def send(self, call: Call) -> None:
         self.pending.append(self._actor.answer.remote(*call))

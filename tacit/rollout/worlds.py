@@ -61,7 +61,6 @@ class WorldPool(Protocol):
 
     def collect(self, limit_s: float | None = None) -> dict[int, Transition | WorldFailure]:
         """slot -> result of each submitted step, or of those that have ended after `limit_s`; later calls return the others."""
-        ...
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
         """Submit, wait for all, and return their results in order."""
@@ -133,8 +132,7 @@ class InProcessPool(SlotWorlds, WorldPool):
         super().__init__(make, timeout_s)
         self._timeout_s, self._tasks = timeout_s, list[Task]()
         self._results: dict[int, Transition | WorldFailure] = {}
-        self._running: tuple[Task, float] | None = None
-        """(task of the world being called, start time)"""
+        self._running: tuple[Task, float] | None = None  # (task of the world being called, start time)
 
     @property
     def late(self) -> SlowWorld | None:

@@ -119,7 +119,7 @@ class Sandbox:
             binds = {} if self.mode == NONE else binds
             if self.mode in (AUTO, BUBBLEWRAP) and self._bwrap:  # bubblewrap starts preloaded functions from these files
                 modules = [name.partition(":")[0] for name in self.preload if ".py:" in name]
-                binds |= {path: path for path in (str(server), str(server.with_name("seccomp.py")), *modules)}
+                binds |= {path: path for path in (str(server), *modules)}
             words = [sys.executable, "-s", "-P", str(server), str(theirs.fileno()), str(self.folder), json.dumps(binds)]
             self.process = subprocess.Popen(
                 [*words, *self.preload],
@@ -131,7 +131,6 @@ class Sandbox:
         self._check()
 
     def copy(self, tree: Path) -> Workspace:
-        """A new workspace with a copy of the directory."""
         folder = self.folder / f"work-{next(self._numbers)}"
         shutil.copytree(tree, folder, symlinks=True)
         folder.chmod(0o700)

@@ -20,6 +20,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
 from tacit.report.page import environment
 from tacit.serving import chat
+from tacit.serving.catalog import describe_module
 from tacit.serving.guard import CLIENT, App, Guard, NamedRoute, make_error
 from tacit.serving.requests import Actions, Name, Number, RequestBody, RequestError, Seed, Temperature, Text, read_body
 from tacit.serving.service import Service, current_turn, play_turn, score_alternatives
@@ -103,7 +104,7 @@ def _general_routes(service: Service) -> list[NamedRoute]:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def modules(request: Request) -> Response:
-        return JSONResponse({"modules": [served.to_json() for served in service.catalog.modules.values()]})
+        return JSONResponse({"modules": [describe_module(m.module, m.world) for m in service.catalog.modules.values()]})
 
     async def refresh(request: Request) -> Response:
         return JSONResponse(vars(await service.catalog.refresh()))

@@ -271,10 +271,6 @@ class BatchingThread:
         """Run `work`, which uses the model in another way, between two batches."""
         return await self._submit(lambda answer: _Call(work, answer))
 
-    def release(self, policy: SchedulingSampler) -> None:
-        """Close the schedulers of weights that are about to be unloaded. On the batching thread: use `call`."""
-        self.pool.release(policy)
-
     async def _submit(self, make: Callable[[asyncio.Future[Any]], PendingRequest | _Call]) -> Any:
         if self._loop is None or self.thread is None:
             raise RequestError(503, STOPPING)

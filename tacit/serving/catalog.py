@@ -20,11 +20,11 @@ from tacit.core.method import Context
 from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
+from tacit.modules.agent import Router, adapter_shape, find_modules_directory, find_weights
 from tacit.modules.carrying import PackagedDraft, package_draft
 from tacit.modules.drafting.tracker import SandboxedDraft
-from tacit.modules.install import find_problems
 from tacit.modules.module import Module, find_module_directories, make_context, read_module
-from tacit.modules.router import Router, adapter_shape, find_modules_directory
+from tacit.modules.sharing import find_problems
 from tacit.serving.batching import BatchingThread, Result, WorkerThread, run_in_thread
 from tacit.serving.requests import invalid, not_found
 
@@ -53,9 +53,6 @@ class ServedModule:
 
     def close(self) -> None:
         self._thread.close(self.draft.close if self.draft is not None else lambda: None)
-
-    def to_json(self) -> dict[str, Any]:
-        return describe_module(self.module, self.world)
 
 
 def find_draft(context: Context) -> SandboxedDraft | None:
@@ -91,14 +88,11 @@ class LoadedModels:
         self._count = 0
 
     def open(self, module: Module, world: Environment) -> LocalPolicy:
-        """Check a module's files and load its policy."""
         module.check_files()
-        shape = adapter_shape(module)
+        shape, weights = adapter_shape(module), find_weights(module, self._engine, self._base, world)
         if shape is None:
-            return self._load(("model", self._next()), str(module.path), replace(self._engine, lora_rank=0))
-        rank, alpha, targets = shape
-        settings = replace(self._engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
-        base = self._load((module.fingerprint, shape), module.base.with_model(self._base).source(world), settings)
+            return self._load(("model", self._next()), *weights)
+        base = self._load((module.fingerprint, shape), *weights)
         policy = base.adapter(f"module-{self._next()}")
         try:
             policy.load_adapter(module.path)
@@ -313,7 +307,7 @@ class Catalog:
         served.close()
 
         def close() -> None:
-            self._batching.release(served.policy)
+            self._batching.pool.release(served.policy)
             self._models.close(served.policy)
 
         await self._batching.call(close)

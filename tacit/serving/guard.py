@@ -33,8 +33,6 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Metrics:
-    """Prometheus metrics."""
-
     def __init__(self) -> None:
         disable_created_metrics()
         own = self._registry = CollectorRegistry()

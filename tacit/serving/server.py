@@ -51,7 +51,8 @@ def run_server(
             gc.collect()
             gc.freeze()
             limit_memory(STACK_BYTES * settings.sessions)
-            announce(_address(listener))
+            host, port = listener.getsockname()[:2]
+            announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
 
         async with around or contextlib.nullcontext():
             more = [listener.dup() for _ in range(ACCEPTED - 1)] if sys.platform == "linux" else []
@@ -106,11 +107,6 @@ def listen(settings: ServingSettings) -> socket.socket:
         listener.close()
         raise TacitError(f"cannot listen on {settings.host} port {settings.port}: {error}. Choose another --port.") from error
     return listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 CLOSE_S = 2.8  # for everything after `--stop-s`; then the process exits, with a traceback

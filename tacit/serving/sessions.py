@@ -69,7 +69,7 @@ class Turn:
 
 class Session:
     def __init__(self, name: str, client: str, served: ServedModule, episode: Episode, release: Callable[[], None]) -> None:
-        self.name, self.client, self.served, self.episode, self._release = name, client, served, episode, release
+        self.name, self.client, self.served, self.episode, self.release = name, client, served, episode, release
         self.turns: list[Turn] = []
         self.outcome = ""  # empty while it is open
         self.note = ""
@@ -85,19 +85,9 @@ class Session:
     def open(self) -> bool:
         return not self.outcome
 
-    @property
-    def unanswered(self) -> bool:
-        """whether the result of the last action is still to be recorded"""
-        return self.episode.action is not None
-
     def touch(self) -> None:
         """Record a request: `touched` for display, `active` on a monotonic clock for expiry."""
         self.touched, self.active = time.time(), time.monotonic()
-
-    def close(self, outcome: str, note: str = "") -> None:
-        if self.open:
-            self.outcome, self.note = outcome, note
-            self._release()
 
     def to_json(self, turns: bool = False) -> dict[str, Any]:
         task, module = self.episode.task, self.served.module
@@ -255,7 +245,7 @@ class Sessions:
 
     async def record(self, session: Session, transition: Transition) -> None:
         """Record the result of the last action, if there is one, and end the session if the episode ended."""
-        if session.unanswered:
+        if session.episode.action is not None:
             try:
                 signals = await self._run_episode_code(session, lambda: session.episode.record(transition))
             except RequestError as error:  # the tracker's state may be inconsistent
@@ -333,7 +323,8 @@ class Sessions:
     def end(self, session: Session, outcome: str, note: str = "") -> None:
         if not session.open:
             return
-        session.close(outcome, note)
+        session.outcome, session.note = outcome, note
+        session.release()
         self._metrics.ended.labels(session.served.name, outcome).inc()
         if session.world is not None:
             session.world.close()

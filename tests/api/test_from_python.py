@@ -17,10 +17,9 @@ from guessing import NEXT, SAME, Say
 import tacit
 from tacit.api.arguments import name_method, name_worlds
 from tacit.cli.main import main
-from tacit.core.composition import adds
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
-from tacit.core.method import RewardTerm
+from tacit.core.method import RewardTerm, adds
 from tacit.core.registry import IN_MEMORY
 from tacit.methods.grpo import GRPO
 from tacit.runs.metrics import read_metrics

@@ -9,9 +9,7 @@ from scripted import ScriptedPolicy, stumble_through_countdown
 from tacit.calibration.calibrate import FoundRadius, find_radius
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
-from tacit.credit.embedders import ActorHidden, HashNgram
-from tacit.credit.geometry import AdaptiveRadius, median_cluster_size, search_radius
-from tacit.credit.partitions import by_cosine
+from tacit.credit.partitions import ActorHidden, AdaptiveRadius, HashNgram, by_cosine, median_cluster_size, search_radius
 from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
 from tacit.rollout.worlds import InProcessPool

@@ -24,8 +24,7 @@ from tacit.config.recipe import Recipe
 from tacit.config.resources import calibration_path, describe_model
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
-from tacit.credit.embedders import ActorHidden, HashNgram
-from tacit.credit.geometry import search_radius
+from tacit.credit.partitions import ActorHidden, HashNgram, search_radius
 from tacit.evaluation.clusters import ClusterStep, partition, returns_of, value_steps
 from tacit.evaluation.credit_agreement import Credited, Measured, quality
 from tacit.runs.directory import read_settings, read_summary

@@ -19,7 +19,7 @@ from tacit.cli.main import main
 from tacit.cli.terminal import make_console
 from tacit.core.types import Completion
 from tacit.evaluation.panels import Panel
-from tacit.modules.router import open_agent
+from tacit.modules.agent import open_agent
 from tacit.worlds import get_environment
 from tacit.worlds.countdown.skills import solve
 
@@ -45,7 +45,7 @@ def evaluate(server, out, *more: str) -> int:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.01)
+    monkeypatch.setattr("tacit.engines.endpoint.PAUSE_S", 0.01)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from forked_ranks import forked_ranks
 
 import tacit
 from tacit.core.errors import EngineLost
-from tacit.engines.sharded.group import RankGroup
+from tacit.engines.sharded.launch import RankGroup
 from tacit.runs.directory import read_settings, read_summary
 from tacit.runs.metrics import read_metrics
 

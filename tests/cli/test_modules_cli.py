@@ -13,7 +13,7 @@ from small_modules import RECIPE, Trained, train_modules, write_recipe
 from tacit.cli.main import main
 from tacit.config.recipe import Recipe, read_document
 from tacit.modules import find_modules, read_module
-from tacit.modules.router import module_recipe
+from tacit.modules.agent import module_recipe
 from tacit.modules.training import choose_skills, plan_skill_runs
 from tacit.runs.directory import read_settings, read_summary
 from tacit.worlds import get_environment

@@ -30,8 +30,7 @@ from tacit.core.chat import Conversation, Exchange
 from tacit.core.errors import TacitError
 from tacit.core.hindsight import Lesson, tracker_signals
 from tacit.core.types import Completion, Group, IterationInfo, Prompt, Skills, Step, StopReason, Trajectory
-from tacit.engines.endpoint.client import ChatClient
-from tacit.engines.endpoint.policy import ChatPolicy
+from tacit.engines.endpoint import ChatClient, ChatPolicy
 from tacit.engines.local.tokenizer import TextCodec
 from tacit.methods import get_method
 from tacit.prompts.conversation import CLOSE, OPEN, frame_note, insert_lesson

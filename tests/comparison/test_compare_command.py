@@ -152,7 +152,7 @@ def test_failed_run_is_reported_and_the_others_continue(tmp_path):
     method = tmp_path / "broken.py"
     method.write_text(
         "from dataclasses import dataclass\n"
-        "from tacit.core.composition import replaces\n"
+        "from tacit.core.method import replaces\n"
         "from tacit.core.errors import TacitError\n"
         "from tacit.core.method import CreditTerm\n"
         "from tacit.methods.grpo import GRPO\n\n\n"

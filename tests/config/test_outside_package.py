@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from guessing import NEXT
-from tacit.core.composition import Part, replaces
+from tacit.core.method import Part, replaces
 from tacit.core.protocols import Engine
 from tacit.credit.episode import LeaveOneOut
 from tacit.engines import LOCAL

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from tacit.core.composition import adds, check_places, compose, replaces
 from tacit.core.errors import TacitError
-from tacit.core.method import Alike, Conditions, Method, RewardTerm, Schedule
+from tacit.core.method import Alike, Conditions, Method, RewardTerm, Schedule, adds, check_places, compose, replaces
 from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, HiddenState, IterationInfo
-from tacit.credit.episode import EpisodeRelative, LeaveOneOut
-from tacit.credit.returns import Returns
+from tacit.credit.episode import EpisodeRelative, LeaveOneOut, Returns
 from tacit.losses.surrogates import ClippedSurrogate, EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
 from tacit.rewards.outcome import Outcome
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepwise import outcomes, seen
 
-from tacit.credit.pace import ActionPeers
+from tacit.credit.step_relative import ActionPeers
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "methods" / "bipace.md").read_text(encoding="utf-8")

@@ -12,11 +12,8 @@ import pytest
 from stepwise import make_group, make_step
 
 from tacit.core.credit import Rewards
-from tacit.credit.embedders import ActorHidden
-from tacit.credit.geometry import Clusters
-from tacit.credit.pace import ActionPeers, action_peers
-from tacit.credit.partitions import by_cosine
-from tacit.credit.step_relative import cluster_relative
+from tacit.credit.partitions import ActorHidden, Clusters, by_cosine
+from tacit.credit.step_relative import ActionPeers, action_peers, cluster_relative
 
 GAMMA, GOOD = 0.9, 0.6
 """discount; probability that the policy takes `good` in any state"""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scripted import make_group
 
 from tacit.core.credit import Rewards
-from tacit.credit.returns import GeneralizedAdvantage, Returns, gae
+from tacit.credit.episode import GeneralizedAdvantage, Returns, gae
 
 unit = st.floats(-10, 10, allow_nan=False, width=32)
 episodes = st.integers(1, 6).flatmap(lambda n: st.tuples(*[st.lists(unit, min_size=n, max_size=n)] * 2))

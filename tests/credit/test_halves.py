@@ -14,11 +14,9 @@ from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
 from tacit.core.types import Condition, Group, IterationInfo
-from tacit.credit.embedders import HashNgram, Identity
 from tacit.credit.episode import EpisodeRelative, WithinConditions
-from tacit.credit.geometry import Clusters
-from tacit.credit.pace import ActionPeers
-from tacit.credit.step_relative import HistoryHierarchy, StepRelative, explain_credit
+from tacit.credit.partitions import Clusters, HashNgram, Identity
+from tacit.credit.step_relative import ActionPeers, HistoryHierarchy, StepRelative, explain_credit
 from tacit.methods import get_method
 from tacit.worlds import get_environment
 

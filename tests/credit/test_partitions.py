@@ -9,15 +9,20 @@ from hypothesis import strategies as st
 from stepwise import make_group, make_step, seen, slow_cosine, slow_similarity
 
 from tacit.core.errors import TacitError
-from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEncoder
-from tacit.credit.geometry import Clusters, median_cluster_size, search_radius
 from tacit.credit.partitions import (
+    ActorHidden,
+    Clusters,
+    HashNgram,
+    Identity,
     SameKey,
+    SentenceEncoder,
     SimilarObservation,
     by_cosine,
     by_history,
     by_key,
     by_similarity,
+    median_cluster_size,
+    search_radius,
 )
 
 
@@ -220,7 +225,7 @@ def members_apart(distance: float) -> np.ndarray:
 def test_radius_search_bisects_until_the_target(features, radius, probes, monkeypatch):
     tried = []
     monkeypatch.setattr(
-        "tacit.credit.geometry.by_cosine", lambda rows, epsilon: tried.append(epsilon) or by_cosine(rows, epsilon)
+        "tacit.credit.partitions.by_cosine", lambda rows, epsilon: tried.append(epsilon) or by_cosine(rows, epsilon)
     )
     assert search_radius([features]) == (pytest.approx(radius), 6.0)
     assert len(tried) == probes and tried[-1] == pytest.approx(radius)

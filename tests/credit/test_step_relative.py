@@ -22,22 +22,23 @@ from stepwise import (
 from tacit.core.credit import Rewards
 from tacit.core.method import Explained
 from tacit.core.types import Prompt
-from tacit.credit.embedders import HashNgram, Identity
 from tacit.credit.episode import EpisodeRelative, standardize, step_scores
-from tacit.credit.geometry import Clusters
-from tacit.credit.pace import (
+from tacit.credit.partitions import Clusters, HashNgram, Identity, SameKey
+from tacit.credit.step_relative import (
     BRANCHES,
     LEAVE_ONE_OUT,
     PACE,
     ZERO,
     ActionPeers,
+    HistoryHierarchy,
+    StepRelative,
     action_keys,
     action_peers,
     action_values,
+    cluster_relative,
     pace_metrics,
+    partition_metrics,
 )
-from tacit.credit.partitions import SameKey
-from tacit.credit.step_relative import HistoryHierarchy, StepRelative, cluster_relative, partition_metrics
 
 records = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 2.5, 10.0, -0.1]), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=24

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scripted import make_group
 
 from tacit.core.credit import Rewards
-from tacit.credit.episode import EpisodeRelative
-from tacit.credit.returns import StepReturns
+from tacit.credit.episode import EpisodeRelative, StepReturns
 
 
 def credit(shape, rewards, **settings) -> list[list[float]]:

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from tacit.core.errors import OutOfGPUMemory
-from tacit.engines.local import capacity, memory
-from tacit.engines.local.capacity import check_memory
-from tacit.engines.local.memory import GIB
+from tacit.engines.local import memory
+from tacit.engines.local.memory import GIB, check_memory
 from tacit.engines.local.settings import EngineSettings
 from tacit.planning.shapes import SIZES
 
@@ -35,7 +34,7 @@ def warn(monkeypatch):
     """warn(path, free bytes, **settings): the warnings for this model on such a GPU."""
 
     def check(path: Path, free: float, **settings) -> str:
-        monkeypatch.setattr(capacity, "free_bytes", lambda device: int(free))
+        monkeypatch.setattr(memory, "free_bytes", lambda device: int(free))
         monkeypatch.setattr(memory, "available_and_total", lambda device: (100, 100))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -67,6 +66,6 @@ def test_model_too_large_is_refused_or_warned_with_settings_that_fit(model, warn
 
 
 def test_memory_is_not_checked_for_cpus_and_hub_names(model, monkeypatch) -> None:
-    monkeypatch.setattr(capacity, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
     check_memory(str(model), torch.device("cpu"), torch.bfloat16, EngineSettings())
     check_memory("some/hub-id", GPU, torch.bfloat16, EngineSettings())

@@ -14,8 +14,7 @@ from chat_server import says, serving
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.endpoint.client import PATIENCE, BrokenAnswer, ChatClient
-from tacit.engines.endpoint.policy import ChatPolicy, EndpointScheduler, cut
+from tacit.engines.endpoint import PATIENCE, BrokenAnswer, ChatClient, ChatPolicy, EndpointScheduler, cut
 from tacit.evaluation.evaluate import SingleAgent, play_panel
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
@@ -31,7 +30,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     """Shorter pauses between retries."""
-    monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.05)
+    monkeypatch.setattr("tacit.engines.endpoint.PAUSE_S", 0.05)
 
 
 def client(server, **more) -> ChatClient:
@@ -173,7 +172,7 @@ def test_failing_first_request_is_given_up_after_three_retries():
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("asks_for", "pauses"), [("20", [0.5]), ("0.2", [0.2, 0.2, 0.1]), ("0.01", [0.01] * 6)])
 def test_retry_after_is_capped_before_the_first_answer(monkeypatch, asks_for, pauses):
-    monkeypatch.setattr("tacit.engines.endpoint.client.FIRST_WAIT_S", 0.5)
+    monkeypatch.setattr("tacit.engines.endpoint.FIRST_WAIT_S", 0.5)
     seen, began = [], time.monotonic()
     loading = 503, {"error": {"message": "loading"}}, {"Retry-After": asks_for}
     with serving(lambda body: (seen.append(one.trouble), loading)[1]) as server:
@@ -185,7 +184,7 @@ def test_retry_after_is_capped_before_the_first_answer(monkeypatch, asks_for, pa
 
 
 def test_retry_after_is_not_capped_after_the_first_answer(monkeypatch):
-    monkeypatch.setattr("tacit.engines.endpoint.client.FIRST_WAIT_S", 0.1)
+    monkeypatch.setattr("tacit.engines.endpoint.FIRST_WAIT_S", 0.1)
     number = count()
     later = (429, {}, {"Retry-After": "0.3"})
     with serving(lambda body: later if next(number) in (1, 2) else (200, says("hi"))) as server:

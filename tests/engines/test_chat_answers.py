@@ -9,8 +9,7 @@ from chat_server import says, serving
 
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, read_answer
-from tacit.engines.endpoint.policy import ChatPolicy
+from tacit.engines.endpoint import BrokenAnswer, ChatClient, ChatPolicy, read_answer
 
 HALF = "\ud83d"
 

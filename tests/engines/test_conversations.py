@@ -19,8 +19,7 @@ from tacit.core.errors import TacitError
 from tacit.core.hindsight import Lesson
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import PLAIN, Observation, Prompt, Transition
-from tacit.engines.endpoint.client import ChatClient
-from tacit.engines.endpoint.policy import ChatPolicy
+from tacit.engines.endpoint import ChatClient, ChatPolicy
 from tacit.engines.local.tokenizer import TextCodec
 from tacit.evaluation.evaluate import SingleAgent, play_panel
 from tacit.evaluation.panels import Panel, Rules

@@ -8,27 +8,27 @@ import pytest
 import torch
 from interpreted import assert_interpreted
 
-from tacit.engines.local.fast import decode_attention
-from tacit.engines.local.fast.decode_attention import has_decode_kernel
+from tacit.engines.local.fast import attention
+from tacit.engines.local.fast.attention import has_decode_kernel
 
 INTERPRETED = """
 import torch
-from tacit.engines.local.fast import decode_attention
+from tacit.engines.local.fast import attention
 for heads in ((3, 3, 64), (2, 6, 128), (1, 16, 16), (2, 1, 32)):
-    assert decode_attention.check_decode_kernel(torch.device("cpu"), torch.float32, *heads), heads
-assert decode_attention.check_decode_kernel(torch.device("cpu"), torch.float16, 2, 6, 64)
+    assert attention.check_decode_kernel(torch.device("cpu"), torch.float32, *heads), heads
+assert attention.check_decode_kernel(torch.device("cpu"), torch.float16, 2, 6, 64)
 """
 
 # Three steps of three rows, each at its own position. Both paths read zeros where no step has written.
 IN_A_MODEL = """
 import torch
 from tacit.engines.local.fast import kv_cache
-from tacit.engines.local.fast import decode_attention
+from tacit.engines.local.fast import attention
 from tacit.engines.local.fast.llama import LlamaForward
 from tests.engines.random_models import make_model
 forward, seen = LlamaForward(make_model("qwen3")), {}
 forward.cpu_step_allowed = False
-decode_attention.count_sms = lambda device: 16
+attention.count_sms = lambda device: 16
 for kernel in (False, True):
     kv_cache.has_decode_kernel = lambda *known: kernel
     cache = kv_cache.KeyValueCache(forward.shape, head_major=not kernel)
@@ -50,7 +50,7 @@ def test_positions_are_split_only_if_sms_would_idle(monkeypatch):
     """The fastest measured numbers of splits on a device with 132 SMs."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
     device = torch.device("cuda", 77)  # a device that no other test uses, because the result is cached
-    splits = {programs: decode_attention.choose_splits(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
+    splits = {programs: attention.choose_splits(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
     assert splits == {2: 8, 32: 4, 48: 4, 128: 1, 192: 1, 512: 1}
 
 

@@ -32,7 +32,7 @@ IN_BACKWARD = """
 from types import SimpleNamespace
 import torch
 from tacit.engines.local.model import enable_determinism
-from tacit.engines.local.fast.varlen_attention import _FlashVarlenAttention
+from tacit.engines.local.fast.attention import _FlashVarlenAttention
 
 modes = []
 def backward(*arguments, scale):

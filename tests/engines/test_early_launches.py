@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.fast import decode_attention, kernels, layers, lora_step
+from tacit.engines.local.fast import attention, kernels, layers, lora_step
 from tacit.engines.local.fast.kernels import early_launch_options
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import LlamaForward
@@ -21,7 +21,7 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from tacit.engines.local.fast import attention_kernels, layer_kernels
+from tacit.engines.local.fast import triton_kernels
 
 TYPES = {"positions": "*i64"}
 TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks")}
@@ -30,12 +30,12 @@ INTEGERS = ("q_row", "k_row", "v_row", "capacity", "rows", "count", "inner", "st
 TYPES |= dict.fromkeys(INTEGERS, "i32")
 SHAPE = {"KV": 2, "GROUP": 6, "DIM": 128}
 KERNELS = [
-    (attention_kernels.decode_attention_kernel, SHAPE | {"PADDED": 16, "BLOCK": 64, "SPLITS": 2}),
-    (attention_kernels.merge_splits_kernel, SHAPE | {"PADDED": 16, "SPLITS": 2}),
-    (layer_kernels.rms_norm_kernel, {"WIDTH": 1536, "PADDED": 2048}),
-    (layer_kernels.swiglu_forward_kernel, {"BLOCK": 1024}),
-    (layer_kernels.lora_add_rms_norm_kernel, {"WIDTH": 1536, "RANK": 16, "PADDED": 16, "BLOCK": 2048}),
-    (layer_kernels.lora_swiglu_kernel, {"INNER": 8960, "RANK": 32, "PADDED": 32, "ROWS": 16, "BLOCK": 64}),
+    (triton_kernels.decode_attention_kernel, SHAPE | {"PADDED": 16, "BLOCK": 64, "SPLITS": 2}),
+    (triton_kernels.merge_splits_kernel, SHAPE | {"PADDED": 16, "SPLITS": 2}),
+    (triton_kernels.rms_norm_kernel, {"WIDTH": 1536, "PADDED": 2048}),
+    (triton_kernels.swiglu_forward_kernel, {"BLOCK": 1024}),
+    (triton_kernels.lora_add_rms_norm_kernel, {"WIDTH": 1536, "RANK": 16, "PADDED": 16, "BLOCK": 2048}),
+    (triton_kernels.lora_swiglu_kernel, {"INNER": 8960, "RANK": 32, "PADDED": 32, "ROWS": 16, "BLOCK": 64}),
 ]
 READS = re.compile(r"ld\\.global|cp\\.async|ld\\.volatile")
 WRITES = re.compile(r"st\\.global|atom\\.|red\\.global")
@@ -138,7 +138,7 @@ def test_early_launches_and_graphs_give_the_same_bits(monkeypatch, rank) -> None
         return [tokens_BK, logprobs_BK, *cache.keys, *cache.values]
 
     found = {(True, recorded): run(recorded) for recorded in (False, True)}
-    launching = (lora_step, decode_attention, layers, kernels)
+    launching = (lora_step, attention, layers, kernels)
     for module in launching:
         monkeypatch.setattr(module, "early_launch_options", lambda device: {"EARLY": False})
     found |= {(False, recorded): run(recorded) for recorded in (False, True)}

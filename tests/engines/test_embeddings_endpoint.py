@@ -7,12 +7,12 @@ import pytest
 from chat_server import serving
 
 from tacit.core.errors import TacitError
-from tacit.engines.endpoint.client import BATCH, EmbeddingClient
+from tacit.engines.endpoint import BATCH, EmbeddingClient
 
 
 @pytest.fixture(autouse=True)
 def no_long_pauses(monkeypatch):
-    monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.01)
+    monkeypatch.setattr("tacit.engines.endpoint.PAUSE_S", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 

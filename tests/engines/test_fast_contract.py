@@ -10,8 +10,8 @@ from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.fast import kernels
-from tacit.engines.local.fast.compiled import can_compile
 from tacit.engines.local.fast.kernels import capability_probe, fast_paths, is_fast_enabled
+from tacit.engines.local.fast.layers import can_compile
 from tacit.engines.local.settings import EngineSettings
 from tacit.losses.surrogates import EntropyBonus, Imitation
 

@@ -12,10 +12,9 @@ from random_models import as_on_a_gpu, cache_as_on_a_gpu, make_model
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import HiddenState
-from tacit.engines.local.fast import compiled, kv_cache
-from tacit.engines.local.fast.compiled import EAGER_OPS, SamplerOps
+from tacit.engines.local.fast import kv_cache, layers
 from tacit.engines.local.fast.kv_cache import KeyValueCache
-from tacit.engines.local.fast.layers import has_rope_cache_kernel, has_rope_qkv_kernel
+from tacit.engines.local.fast.layers import EAGER_OPS, SamplerOps, has_rope_cache_kernel, has_rope_qkv_kernel
 from tacit.engines.local.fast.llama import LlamaForward, PackedPrompts
 from tacit.engines.local.scheduler import LocalSampler
 
@@ -32,7 +31,7 @@ for sizes in ((9, 3, 64), (12, 2, 128), (4, 4, 16)):
 
 IN_AN_UPDATE = """
 import torch
-from tacit.engines.local.fast.compiled import EAGER_OPS
+from tacit.engines.local.fast.layers import EAGER_OPS
 from tacit.engines.local.fast.layers import RopeQKV
 generator = torch.Generator().manual_seed(0)
 for heads, key_heads, dim in ((9, 3, 64), (2, 1, 16)):
@@ -62,10 +61,10 @@ def test_no_kernels_on_a_cpu() -> None:
 
 def test_compiled_updates_use_the_rope_kernel_if_available(monkeypatch) -> None:
     used = []
-    monkeypatch.setattr(compiled, "has_rope_qkv_kernel", lambda *of: used.append(of[2:]) or True)
-    monkeypatch.setattr(compiled, "RopeQKV", SimpleNamespace(apply=lambda qkv, cos, sin, sizes: (qkv, *sizes)))
+    monkeypatch.setattr(layers, "has_rope_qkv_kernel", lambda *of: used.append(of[2:]) or True)
+    monkeypatch.setattr(layers, "RopeQKV", SimpleNamespace(apply=lambda qkv, cos, sin, sizes: (qkv, *sizes)))
     arguments = torch.randn(5, 4 * 8), torch.randn(5, 1, 4), torch.randn(5, 1, 4), 2, 1
-    assert compiled.LayerOps(compiled=True).split_qkv_rope(*arguments)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
+    assert layers.LayerOps(compiled=True).split_qkv_rope(*arguments)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
     assert [x.shape for x in EAGER_OPS.split_qkv_rope(*arguments)] == [(5, 2, 8), (5, 1, 8), (5, 1, 8)] and len(used) == 1
 
 

@@ -20,12 +20,11 @@ from tacit.engines import SHARDED
 from tacit.engines.local.model import load_pretrained
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.sharded import policy
-from tacit.engines.sharded import server as handing_over
+from tacit.engines.sharded import servers as handing_over
 from tacit.engines.sharded.launch import WorkerLost
 from tacit.engines.sharded.policy import load_policy
 from tacit.engines.sharded.rank import Rank
-from tacit.engines.sharded.server import Replica, Server, TransferredWeights, WeightTransfer
-from tacit.engines.sharded.servers import ServerPool
+from tacit.engines.sharded.servers import Replica, Server, ServerPool, TransferredWeights, WeightTransfer
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
 from tacit.testing.plain import small_checkpoint
 

@@ -26,8 +26,7 @@ from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import ModelSource, Request, Sampling
 from tacit.engines import get_engine
-from tacit.engines.sharded.group import RankGroup
-from tacit.engines.sharded.launch import Worker
+from tacit.engines.sharded.launch import RankGroup, Worker
 from tacit.engines.sharded.messages import Channel
 from tacit.engines.sharded.policy import ShardedPolicy, load_policy, start_ranks
 from tacit.engines.sharded.settings import ShardedSettings
@@ -200,7 +199,7 @@ def test_ranks_are_closed_after_an_interrupted_call(open_on: Open, monkeypatch: 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.engines.sharded.group.wait", interrupted)
+        patch.setattr("tacit.engines.sharded.launch.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             policy.logprobs(*_rows(a_batch()))
     with pytest.raises(TacitError, match="interrupted"):
@@ -452,7 +451,7 @@ def test_rank_on_a_dead_machine_is_reported_before_the_timeout(monkeypatch: pyte
     ranks.size, ranks.closed, ranks.members = 1, "", [rank]
     monkeypatch.setattr(ranks, "_end", lambda: None, raising=False)
     looks = iter([[], []])
-    monkeypatch.setattr("tacit.engines.sharded.group.wait", lambda *_, **__: next(looks))
+    monkeypatch.setattr("tacit.engines.sharded.launch.wait", lambda *_, **__: next(looks))
     with pytest.raises(TacitError, match=r"rank 0 of 1 \(Ray actor 1\) was lost in 'update': its machine died"):
         ranks._ask("update", (), time.monotonic() + 1800.0, "timeout_s")
     there.close()

@@ -12,7 +12,7 @@ from forked_ranks import forked_ranks
 
 from tacit.core.protocols import ModelSource, Policy
 from tacit.engines import get_engine
-from tacit.engines.sharded.group import RankGroup
+from tacit.engines.sharded.launch import RankGroup
 from tacit.engines.sharded.policy import load_policy, start_ranks
 from tacit.testing.engines import EngineConformance
 

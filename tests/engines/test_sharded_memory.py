@@ -20,10 +20,10 @@ from tacit.core.credit import Batch
 from tacit.core.errors import EngineLost, TacitError
 from tacit.core.protocols import ModelSource
 from tacit.engines.local import memory, scoring, update
-from tacit.engines.sharded import group, rank
+from tacit.engines.sharded import launch, rank
 from tacit.engines.sharded import policy as sharded
 from tacit.engines.sharded.policy import ShardedPolicy, check_room, load_policy
-from tacit.engines.sharded.server import WeightTransfer
+from tacit.engines.sharded.servers import WeightTransfer
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
 
@@ -157,7 +157,7 @@ def test_wait_is_limited_and_only_for_memory_held_by_other_processes(opened: Ope
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short grace period, because the other ranks cannot answer."""
-    monkeypatch.setattr(group, "GRACE_S", 3.0)
+    monkeypatch.setattr(launch, "GRACE_S", 3.0)
 
 
 @pytest.mark.slow

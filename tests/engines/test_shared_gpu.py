@@ -12,13 +12,13 @@ import torch
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local import capacity, memory, update
 from tacit.engines.local import engine as engine_module
-from tacit.engines.local.fast import compiled as fast_compiled
+from tacit.engines.local import memory, update
+from tacit.engines.local.fast import layers
+from tacit.engines.local.fast.attention import has_flash_attention
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs
 from tacit.engines.local.fast.kernels import capability_probe
 from tacit.engines.local.fast.llama_decoding import LlamaDecodeBatch
-from tacit.engines.local.fast.varlen_attention import has_flash_attention
 from tacit.engines.local.memory import GIB, WAITS_S, AdaptiveBudget, is_fragmented, is_out_of_memory, retry_on_oom
 from tacit.engines.local.settings import EngineSettings
 from tacit.losses.surrogates import Imitation
@@ -220,10 +220,10 @@ def test_out_of_memory_in_a_probe_is_raised_and_not_cached(monkeypatch):
         return compiled
 
     monkeypatch.setattr(torch, "compile", cannot)
-    monkeypatch.setattr(fast_compiled.CompiledOp, "failed", False)  # an earlier test may have found no C compiler
+    monkeypatch.setattr(layers.CompiledOp, "failed", False)  # an earlier test may have found no C compiler
     with pytest.raises(RuntimeError, match="out of memory"):
-        fast_compiled.CompiledOp(fast_compiled.swiglu)(torch.zeros(2, 4))
-    assert not fast_compiled.CompiledOp.failed
+        layers.CompiledOp(layers.swiglu)(torch.zeros(2, 4))
+    assert not layers.CompiledOp.failed
 
 
 class ShortOf:
@@ -372,9 +372,9 @@ def test_indivisible_work_waits_for_memory(make_policy, card, monkeypatch):
 def test_model_loading_waits_for_memory_before_it_is_refused(make_policy, card, tmp_path, monkeypatch):
     make_policy().engine.model.hf.save_pretrained(tmp_path)
     card.room, free = 10, {"bytes": 0}
-    monkeypatch.setattr(capacity, "free_bytes", lambda device: free["bytes"])
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free["bytes"])
     monkeypatch.setattr(torch.cuda, "empty_cache", nothing)
-    check = lambda: capacity.check_memory(str(tmp_path), GPU, torch.bfloat16, EngineSettings(device="cpu"))  # noqa: E731
+    check = lambda: memory.check_memory(str(tmp_path), GPU, torch.bfloat16, EngineSettings(device="cpu"))  # noqa: E731
     with pytest.warns(UserWarning, match="in loading the model: other processes hold 90.0"), pytest.raises(TacitError):
         check()
     assert card.slept == list(WAITS_S)

@@ -8,9 +8,8 @@ import torch
 from interpreted import assert_interpreted
 from test_packed_decoder import build, grouped_rows
 
-from tacit.engines.local.fast import compiled as fast_compiled
-from tacit.engines.local.fast.compiled import EAGER_OPS, LayerOps
-from tacit.engines.local.fast.layers import has_swiglu_kernels
+from tacit.engines.local.fast import layers
+from tacit.engines.local.fast.layers import EAGER_OPS, LayerOps, has_swiglu_kernels
 from tacit.engines.local.fast.packed import VarlenDecoder
 from tacit.engines.local.packing import PackedBatch, make_packed_batch
 
@@ -69,12 +68,12 @@ def test_compiled_passes_use_the_kernels_if_available(monkeypatch, there) -> Non
 
     decoder, pack = VarlenDecoder(hf), make_packed_batch(*grouped_rows(), np.arange(7))
     expected, expected_gradients = computed(decoder, hf, pack)
-    monkeypatch.setattr(fast_compiled, "has_swiglu_kernels", lambda device, dtype: there)
-    monkeypatch.setattr(fast_compiled, "SwiGLU", Counted)
+    monkeypatch.setattr(layers, "has_swiglu_kernels", lambda device, dtype: there)
+    monkeypatch.setattr(layers, "SwiGLU", Counted)
     computed(decoder, hf, pack)
     assert not used
     compiled = LayerOps(compiled=True)
-    monkeypatch.setattr(fast_compiled.CompiledOp, "failed", True)  # this test does not compile anything
+    monkeypatch.setattr(layers.CompiledOp, "failed", True)  # this test does not compile anything
     monkeypatch.setattr(VarlenDecoder, "choose_ops", lambda self, pack: compiled)
     found, gradients = computed(decoder, hf, pack)
     assert used == ([pack.num_tokens] * 4 + [len(pack.source_T)] if there else [])

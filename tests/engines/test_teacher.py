@@ -12,7 +12,7 @@ import torch
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.engines.local import model
-from tacit.engines.local.adapters import MAIN
+from tacit.engines.local.engine import MAIN
 from tacit.losses.distillation import Divergence
 
 

@@ -11,7 +11,7 @@ import torch
 
 from tacit.core.credit import Batch
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local import capacity
+from tacit.engines.local import memory
 from tacit.engines.local.fast.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.memory import free_memory, retry_on_oom
 from tacit.engines.local.settings import EngineSettings
@@ -79,8 +79,8 @@ def test_loading_a_model_frees_the_other_models_caches(make_policy, tmp_path, mo
     monkeypatch.setattr("tacit.engines.local.memory.available_and_total", lambda device: (10, 100))
     monkeypatch.setattr("tacit.engines.local.memory.time.sleep", lambda seconds: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(capacity, "free_bytes", lambda device: 0 if sampler.llama_decoder is not None else 10**12)
-    capacity.check_memory(str(tmp_path), torch.device("cuda"), torch.bfloat16, EngineSettings())
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 0 if sampler.llama_decoder is not None else 10**12)
+    memory.check_memory(str(tmp_path), torch.device("cuda"), torch.bfloat16, EngineSettings())
     assert sampler.llama_decoder is None
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from interpreted import assert_compiled, assert_interpreted
 
-from tacit.engines.local.fast import kernels, varlen_attention
-from tacit.engines.local.fast.varlen_attention import (
+from tacit.engines.local.fast import attention, kernels
+from tacit.engines.local.fast.attention import (
     LAUNCH,
     SequenceLayout,
     attend_varlen,
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 PROBE = """
 import torch
-from tacit.engines.local.fast.varlen_attention import LAUNCH, _matches_torch
+from tacit.engines.local.fast.attention import LAUNCH, _matches_torch
 with torch.inference_mode():
     assert _matches_torch(torch.device("cpu"), torch.float16, 4, 2, 64)
     for heads, key_heads, dim, block_q, block_k in ((6, 1, 128, 16, 32), (3, 1, 64, 32, 16)):
@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from tacit.engines.local.fast.cuda_graphs import PrefillBuffers, PrefillShape
 from tacit.engines.local.fast.llama import CachedPrefixes, PackedPrompts
-from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_row_by_row, attend_prefix
+from tacit.engines.local.fast.attention import SequenceLayout, attend_row_by_row, attend_prefix
 cpu, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
 known, slots = np.array([70, 3, 129]), np.array([400, 0, 200])  # rows of a cache, of which the last tokens are new
 rests = [np.zeros(length, np.int64) for length in (5, 80, 1)]
@@ -66,8 +66,8 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from tacit.engines.local.fast.varlen_attention import LAUNCH
-from tacit.engines.local.fast.attention_kernels import prefix_attention_kernel as kernel
+from tacit.engines.local.fast.attention import LAUNCH
+from tacit.engines.local.fast.triton_kernels import prefix_attention_kernel as kernel
 
 strides = {f"{x}_{what}": "i32" for x in "qkv" for what in ("token", "head")}
 types = strides | {"blocks": "*i32", "scale2": "fp32"}
@@ -110,17 +110,17 @@ def test_kernel_is_used_only_for_cached_keys(monkeypatch, there) -> None:
 
     def attended(q, k, v, layout, scale):
         used.append(len(q))
-        return varlen_attention.attend_row_by_row(q, k, v, layout, scale)
+        return attention.attend_row_by_row(q, k, v, layout, scale)
 
-    monkeypatch.setattr(varlen_attention, "has_prefix_kernel", lambda *of: there)
-    monkeypatch.setattr(varlen_attention, "attend_prefix", attended)
+    monkeypatch.setattr(attention, "has_prefix_kernel", lambda *of: there)
+    monkeypatch.setattr(attention, "attend_prefix", attended)
     queries_B, keys_B = np.array([3, 2]), np.array([3, 4])
     q, k, v = torch.randn(5, 4, 8), torch.randn(7, 2, 8), torch.randn(7, 2, 8)
     packed, cached = (
         SequenceLayout.of(queries_B, keys_B, CPU),
         SequenceLayout.in_cache(queries_B, keys_B, np.array([0, 3]), CPU),
     )
-    expected = varlen_attention.attend_row_by_row(q, k, v, packed, 0.3)
+    expected = attention.attend_row_by_row(q, k, v, packed, 0.3)
     assert torch.equal(attend_varlen(q, k, v, packed, 0.3), expected) and not used
     assert torch.equal(attend_varlen(q, k, v, cached, 0.3), expected) and used == ([5] if there else [])
 

@@ -10,13 +10,12 @@ from test_packed_decoder import build, check_own_states_and_gradients
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import HiddenState
-from tacit.engines.local.fast import compiled as pieces_module
-from tacit.engines.local.fast import projections
-from tacit.engines.local.fast.compiled import EAGER_OPS, LayerOps
+from tacit.engines.local.fast import layers, projections
+from tacit.engines.local.fast.attention import SequenceLayout, attend_varlen
+from tacit.engines.local.fast.layers import EAGER_OPS, LayerOps
 from tacit.engines.local.fast.llama import LlamaForward
 from tacit.engines.local.fast.packed import VarlenDecoder
 from tacit.engines.local.fast.projections import add_lora_product, fused_linear
-from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.scheduler import LocalSampler
 
@@ -52,7 +51,7 @@ def test_hidden_states_and_gradients_match_transformers(everywhere, family: str,
 
 def test_wrong_compiled_op_is_replaced_by_the_eager_op(monkeypatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda piece: lambda *arguments: piece(*arguments) * 1.5)
-    monkeypatch.setattr(pieces_module.CompiledOp, "failed", False)
+    monkeypatch.setattr(layers.CompiledOp, "failed", False)
     x = torch.randn(5, 8)
     with pytest.warns(UserWarning, match="differs from the eager one"):
         assert torch.equal(LayerOps(compiled=True).swiglu(x), EAGER_OPS.swiglu(x))
@@ -195,7 +194,7 @@ def test_eager_ops_are_used_if_compilation_fails(monkeypatch) -> None:
         return fail
 
     monkeypatch.setattr(torch, "compile", refuse)
-    monkeypatch.setattr(pieces_module.CompiledOp, "failed", False)
+    monkeypatch.setattr(layers.CompiledOp, "failed", False)
     compiled, x, weight = LayerOps(compiled=True), torch.randn(5, 8), torch.randn(8)
     with pytest.warns(UserWarning, match="runs uncompiled, more slowly: no C compiler found$"):
         assert torch.equal(compiled.rms_norm(x, weight, 1e-6), EAGER_OPS.rms_norm(x, weight, 1e-6))
@@ -208,7 +207,7 @@ def test_compiled_op_is_compiled_once_for_any_number_of_rows(monkeypatch) -> Non
 
     counter, compile_it = CompileCounter(), torch.compile
     monkeypatch.setattr(torch, "compile", lambda piece: compile_it(piece, backend=counter))
-    monkeypatch.setattr(pieces_module.CompiledOp, "failed", False)
+    monkeypatch.setattr(layers.CompiledOp, "failed", False)
     compiled, weight = LayerOps(compiled=True), torch.randn(8, requires_grad=True)
     for rows in (40, 41, 1000, 7):
         x = torch.randn(rows, 8, requires_grad=True)

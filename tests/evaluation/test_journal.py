@@ -10,7 +10,7 @@ import pytest
 from scripted import ScriptedPolicy, stumble_through_countdown
 
 from tacit.core.protocols import Sampling
-from tacit.engines.endpoint.policy import ByteTokens
+from tacit.engines.endpoint import ByteTokens
 from tacit.evaluation.behavior import behavior
 from tacit.evaluation.evaluate import SingleAgent, evaluate, play_panel
 from tacit.evaluation.journal import MAX_TOKENS, Journal, Measurement, TurnCache

@@ -62,7 +62,7 @@ def test_bank_uses_an_embedding_endpoint(tmp_path, entries):
 
 
 def test_unreachable_embedding_endpoint_is_refused_before_run_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.01)
+    monkeypatch.setattr("tacit.engines.endpoint.PAUSE_S", 0.01)
     with serving(embedding) as server:
         url = server.url
     with pytest.raises(TacitError, match="no server answers at"):

@@ -11,8 +11,7 @@ import pytest
 
 from tacit.core.errors import TacitError
 from tacit.core.method import Alike, Method, Schedule
-from tacit.credit.episode import BatchRelative, EpisodeRelative, LeaveOneOut
-from tacit.credit.returns import GeneralizedAdvantage, Returns
+from tacit.credit.episode import BatchRelative, EpisodeRelative, GeneralizedAdvantage, LeaveOneOut, Returns
 from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight, EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
 from tacit.methods import METHODS, get_method
 from tacit.methods.grpo import GRPO

@@ -12,11 +12,9 @@ from tacit.config.checks import prepare
 from tacit.config.flags import field_docs
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.core.method import Schedule
-from tacit.core.resources import Base
-from tacit.credit.episode import EpisodeRelative, LeaveOneOut
-from tacit.credit.pace import ActionPeers
-from tacit.credit.returns import StepReturns
+from tacit.core.method import Base, Schedule
+from tacit.credit.episode import EpisodeRelative, LeaveOneOut, StepReturns
+from tacit.credit.step_relative import ActionPeers
 from tacit.losses.surrogates import PolicyGradient
 from tacit.methods import get_method
 from tacit.methods.combine import combine

@@ -16,7 +16,7 @@ from tacit.config.flags import method_options
 from tacit.config.values import from_text
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
-from tacit.credit.returns import StepReturns
+from tacit.credit.episode import StepReturns
 from tacit.losses.surrogates import PolicyGradient, ReferenceKL, ReferenceLogprobs, SampledPenalty
 from tacit.methods import get_method
 from tacit.methods.constant_context import ConstantContext

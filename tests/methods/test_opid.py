@@ -14,9 +14,8 @@ from tacit.companions.hindsight import load_handbook, route
 from tacit.core.bounds import check_bounds
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
-from tacit.core.method import Schedule
+from tacit.core.method import NO_RESOURCES, Schedule
 from tacit.core.protocols import Sampling
-from tacit.core.resources import NO_RESOURCES
 from tacit.core.types import IterationInfo, Observation, flat_steps
 from tacit.engines import all_engines, get_engine
 from tacit.engines.local.policy import load_policy

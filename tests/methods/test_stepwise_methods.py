@@ -10,12 +10,18 @@ from scripted import ScriptedPolicy, solve_countdown
 
 from tacit.core.errors import TacitError
 from tacit.core.method import Method, Schedule
-from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEncoder
 from tacit.credit.episode import LeaveOneOut
-from tacit.credit.geometry import AdaptiveRadius, Clusters
-from tacit.credit.pace import ActionPeers
-from tacit.credit.partitions import SameKey, SimilarObservation
-from tacit.credit.step_relative import HistoryHierarchy, StepRelative
+from tacit.credit.partitions import (
+    ActorHidden,
+    AdaptiveRadius,
+    Clusters,
+    HashNgram,
+    Identity,
+    SameKey,
+    SentenceEncoder,
+    SimilarObservation,
+)
+from tacit.credit.step_relative import ActionPeers, HistoryHierarchy, StepRelative
 from tacit.methods import get_method
 from tacit.methods.bipace import BiGPO, BiPACE
 from tacit.methods.gigpo import HGPO, GiGPO

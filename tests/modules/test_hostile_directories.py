@@ -19,8 +19,8 @@ from tacit.core.errors import TacitError
 from tacit.core.trust import VARIABLE
 from tacit.engines.models.tiny import hash_file
 from tacit.modules import Agent, read_module
-from tacit.modules.archive import pack
 from tacit.modules.module import MANIFEST, hash_manifest
+from tacit.modules.sharing import pack
 from tacit.report.live import render_recording
 from tacit.report.page import Live
 from tacit.report.run_page import render_run

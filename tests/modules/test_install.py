@@ -17,9 +17,8 @@ import pytest
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.modules import read_module
-from tacit.modules.archive import pack
-from tacit.modules.install import Verdict
 from tacit.modules.module import MANIFEST, OWN_LICENSE, Base, find_license, hash_manifest
+from tacit.modules.sharing import Verdict, pack
 from tacit.worlds import get_environment
 
 ROOT = Path(__file__).parents[2]

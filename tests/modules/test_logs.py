@@ -10,8 +10,16 @@ from household_logs import WORLD, household, write_lines
 
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.modules.logs import count_coverage, family_without_world, find_logs, make_family_lookup, read_logs, to_jsonl
-from tacit.modules.training import add_log_defaults, plan_from_logs
+from tacit.modules.training import (
+    add_log_defaults,
+    count_coverage,
+    family_without_world,
+    find_logs,
+    make_family_lookup,
+    plan_from_logs,
+    read_logs,
+    to_jsonl,
+)
 from tacit.training.recordings import Reading, read_recordings
 
 

@@ -16,9 +16,9 @@ import pytest
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.modules import find_modules, read_module
+from tacit.modules.agent import Router
 from tacit.modules.export import portable_scores
 from tacit.modules.module import describe_context, has_modules, hash_manifest, make_context
-from tacit.modules.router import Router
 from tacit.prompts.history import History
 from tacit.runs.directory import read_summary
 from tacit.worlds import get_environment

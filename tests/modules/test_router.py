@@ -21,8 +21,8 @@ from tacit.core.types import Task
 from tacit.engines.models.bases import fingerprint
 from tacit.engines.models.tiny import hash_file
 from tacit.modules import Agent, Module, find_modules
+from tacit.modules.agent import Router
 from tacit.modules.module import UNIFIED, Base, hash_manifest
-from tacit.modules.router import Router
 from tacit.worlds import get_environment
 
 WORLD, ERRANDS = get_environment("alfworld"), get_environment("errands")

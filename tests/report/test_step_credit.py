@@ -8,8 +8,7 @@ import pytest
 from parsed import Page
 from written import write_comparison, write_run
 
-from tacit.credit.pace import pace_metrics
-from tacit.credit.step_relative import partition_metrics
+from tacit.credit.step_relative import pace_metrics, partition_metrics
 from tacit.report.comparison_page import render_comparison
 from tacit.report.method_sections import DIAGNOSTICS, MAX_POINTS
 from tacit.report.run_page import render_run

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.sandbox import Limits, Sandbox, Workspace, seccomp
+from tacit.sandbox import Limits, Sandbox, Workspace, server
 from tacit.sandbox.client import remove_stale
 
 SMALL = Limits(wall_s=5, cpu_s=3, memory_mb=256, processes=32, file_mb=4, disk_mb=16, output_kb=64)
@@ -155,9 +155,9 @@ CODE |= {
     "leave through a leaked directory": LEAK.format("os.fchdir(number)"),
 }
 CALLS = "import ctypes, sys; result = ctypes.CDLL(None).syscall({}, {}); sys.exit(0 if result >= 0 else 1)"
-COLUMN = list(seccomp.ARCHITECTURES).index(platform.machine()) if platform.machine() in seccomp.ARCHITECTURES else 0
+COLUMN = list(server.ARCHITECTURES).index(platform.machine()) if platform.machine() in server.ARCHITECTURES else 0
 CODE |= {
-    f"system call {name}": CALLS.format(seccomp.REFUSED[name][COLUMN], arguments)
+    f"system call {name}": CALLS.format(server.REFUSED[name][COLUMN], arguments)
     for name, arguments in {
         "ptrace": "16, 1, 0, 0", "unshare": "0x10000000", "setns": "3, 0", "mount": "b'none', b'/tmp', b'tmpfs', 0, 0",
         "open_by_handle_at": "-100, 0, 0", "keyctl": "0, -3, 0", "bpf": "0, 0, 0", "io_uring_setup": "8, 0",

@@ -84,7 +84,7 @@ def test_released_weights_refuse_their_waiting_requests_and_delay_no_others() ->
             *(batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, 2))), return_exceptions=True
         )
         await asyncio.sleep(0.05)
-        released = asyncio.create_task(batching.call(lambda: batching.release(one)))
+        released = asyncio.create_task(batching.call(lambda: batching.pool.release(one)))
         await asyncio.sleep(0.05)
         one.held.set()
         lost, kept = await asyncio.wait_for(answers, 10)

@@ -19,8 +19,8 @@ from typing import Literal, Protocol
 import numpy as np
 
 from tacit.companions.experience.bank import Bank, Entry, Usage
-from tacit.core.resources import Encode
-from tacit.credit.embedders import HashNgram
+from tacit.core.method import Encode
+from tacit.credit.partitions import HashNgram
 
 Order = Literal["use", "useful", "harmful"]
 ORDERS: dict[Order, Callable[[Usage], tuple[int, ...]]] = {

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from tacit.core.errors import TacitError
 from tacit.core.files import read_json
-from tacit.engines.local.adapters import FROZEN_SUFFIX
-from tacit.engines.local.engine import AdapterState, LocalEngine
+from tacit.engines.local.engine import FROZEN_SUFFIX, AdapterState, LocalEngine
 from tacit.engines.local.memory import is_out_of_memory
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.models.tiny import no_progress_bars
@@ -226,8 +225,7 @@ def _unreadable(file: Path, error: Exception) -> TacitError:
 # 4-bit first and factored second moments train like full ones (Li, Chen and Zhu, 2023, "Memory Efficient Optimizers with 4-bit
 # States"); here they are rounded once per transfer.
 
-BLOCK = 128
-"""number of first moments that share a scale"""
+BLOCK = 128  # number of first moments that share a scale
 
 
 def compact_file(file: Path) -> bytes | None:

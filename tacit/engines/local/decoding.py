@@ -34,14 +34,10 @@ class PrefillBatch:
     """Requests that are prefilled together."""
 
     slots_N: np.ndarray
-    prompts: Sequence[np.ndarray]
-    """distinct prompts, sorted by length"""
-    source_N: np.ndarray
-    """the prompt of each request, ascending"""
-    uniform_N: np.ndarray
-    """the noise of each request's first token"""
-    max_length: int
-    """tokens of the longest request, prompt and completion"""
+    prompts: Sequence[np.ndarray]  # distinct prompts, sorted by length
+    source_N: np.ndarray  # the prompt of each request, ascending
+    uniform_N: np.ndarray  # the noise of each request's first token
+    max_length: int  # tokens of the longest request, prompt and completion
     cached_N: np.ndarray | None = None
     """tokens of each prompt that are already in its slot's KV cache; requires that no two requests share a prompt"""
 
@@ -56,8 +52,7 @@ class DecodeBatch(ABC):
     decoder: Decoder
     steps_per_sync = 1
     """maximum decode steps between reads of the sampled tokens; more than 1 if a read has to wait for the device"""
-    is_async = False
-    """whether steps can be launched before the tokens of earlier ones are read"""
+    is_async = False  # whether steps can be launched before the tokens of earlier ones are read
     compact_below = 0.75
     """compact when at most this share of the slots is active; moving a slot costs about as much as a step reads from it"""
 
@@ -84,23 +79,19 @@ class Decoder(Protocol):
     @property
     def max_length(self) -> int | None:
         """longest sequence it can decode; None: no limit"""
-        ...
 
     @property
     def weights_version(self) -> int:
         """number of weight copies so far; cached keys and values belong to one version"""
-        ...
 
     @property
     def has_prefix_cache(self) -> bool:
         """whether a prompt can reuse the prefix that a finished sequence left in its slot"""
-        ...
 
     def open_batch(self) -> DecodeBatch: ...
 
     def recycle(self, batch: DecodeBatch) -> None:
         """Take back an unused batch, to reuse its memory."""
-        ...
 
 
 class DecodeState:

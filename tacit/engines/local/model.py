@@ -77,7 +77,6 @@ class LanguageModel:
     def make_micro_batch(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, pad: int
     ) -> PackedBatch | PaddedBatch:
-        """The given rows as one micro-batch."""
         if self.packed_decoder is not None:
             return make_packed_batch(prompts, completions, rows)
         return make_padded_batch(prompts, completions, rows, pad)
@@ -149,7 +148,6 @@ class LanguageModel:
 
 
 def resolve_device(settings: EngineSettings) -> tuple[torch.device, torch.dtype]:
-    """Resolve `auto` for device and dtype."""
     available = torch.cuda.is_available()
     if settings.device == "cuda" and not available:
         raise TacitError("--engine.device cuda, but torch finds no GPU; use cpu or auto.")

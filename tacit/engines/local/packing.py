@@ -38,11 +38,9 @@ def plan_padded_batches(lengths: Sequence[int] | np.ndarray, token_budget: int) 
 class MicroBatch:
     """Rows for one forward pass. Completion tokens are flat (_T), row by row."""
 
-    rows: np.ndarray
-    """[R] rows of the whole batch"""
+    rows: np.ndarray  # [R] rows of the whole batch
     targets_T: np.ndarray
-    lengths_R: np.ndarray
-    """completion tokens per row"""
+    lengths_R: np.ndarray  # completion tokens per row
 
     @property
     def first_R(self) -> np.ndarray:
@@ -58,12 +56,9 @@ class PaddedBatch(MicroBatch):
                                        targets . . 8 9      at positions 2 and 3
     """
 
-    input_ids: np.ndarray
-    """[R, S]"""
-    positions_T: np.ndarray
-    """where each completion token is predicted, as an index into the flattened [R·S]"""
-    last_R: np.ndarray
-    """column of each row's last prompt token"""
+    input_ids: np.ndarray  # [R, S]
+    positions_T: np.ndarray  # where each completion token is predicted, as an index into the flattened [R·S]
+    last_R: np.ndarray  # column of each row's last prompt token
 
     @property
     def num_tokens(self) -> int:
@@ -124,10 +119,8 @@ class AttentionPlan:
     queries: np.ndarray
     keys: np.ndarray
     diagonal: np.ndarray | None
-    query_lengths: np.ndarray
-    """[B] queries of each row without padding"""
-    key_lengths: np.ndarray
-    """[B] keys of each row without padding"""
+    query_lengths: np.ndarray  # [B] queries of each row without padding
+    key_lengths: np.ndarray  # [B] keys of each row without padding
 
     @property
     def outputs(self) -> np.ndarray:
@@ -149,10 +142,8 @@ class PackedBatch(MicroBatch):
     positions_N: np.ndarray
     lower_attention: tuple[AttentionPlan, ...]
     """of every layer but the top one; the outputs, concatenated, are the tokens in order"""
-    top_attention: AttentionPlan
-    """of the top layer, which runs only at `source_T`"""
-    source_T: np.ndarray
-    """index of the token that predicts each completion token"""
+    top_attention: AttentionPlan  # of the top layer, which runs only at `source_T`
+    source_T: np.ndarray  # index of the token that predicts each completion token
 
     @property
     def num_tokens(self) -> int:

@@ -14,10 +14,8 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm, Request, Sampling, Scheduler, Scorer
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local import checkpoint
-from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN
-from tacit.engines.local.capacity import check_memory
-from tacit.engines.local.engine import LocalEngine, PolicyBase
-from tacit.engines.local.memory import retry_on_oom
+from tacit.engines.local.engine import FROZEN_SUFFIX, MAIN, LocalEngine, PolicyBase
+from tacit.engines.local.memory import check_memory, retry_on_oom
 from tacit.engines.local.model import LanguageModel, enable_determinism, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.scheduler import LocalSampler
 from tacit.engines.local.scoring import ModelScorer
@@ -147,7 +145,6 @@ class LocalPolicy(PolicyBase):
 
     @property
     def numbers(self) -> str:
-        """Dtype and device, e.g. `float32 on cpu`."""
         return f"{str(self.engine.model.hf.dtype).removeprefix('torch.')} on {self.engine.device.type}"
 
     @property
@@ -157,12 +154,10 @@ class LocalPolicy(PolicyBase):
 
     @property
     def written_tokens(self) -> int:
-        """Tokens sampled so far."""
         return self.engine.sampler.written_tokens if self.engine.sampler else 0
 
     @property
     def version(self) -> int:
-        """Number of weight changes so far; completions carry the version that sampled them."""
         return self._member.version
 
     def digest(self) -> str:

@@ -21,8 +21,7 @@ from tacit.engines.models.bases import find_pretrained
 from tacit.engines.models.tiny import no_progress_bars
 
 POOLINGS = ("last", "mean", "attention")
-Weights = Callable[[], Tensor]
-"""computes the attention weights, if the pooling needs them"""
+Weights = Callable[[], Tensor]  # computes the attention weights, if the pooling needs them
 
 
 def has_attention_pooling(hf: Any) -> bool:

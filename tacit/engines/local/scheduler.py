@@ -50,11 +50,9 @@ from tacit.engines.local.slots import (
 ADMIT_COST = 4
 """cost of admitting any number of requests, in decode steps of all slots. Chosen for GPU prefills without CUDA graphs, whose
 launches take several decode steps. On a CPU the cost is lower, but then fewer identical prompts would be prefilled together"""
-MAX_WAIT_STEPS = 8 * ADMIT_COST
-"""maximum decode steps that a finished sequence waits for others"""
+MAX_WAIT_STEPS = 8 * ADMIT_COST  # maximum decode steps that a finished sequence waits for others
 
-Prefixes = dict[int, CachedPrefix]
-"""request id -> cached prefix of its prompt"""
+Prefixes = dict[int, CachedPrefix]  # request id -> cached prefix of its prompt
 
 
 class LocalScheduler:
@@ -75,8 +73,7 @@ class LocalScheduler:
         self.slots = Slots(0)
         self.prompts_grow = True
         """whether prompts extend the previous turn, so far; if so, finished slots are kept as a prefix cache"""
-        self._weights_seen = 0
-        """the batch's `weights_version` that cached keys and values belong to"""
+        self._weights_seen = 0  # the batch's `weights_version` that cached keys and values belong to
         self._pending: deque[Callable[[], None]] = deque()
         """launched prefills and decodes, in order; calling one waits for its results and records them"""
 
@@ -130,7 +127,6 @@ class LocalScheduler:
         self.batch = None
 
     def _run_round(self, max_slots: int) -> None:
-        """One round with at most `max_slots` slots."""
         # Activate the current weights. Sequences of older weights are restarted, and their cached prefixes dropped.
         version = self._activate_weights()
         if version != self._version:
@@ -166,17 +162,12 @@ class LocalScheduler:
         if not occupied:
             self._start_empty(max(request.max_length for request in requests))
             prefixes = {}
-        for _ in requests:
-            self.waiting.popleft()
         extending = [request for request in requests if request.request_id in prefixes]
         others = [request for request in requests if request.request_id not in prefixes]
-        if extending:
-            self.waiting.extendleft(reversed(others))  # so that they are still queued if the first prefill fails
-            self._prefill(extending, prefixes, occupied)
-            for _ in others:
-                self.waiting.popleft()
-        if others:
-            self._prefill(others, prefixes, occupied)
+        for together in filter(None, (extending, others)):
+            for request in together:  # the others stay queued, in case that the first prefill fails
+                self.waiting.remove(request)
+            self._prefill(together, prefixes, occupied)
         return True
 
     def _start_empty(self, max_length: int) -> None:
@@ -357,10 +348,8 @@ class LocalSampler:
         self.lock = threading.RLock()
         """held while sampling, so that another thread that frees memory does not free what is in use"""
         self.slot_budget = AdaptiveBudget(max_batch, self.device)
-        self.prefilled_tokens = 0
-        """prompt tokens computed so far; identical prompts of one prefill count once"""
-        self.written_tokens = 0
-        """tokens decoded so far, including unfinished completions"""
+        self.prefilled_tokens = 0  # prompt tokens computed so far; identical prompts of one prefill count once
+        self.written_tokens = 0  # tokens decoded so far, including unfinished completions
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base = base
         text_config = base.config.get_text_config()
@@ -371,8 +360,7 @@ class LocalSampler:
         self.generic_decoder = GenericDecoder(model, torch.device(device))
         self.llama_decoder: LlamaDecoder | None = None
         self._prefill_tokens = prefill_tokens
-        self.fast = is_fast_enabled()
-        """whether kernels, CUDA graphs and the Llama decoder are used at all"""
+        self.fast = is_fast_enabled()  # whether kernels, CUDA graphs and the Llama decoder are used at all
         self._try_llama = use_llama_decoder and self.fast and text_config.model_type in FAMILY
         self._stale = False
         self._schedulers: weakref.WeakSet[LocalScheduler] = weakref.WeakSet()
@@ -394,7 +382,6 @@ class LocalSampler:
         hidden: HiddenState | None = None,
         version: Callable[[], int] = lambda: 0,
     ) -> list[Completion]:
-        """One completion per request, in order."""
         scheduler = self.open_scheduler(sampling, hidden, version)
         queue = [self.make_request(index, request, sampling) for index, request in enumerate(requests)]
         scheduler.waiting.extend(sorted(queue, key=lambda request: (len(request.prompt), request.prompt.tobytes())))

@@ -201,7 +201,6 @@ class ModelScorer:
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """The poolings this model supports."""
         return tuple(pooling for pooling in POOLINGS if pooling != "attention" or has_attention_pooling(self.model.hf))
 
     @_retry_with_smaller_batches
@@ -232,8 +231,7 @@ def _per_row(values_T: np.ndarray, packed: PackedBatch | PaddedBatch) -> list[np
 
 # Self-distillation: the teacher is the current policy under another prompt. Distributions are compared in chunks of tokens.
 
-TEACHER_PROMPTS = "taught"
-"""the batch column of teacher prompts"""
+TEACHER_PROMPTS = "taught"  # the batch column of teacher prompts
 
 
 def longer_prompts(batch: Batch, needs: frozenset[str]) -> Sequence[np.ndarray]:

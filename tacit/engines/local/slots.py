@@ -11,8 +11,7 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 
-MAX_STOP_SETS = 64
-"""maximum sets of stop strings cached by `cache_stop_conditions`"""
+MAX_STOP_SETS = 64  # maximum sets of stop strings cached by `cache_stop_conditions`
 
 
 class StopConditions:
@@ -101,8 +100,7 @@ def cache_stop_conditions(
 # SplitMix64 stream. Integer arithmetic modulo 2⁶⁴ gives the same numbers on every machine; they are computed on the host.
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_BITS = 23
-"""with the added ½, the number of bits that a float32 holds exactly"""
+_BITS = 23  # with the added ½, the number of bits that a float32 holds exactly
 
 
 def draw_uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
@@ -133,8 +131,7 @@ class EngineRequest:
     prompt: np.ndarray
     seed: int
     max_new_tokens: int
-    episode: int | None = None
-    """the episode this request is a turn of, if any"""
+    episode: int | None = None  # the episode this request is a turn of, if any
 
     @property
     def max_length(self) -> int:
@@ -142,8 +139,7 @@ class EngineRequest:
         return len(self.prompt) + self.max_new_tokens
 
 
-Occupants = tuple[np.ndarray, np.ndarray]
-"""(slots, request ids) of the active sequences when a decode was launched"""
+Occupants = tuple[np.ndarray, np.ndarray]  # (slots, request ids) of the active sequences when a decode was launched
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +147,7 @@ class FinishedSequence:
     request: EngineRequest
     tokens_T: np.ndarray
     logprobs_T: np.ndarray
-    stopped: bool
-    """False: it reached max_new_tokens"""
+    stopped: bool  # False: it reached max_new_tokens
     hidden_D: np.ndarray | None
 
 
@@ -177,17 +172,14 @@ class Slots:
         launched before the previous ones are read."""
         self._overshoot = 2 * steps_per_sync
         self.requests: list[EngineRequest] = []
-        self.hidden: list[np.ndarray | None] = []
-        """hidden states of the prompts, for the completions"""
+        self.hidden: list[np.ndarray | None] = []  # hidden states of the prompts, for the completions
         self.active_S = np.zeros(0, dtype=bool)
         self._request_ids_S = np.zeros(0, dtype=np.int64)
-        self.lengths_S = np.zeros(0, dtype=np.int64)
-        """tokens recorded"""
+        self.lengths_S = np.zeros(0, dtype=np.int64)  # tokens recorded
         self._launched_S = np.zeros(0, dtype=np.int64)
         """tokens launched on the device, including those not recorded yet"""
         self._limits_S = np.zeros(0, dtype=np.int64)
-        self.episodes_S = np.zeros(0, dtype=np.int64)
-        """-1: no episode, or cached with older weights"""
+        self.episodes_S = np.zeros(0, dtype=np.int64)  # -1: no episode, or cached with older weights
         self._prompt_lengths_S = np.zeros(0, dtype=np.int64)
         self._noise_SM = np.zeros((0, 0), dtype=np.float32)
         self.tokens_SM = np.zeros((0, 0), dtype=np.int64)

@@ -23,7 +23,7 @@ from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, OutOfGPUMemory, TacitError
 from tacit.core.protocols import TEACHER, LossTerm, TokenView
 from tacit.core.seeds import derive
-from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE
+from tacit.engines.local.fast.layers import MIN_TOKENS_TO_COMPILE
 from tacit.engines.local.memory import AdaptiveBudget, free_bytes, free_memory, is_out_of_memory, retry_on_oom
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.packing import PackedBatch, PaddedBatch, concat_column, input_lengths, to_device
@@ -93,7 +93,6 @@ class MasterWeights:
                 master.copy_(dither(weight.float(), noise, weight.dtype))
 
     def accumulate_gradients(self) -> None:
-        """Add the gradients of one micro-batch to the masters' gradients."""
         if not self.split:
             return  # the masters are the parameters, so autograd accumulates
         for name, p in self.live.items():
@@ -307,8 +306,7 @@ class LossMetrics:
             label = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
             name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", label).lower()
             self.names.append(name if name not in self.names else f"{name}_{len(self.names)}")
-        self.totals: dict[str, Tensor] = {}
-        """`part:` of the loss by term, `sum:` and `max:` of statistics"""
+        self.totals: dict[str, Tensor] = {}  # `part:` of the loss by term, `sum:` and `max:` of statistics
         self.owner: dict[str, str] = {}
 
     def add(self, view: TokenView, sampled: bool) -> Tensor:
@@ -396,12 +394,9 @@ def training_mode(model: LanguageModel, settings: EngineSettings, dropout: bool,
 #     tokens per pass ≤ (free − gradients and moments − logits of one chunk − fixed) / (per_token · SLACK)
 #     tokens per pass ≤ SHARE · free / per_token                if the user set no token_budget
 
-PROBE_TOKENS = MIN_TOKENS_TO_COMPILE
-"""tokens of the first probe: enough to run the same code as a full micro-batch"""
-SLACK = 1.2
-"""margin for one layer's gradients in the backward pass and for memory block sizes"""
-LOGIT_COPIES = 4
-"""logits, their softmax, and the gradients of both"""
+PROBE_TOKENS = MIN_TOKENS_TO_COMPILE  # tokens of the first probe: enough to run the same code as a full micro-batch
+SLACK = 1.2  # margin for one layer's gradients in the backward pass and for memory block sizes
+LOGIT_COPIES = 4  # logits, their softmax, and the gradients of both
 SHARE = 0.4
 """maximum share of free memory that one pass may save, which leaves memory for other processes. On an empty H200 that is 65,536
 tokens of SmolLM2-135M (0.78 MB each, 48 GiB). A third of it halves the throughput, because kernel launches dominate"""

@@ -129,8 +129,7 @@ UNRELATED = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "
 TOKEN_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json")
 TOKEN_SETTINGS = ("chat_template", "add_bos_token", "add_eos_token", "bos_token", "eos_token", "pad_token")
 """entries of tokenizer_config.json that affect the tokens"""
-PIECE = 1 << 22
-"""bytes of the header of a safetensors file, as the format allows; bytes hashed at once"""
+PIECE = 1 << 22  # bytes of the header of a safetensors file, as the format allows; bytes hashed at once
 MATRICES = ("vocab_size", "hidden_size", "intermediate_size")
 """entries of config.json; a model has matrices of the sizes vocabulary × hidden and hidden × intermediate"""
 
@@ -152,8 +151,7 @@ def fingerprint(directory: Path) -> str:
         raise TacitError(f"cannot hash the model in {directory}: {error}. Its files are damaged or incomplete.") from error
 
 
-HUB_TIMEOUT_S = 10.0
-"""seconds to wait for the model hub"""
+HUB_TIMEOUT_S = 10.0  # seconds to wait for the model hub
 
 
 def take_from_cache_if_offline(source: str) -> str:

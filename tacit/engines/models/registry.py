@@ -34,18 +34,12 @@ class Packed:
     """A model in packages of the registry."""
 
     title: str
-    packages: tuple[str, ...]
-    """packages with versions; their parts, joined in this order, are the GGUF file"""
-    inside: str
-    """suffix of the part's file name in each package"""
-    gguf: str
-    """name of the GGUF file"""
-    sha256: str
-    """hash of the GGUF file"""
-    room: float
-    """GB of disk space needed during conversion"""
-    layers_and_width: tuple[int, int]
-    """to recognize the model if it exists already"""
+    packages: tuple[str, ...]  # packages with versions; their parts, joined in this order, are the GGUF file
+    inside: str  # suffix of the part's file name in each package
+    gguf: str  # name of the GGUF file
+    sha256: str  # hash of the GGUF file
+    room: float  # GB of disk space needed during conversion
+    layers_and_width: tuple[int, int]  # to recognize the model if it exists already
 
 
 MODELS = {

@@ -36,8 +36,7 @@ def no_progress_bars() -> Iterator[None]:
 
 
 END, PAD = "<|end|>", "<|pad|>"
-FORMAT = 2
-"""increase it when this module builds other models, so that old cache entries are not used"""
+FORMAT = 2  # increase it when this module builds other models, so that old cache entries are not used
 
 STD = 0.05
 """standard deviation of initial weights; at these widths, with the usual 0.02 models learn to copy numbers later"""

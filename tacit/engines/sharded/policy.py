@@ -20,21 +20,18 @@ from tacit.core.files import read_json
 from tacit.core.platform import usable_cpus
 from tacit.core.protocols import LossTerm, ModelSource, Request, Sampling, Scheduler, Scorer
 from tacit.core.types import Completion, HiddenState
-from tacit.engines.local.adapters import MAIN
-from tacit.engines.local.capacity import MIN_USEFUL_TOKENS, read_shape
 from tacit.engines.local.checkpoint import FORMAT, MANIFEST, cannot_write, export, read_manifest
-from tacit.engines.local.engine import PolicyBase
+from tacit.engines.local.engine import MAIN, PolicyBase
+from tacit.engines.local.memory import MIN_USEFUL_TOKENS, read_shape
 from tacit.engines.local.model import load_pretrained, resolve_device, set_threads
 from tacit.engines.local.policy import NO_REFERENCE
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.slots import find_end_tokens
 from tacit.engines.models.bases import find_checkpoint, find_pretrained
-from tacit.engines.sharded.group import RankGroup
-from tacit.engines.sharded.launch import Launcher, ProcessLauncher, RayLauncher, Role
+from tacit.engines.sharded.launch import Launcher, ProcessLauncher, RankGroup, RayLauncher, Role
 from tacit.engines.sharded.messages import ServerConfig
-from tacit.engines.sharded.server import Replica, Server, WeightTransfer
 from tacit.engines.sharded.server_process import ENVIRONMENT
-from tacit.engines.sharded.servers import ServerPool
+from tacit.engines.sharded.servers import Replica, Server, ServerPool, WeightTransfer
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import LAYOUT, PICKLED
 from tacit.planning.plans import check_memory_fits
@@ -310,7 +307,6 @@ class ShardedPolicy(PolicyBase):
             raise cannot_write(directory, error) from error
 
     def load(self, directory: Path) -> None:
-        """Load a saved policy into this one, bit for bit."""
         engine, directory = self.engine, Path(directory).absolute()
         manifest = read_manifest(directory, bool(engine.settings.lora_rank), engine.versions)
         if not (directory / SHARDS).is_dir():
@@ -333,7 +329,6 @@ class ShardedPolicy(PolicyBase):
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")
 
     def pin_weights(self) -> AbstractContextManager[None]:
-        """Within this context, sample from the current weights, whatever updates follow."""
         if self.engine.servers is None:
             raise TacitError("sampling during updates needs servers; set --engine.servers 1.")
         return self.engine.servers.pin_weights(list(self.engine.versions))

@@ -20,9 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError, describe_error
 from tacit.core.protocols import LossTerm
-from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN, LoraAdapters
 from tacit.engines.local.checkpoint import MOMENTS
-from tacit.engines.local.engine import DEFAULT_BUDGET, make_value_head, update_digest
+from tacit.engines.local.engine import DEFAULT_BUDGET, FROZEN_SUFFIX, MAIN, LoraAdapters, make_value_head, update_digest
 from tacit.engines.local.memory import AdaptiveBudget, empty_cache, is_nearly_full
 from tacit.engines.local.model import enable_determinism, resolve_device
 from tacit.engines.local.packing import input_lengths, plan_padded_batches

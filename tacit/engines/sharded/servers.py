@@ -1,4 +1,4 @@
-"""Sampling on vLLM servers, one process each, with the weights that were transferred last.
+"""Sampling on vLLM servers, one process each, with the weights that were transferred last. Every wait has a timeout.
 
 A server that dies or does not answer in time is restarted with the newest weights and gets its unfinished requests again. A
 completion is a function of prompt, seed and weights, so only time is lost. If a server dies repeatedly, or its weights differ
@@ -7,27 +7,293 @@ from the ranks', the run stops.
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors.torch import load as from_bytes
 
 from tacit.core.errors import EngineLost, TacitError
 from tacit.core.protocols import Request, Sampling, Scheduler, run_requests
 from tacit.core.types import Completion, HiddenState
+from tacit.engines.local.checkpoint import export
+from tacit.engines.local.engine import MAIN, LocalEngine
+from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.scheduler import LocalSampler
+from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.slots import EngineRequest
-from tacit.engines.sharded.group import REMEDY
-from tacit.engines.sharded.launch import POLL_S, WorkerLost, await_connections, stop_workers
-from tacit.engines.sharded.messages import SampleRequest, SampleResult
-from tacit.engines.sharded.server import Newest, Replica, Server, TransferredWeights, WeightTransfer
+from tacit.engines.sharded.launch import (
+    POLL_S,
+    REMEDY,
+    Launcher,
+    RankGroup,
+    Worker,
+    WorkerLost,
+    await_connections,
+    stop_workers,
+)
+from tacit.engines.sharded.messages import SampleRequest, SampleResult, ServerConfig, serialize
+
+Newest = Callable[[str], int]  # the version of a member's weights on the ranks
+
+
+class Replica(LocalEngine):
+    """A full copy of the model in the driver process. It fetches the ranks' weights before sampling, if they have changed."""
+
+    def __init__(
+        self, hf: Any, tokenizer: Any, settings: EngineSettings, seed: int, newest: Newest, fetch: Callable[[str], bytes],
+        plays: bool = True
+    ):  # fmt: skip
+        """`fetch`: a member's weights on the ranks; `plays`: False if servers sample, so that this copy is only saved"""
+        self._plays = plays
+        super().__init__(hf, tokenizer, settings, seed)
+        self._newest, self._fetch = newest, fetch
+
+    def sync_weights(self, name: str) -> None:
+        """Fetch the ranks' weights, if they have changed."""
+        member, newest = self.member(name), self._newest(name)
+        if member.version == newest:
+            return
+        fetched = from_bytes(self._fetch(name))
+        with torch.no_grad():
+            for own, p in member.parameters.items():
+                p.copy_(fetched[own])
+        self.weights_changed()
+        member.version = newest
+
+    def wrap_model(self, hf: Any, packed: bool = True) -> LanguageModel:
+        # Some CPUs take minutes for a few tokens in bfloat16, so a copy that never computes is not checked.
+        return super().wrap_model(hf, packed and self._plays)
+
+    @property
+    def written_tokens(self) -> int:
+        return self.sampler.written_tokens if self.sampler else 0
+
+    def _begin_sampling(self, name: str) -> int:
+        self.sync_weights(name)
+        return super()._begin_sampling(name)
+
+
+MEMORY = Path("/dev/shm")
+DIRECTORY_PREFIX = "tacit-weights-"  # followed by the id of the driver process
+PROBES = (1, 3, 40, 160)
+"""lengths of the prompts that check a server's weights; the longest fills blocks of the prefix cache, which must be empty"""
+TOLERANCE = {"float32": 5e-3, "bfloat16": 1.0}
+"""largest allowed difference in the log-probability of the most likely token, by dtype. SmolLM2-135M differs by up to 0.11 if
+rounded to bfloat16 after every layer. Smaller errors show in the metric `behaviour_gap`"""
+SPARE_COPIES = 2.5  # copies of the weights that must fit: the old, the new, and a margin
+
+
+@dataclass(frozen=True)
+class TransferredWeights:
+    """One version of a member's weights, ready for the servers."""
+
+    member: str
+    version: int
+    path: str  # empty: the checkpoint's weights
+    expected: tuple[np.ndarray, ...]  # the ranks' log-probabilities of the first token after each probe, over the vocabulary
+
+
+class WeightTransfer:
+    """Moves weights from the ranks to the servers, as files on shared storage.
+
+    A file is complete before servers load it, and is kept until all have the member's next version, so that a restarted server
+    can load it. The ranks' log-probabilities on a few probes come with it; a server that disagrees is rejected.
+    """
+
+    def __init__(self, ranks: RankGroup, replica: Replica, place: str):
+        """`place`: a directory shared by ranks and servers; empty is this machine's memory or temporary directory"""
+        try:
+            if place:
+                Path(place).mkdir(parents=True, exist_ok=True)
+            where = Path(place) if place else choose_directory(replica)
+            own = f"{DIRECTORY_PREFIX}{os.getpid()}-"
+            self.directory = tempfile.TemporaryDirectory(prefix=own, dir=where, ignore_cleanup_errors=True)
+        except OSError as error:
+            raise TacitError(f"cannot write to --engine.exchange {place or MEMORY}: {error}.") from error
+        self._ranks, self._replica = ranks, replica
+        vocabulary, most = replica.model.vocabulary, replica.codec.context_limit - 1
+        self.probes = tuple((np.arange(1, min(n, most) + 1) * 7919) % vocabulary for n in PROBES)
+        self.newest: dict[str, TransferredWeights] = {}
+
+    def publish(self, member: str, version: int) -> TransferredWeights:
+        """Write the newest weights. `retire_old` deletes the previous version once every server has this one."""
+        path = self._place(member, version)
+        try:
+            if self._replica.adapters:
+                self._replica.sync_weights(member)
+                export(self._replica, path)
+            # Version 0 is the checkpoint, which servers already have.
+            elif version and (wrong := self._ranks.ask("write_weights", member, path)[0]):
+                raise OSError(wrong)
+        except OSError as error:
+            raise TacitError(
+                f"cannot write weights to {path.parent}: {error}. Choose another directory with --engine.exchange."
+            ) from error
+        any_token = [np.zeros(1, np.int64)] * len(self.probes)
+        scores = self._ranks.ask("score", "distributions", (member, False), self.probes, any_token, None)
+        by_prompt = dict(pair for own in scores for pair in own)
+        expected = []
+        for i in range(len(self.probes)):
+            ids_1V, logps_1V = by_prompt[i]
+            in_order_V = np.empty(logps_1V.shape[-1], np.float32)
+            in_order_V[ids_1V[0]] = logps_1V[0]
+            expected.append(in_order_V)
+        self._ranks.ask("leave_room")
+        file = path / "adapters" / member if self._replica.adapters else path
+        return TransferredWeights(member, version, str(file) if file.exists() else "", tuple(expected))
+
+    def retire_old(self, weights: TransferredWeights) -> None:
+        """Every server has these weights: delete the previous version."""
+        old = self.newest.get(weights.member)
+        self.newest[weights.member] = weights
+        if old is not None and old.version != weights.version:
+            path = self._place(old.member, old.version)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self.directory.cleanup()
+
+    def _place(self, member: str, version: int) -> Path:
+        return Path(self.directory.name).absolute() / f"{member}-{version}"
+
+
+def choose_directory(replica: Replica) -> Path:
+    """/dev/shm, or the temporary directory if it is too small, as in many containers. Deletes leftovers of killed drivers."""
+    for place in (*MEMORY.glob(f"{DIRECTORY_PREFIX}*-*"), *Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*-*")):
+        number = place.name.removeprefix(DIRECTORY_PREFIX).partition("-")[0]
+        if number.isdigit() and not Path("/proc", number).exists():
+            shutil.rmtree(place, ignore_errors=True)
+    parameters = replica.members[MAIN].parameters.values()
+    needed = SPARE_COPIES * sum(p.numel() * p.element_size() for p in parameters)
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= needed:
+        return MEMORY
+    return Path(tempfile.gettempdir())
+
+
+# The driver's side of one server.
+
+GREEDY = Sampling(temperature=0.0, max_tokens=1)
+MEMORY_HINT = "that it has enough memory (--engine.server-memory)"
+
+
+class Server(Worker):
+    """One sampling server. Raises WorkerLost if it exited or does not answer in time."""
+
+    def __init__(self, number: int, launcher: Launcher, opening: ServerConfig, start_timeout_s: float, timeout_s: float):
+        super().__init__(number, launcher)
+        self._opening, self.start_timeout_s, self.timeout_s = opening, start_timeout_s, timeout_s
+        self.under_way: dict[int, SampleRequest] = {}
+        self.finished: list[SampleResult] = []  # results not fetched yet
+        self.deaths = 0  # in a row, without a finished request in between
+        self._last_active = 0.0  # time of its last message or of the last work sent to it
+
+    def launch(self) -> None:
+        self.deadline = time.monotonic() + self.start_timeout_s
+        super().launch()
+
+    def open(self) -> None:
+        """Wait until it has connected and loaded the model."""
+        if await_connections([self], self.deadline):
+            raise WorkerLost(self, "it did not connect within --engine.start_timeout_s")
+        try:
+            self.ask("open", self._opening, limit_s=self.deadline - time.monotonic(), setting="start_timeout_s")
+        except TacitError as error:  # no vLLM there, no memory for the model
+            raise WorkerLost(self, str(error)) from error
+
+    def load_weights(self, weights: TransferredWeights, probes: Sequence[np.ndarray]) -> None:
+        """Load weights on the server, then compare its log-probabilities on the probes with the ranks'."""
+        if weights.path:
+            try:
+                self.ask("load", weights.member, weights.version, weights.path)
+            except TacitError as error:
+                raise TacitError(
+                    f"{error}. Check that it can read the directory of --engine.exchange, and {MEMORY_HINT}."
+                ) from error
+        orders = [SampleRequest(-1 - i, weights.member, tuple(probe.tolist()), 0, 1, GREEDY) for i, probe in enumerate(probes)]
+        self.add(orders)
+        deadline, results = time.monotonic() + self.timeout_s, dict[int, SampleResult]()
+        while len(results) < len(orders):
+            self._next_message(deadline, "probes of its weights", "timeout_s")
+            results |= {delivery.request_id: delivery for delivery in self.finished if delivery.request_id < 0}
+        self.finished = [delivery for delivery in self.finished if delivery.request_id >= 0]
+        gaps = []  # differences in log-probability between the server's most likely tokens and the ranks'
+        for order, expected_V in zip(orders, weights.expected, strict=True):
+            token, logprob = results[order.request_id].tokens[0], results[order.request_id].logprobs[0]
+            gaps.append(max(abs(expected_V[token] - logprob), float(expected_V.max() - expected_V[token])))
+        gap, version = float(np.max(gaps)) if np.isfinite(gaps).all() else float("inf"), results[-1].version
+        if gap > TOLERANCE[self._opening.dtype] or version != weights.version:
+            raise TacitError(
+                f"{self} has other weights than the ranks: a token's log-probability differs by {gap:.3g} (versions {version} "
+                f"and {weights.version}). Check that all read the same {self._opening.checkpoint} and the same "
+                f"--engine.exchange, and that its vLLM computes in {self._opening.dtype}."
+            )
+
+    def add(self, orders: Sequence[SampleRequest]) -> None:
+        self.under_way |= {order.request_id: order for order in orders}
+        self._send_call("add", list(orders))
+
+    def forget(self, request_ids: Sequence[int]) -> None:
+        mine = [request_id for request_id in request_ids if self.under_way.pop(request_id, None) is not None]
+        if mine:
+            self._send_call("forget", mine)
+
+    def ask(self, what: str, *arguments: Any, limit_s: float = 0.0, setting: str = "timeout_s") -> None:
+        self._send_call(what, *arguments)
+        deadline = time.monotonic() + (limit_s or self.timeout_s)
+        while (message := self._next_message(deadline, repr(what), setting)) is None:
+            pass
+        fine, answer = message
+        if not fine:
+            raise TacitError(f"{self} failed in {what!r}: {answer[1]}") from answer[0]
+
+    def check_under_way(self) -> None:
+        """Raise WorkerLost if it exited or is late."""
+        self.check_alive()
+        if self.under_way and time.monotonic() > self._last_active + self.timeout_s:
+            raise WorkerLost(self, f"{len(self.under_way)} completions were not finished within --engine.timeout_s")
+
+    def stop(self) -> None:
+        """Kill it. Unfinished requests are kept, to be sent again."""
+        self.under_way = {request_id: order for request_id, order in self.under_way.items() if request_id >= 0}
+        super().stop()
+
+    def handle_next(self) -> Any:
+        """Handle a message that has arrived: None for completions, else its answer."""
+        kind, content = self.receive()
+        if kind == "answer":
+            return content
+        self._last_active = time.monotonic()
+        mine = [delivery for delivery in content if self.under_way.pop(delivery.request_id, None) is not None]
+        self.finished += mine
+        if any(delivery.request_id >= 0 for delivery in mine):
+            self.deaths = 0
+        return None
+
+    def _send_call(self, what: str, *arguments: Any) -> None:
+        self._last_active = time.monotonic()
+        self.send(serialize((what, arguments)), self.timeout_s)
+
+    def _next_message(self, deadline: float, what: str, setting: str) -> Any:
+        while not wait([self.channel.connection], timeout=POLL_S):
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise WorkerLost(self, f"no answer to {what} within --engine.{setting}")
+        return self.handle_next()
 
 
 class ServerScheduler:

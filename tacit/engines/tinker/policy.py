@@ -21,9 +21,8 @@ from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request,
 from tacit.core.seeds import derive
 from tacit.core.trust import is_code_trusted
 from tacit.core.types import Completion, Finish, HiddenState
-from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.checkpoint import cannot_write, check_members
-from tacit.engines.local.engine import PolicyBase
+from tacit.engines.local.engine import MAIN, PolicyBase
 from tacit.engines.local.tokenizer import TextCodec
 from tacit.engines.local.update import LossMetrics, make_view
 from tacit.engines.tinker.service import (
@@ -203,21 +202,17 @@ class TinkerScorer:
 
 MANIFEST = "policy.json"
 FORMAT = "tinker-1"
-EPSILON = 1e-8
-"""AdamW's ε, torch's default; the API's default is smaller"""
+EPSILON = 1e-8  # AdamW's ε, torch's default; the API's default is smaller
 
 
 @dataclass(eq=False)
 class Member:
     client: Any
-    lineage: str
-    """a hash of base, rank, seed and every update in order, which determine the weights"""
+    lineage: str  # a hash of base, rank, seed and every update in order, which determine the weights
     version: int = 0
-    sampler: Any = None
-    """sampling client of the weights of `sampled_version`"""
+    sampler: Any = None  # sampling client of the weights of `sampled_version`
     sampled_version: int = -1
-    reference: Any = None
-    """sampling client of the frozen weights; None is the base"""
+    reference: Any = None  # sampling client of the frozen weights; None is the base
     reference_path: str = ""
 
 
@@ -230,8 +225,7 @@ class Connection:
     settings: TinkerSettings
     seed: int
     members: dict[str, Member] = field(default_factory=dict)
-    base: Any = None
-    """sampling client of the base, created on first use"""
+    base: Any = None  # sampling client of the base, created on first use
     names: int = 0
 
     def member(self, name: str) -> Member:

@@ -63,10 +63,10 @@ def make_datum(prompt: np.ndarray, completion: np.ndarray, **numbers: np.ndarray
     import tinker
 
     tokens, before = np.concatenate([prompt, completion]), np.zeros(len(prompt) - 1)
-    columns = {name: np.concatenate([before, own]).astype(np.float32) for name, own in numbers.items()}
     inputs = {"target_tokens": tinker.TensorData(data=tokens[1:].tolist(), dtype="int64", shape=[len(tokens) - 1])}
-    for name, own in columns.items():
-        inputs[name] = tinker.TensorData(data=own.tolist(), dtype="float32", shape=[len(own)])
+    for name, own in numbers.items():
+        column = np.concatenate([before, own]).astype(np.float32)
+        inputs[name] = tinker.TensorData(data=column.tolist(), dtype="float32", shape=[len(column)])
     return tinker.Datum(model_input=whole_input(tokens[:-1]), loss_fn_inputs=inputs)
 
 
@@ -78,8 +78,7 @@ def whole_input(tokens: np.ndarray) -> Any:
 
 NORMS = ("unclipped_grad_l2:mean", "skyrl.ai/grad_norm", "grad_norm")
 """names of the gradient norm in the metrics of a step, by service"""
-PROBE = (np.arange(11, 27), np.arange(27, 35))
-"""prompt and completion of the probe; arbitrary tokens"""
+PROBE = (np.arange(11, 27), np.arange(27, 35))  # prompt and completion of the probe; arbitrary tokens
 
 
 def open_service(settings: TinkerSettings) -> Any:

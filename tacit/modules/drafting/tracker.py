@@ -39,8 +39,6 @@ HIGHEST = 100.0  # largest reward of a rule
 
 @dataclass(frozen=True)
 class DraftRules:
-    """The constants of a draft."""
-
     bound: int
     progress: Mapping[str, float]
     errors: Mapping[str, float]

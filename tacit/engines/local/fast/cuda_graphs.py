@@ -16,14 +16,13 @@ import torch
 
 from tacit.core.types import HiddenState
 from tacit.engines.local.fast import kernels
+from tacit.engines.local.fast.attention import SequenceLayout, max_blocks, split_into_blocks
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward, PackedPrompts
-from tacit.engines.local.fast.varlen_attention import SequenceLayout, max_blocks, split_into_blocks
 from tacit.engines.local.memory import empty_cache, is_out_of_memory
 from tacit.engines.local.packing import next_power_of_two, ragged_arange
 
-_CAPTURE_LOCK = Lock()
-"""a capture would also record the work of other threads on the same stream"""
+_CAPTURE_LOCK = Lock()  # a capture would also record the work of other threads on the same stream
 
 
 @cache
@@ -98,17 +97,13 @@ class CudaGraphs:
 # Padding consists of dummy prompts: zeros at position 0, whose results are not read. Their keys and values all go to one spare
 # position in the cache, after a new prompt, which that slot's first decode step overwrites before anything reads it.
 
-LAUNCH_BOUND_WORK = 1e11
-"""tokens · weights of a layer that an H200 computes in the time of a layer's launches (1 ms)"""
+LAUNCH_BOUND_WORK = 1e11  # tokens · weights of a layer that an H200 computes in the time of a layer's launches (1 ms)
 MAX_GRAPH_WORK = 8 * LAUNCH_BOUND_WORK
 """largest prefill that is captured; for larger ones the host gains nothing from the saved launches"""
-RECORD_AFTER = 2
-"""times a shape runs uncaptured before it is captured, which costs a warm-up, a capture and a replay"""
-MAX_GRAPHS = 96
-"""maximum captured prefills; when it is reached, all are dropped"""
+RECORD_AFTER = 2  # times a shape runs uncaptured before it is captured, which costs a warm-up, a capture and a replay
+MAX_GRAPHS = 96  # maximum captured prefills; when it is reached, all are dropped
 
-PromptStates = tuple[torch.Tensor, torch.Tensor | None]
-"""logits and, if requested, the hidden state of each prompt"""
+PromptStates = tuple[torch.Tensor, torch.Tensor | None]  # logits and, if requested, the hidden state of each prompt
 
 
 class PrefillShape(NamedTuple):

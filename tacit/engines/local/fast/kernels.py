@@ -19,15 +19,13 @@ from torch import Tensor
 
 from tacit.engines.local.memory import is_out_of_memory
 
-HOPPER = 9
-"""`nvidia_generation` of a Hopper GPU"""
+HOPPER = 9  # `nvidia_generation` of a Hopper GPU
 MIN_PDL_DRIVER = 12_040
 """first CUDA driver used with programmatic dependent launches inside CUDA graphs (supported since 12.3)"""
 Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer")
 
-disabled: set[str] = set()
-"""names of probes that return False, or `cuda_graphs`; set by benchmarks/ablation.py"""
+disabled: set[str] = set()  # names of probes that return False, or `cuda_graphs`; set by benchmarks/ablation.py
 _fast: ContextVar[bool] = ContextVar("fast", default=True)
 
 

@@ -2,7 +2,7 @@
 
 Memory order is token-major; on a CPU head-major, which takes a third less time. A step writes each slot's new key and value at
 its own position. It then reads a window common to all slots under a mask, with torch's fused attention; on a GPU with the
-decode kernel, each slot reads exactly its own positions (fast/decode_attention.py).
+decode kernel, each slot reads exactly its own positions (fast/attention.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacit.engines.local.fast.decode_attention import decode_attention, has_decode_kernel
+from tacit.engines.local.fast.attention import decode_attention, has_decode_kernel, has_prefix_kernel
 from tacit.engines.local.fast.layers import has_rope_cache_kernel, rope_into_cache
-from tacit.engines.local.fast.varlen_attention import has_prefix_kernel
 from tacit.engines.local.memory import empty_cache
 
 RopeAndStore = Callable[[int, Tensor, Tensor, Tensor], None]
@@ -52,8 +51,7 @@ class AttentionMetadata:
     """where new keys and values go: indices into the flat cache, or into the head-major memory of a layer"""
     mask: Tensor
     positions: Tensor
-    rope: Tensor | None = None
-    """rotations of each slot, if the attention kernel applies RoPE"""
+    rope: Tensor | None = None  # rotations of each slot, if the attention kernel applies RoPE
 
 
 class KeyValueCache:
@@ -64,8 +62,7 @@ class KeyValueCache:
         self.shape = shape
         self.head_major = shape.device.type == "cpu" if head_major is None else head_major
         self.slots = self.capacity = 0
-        self.memory: list[Tensor] = []
-        """per layer: keys, then values"""
+        self.memory: list[Tensor] = []  # per layer: keys, then values
         self._positions = torch.zeros(0, dtype=torch.int64)
         self._visible, self._masked = (torch.tensor(x, dtype=shape.dtype, device=shape.device) for x in (0.0, -torch.inf))
 
@@ -117,7 +114,6 @@ class KeyValueCache:
         return self.keys[layer][:slots, :tokens], self.values[layer][:slots, :tokens]
 
     def store_padded(self, layer: int, slots: slice | Tensor, keys_NTHD: Tensor, values_NTHD: Tensor) -> None:
-        """Store the keys and values of padded prompts."""
         tokens = keys_NTHD.shape[1]
         self.keys[layer][slots, :tokens] = keys_NTHD
         self.values[layer][slots, :tokens] = values_NTHD
@@ -202,7 +198,6 @@ class KeyValueCache:
         return scaled_dot_product_attention(q_BHGD, *visible, step.mask, scale=s.scale).reshape(step.slots, -1)
 
     def copy_slots(self, to: Tensor, source: Tensor, tokens: int) -> None:
-        """Slots `to` become copies of slots `source`, up to `tokens`."""
         for tensor in (*self.keys, *self.values):
             tensor[to, :tokens] = tensor[source, :tokens]
 

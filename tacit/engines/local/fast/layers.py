@@ -1,28 +1,41 @@
-"""Fused SwiGLU, RMSNorm and RoPE on a GPU: each one Triton launch and one pass over memory.
+"""The operations between the matrix products of a Llama layer: eager, compiled, or as a Triton kernel, each one launch.
 
-SwiGLU with its gradient (torch.compile takes twice as long for the gradient):
+    rms_norm(h)       = w · h / √(mean h² + ε)
+    add_rms_norm(h, d) = h + d, rms_norm(h + d)
+    apply_rope(x)     = (a cos − b sin, b cos + a sin) for the halves (a, b) of each head
+    swiglu([g; u])    = silu(g) · u
 
-    y = g σ(g) u        dL/dg = dL/dy · u · (s + a (1 − s)),  dL/du = dL/dy · a        s = σ(g), a = g s
+Updates and scoring use `LayerOps`; prefill and decode use `SamplerOps`.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import rms_norm
+from torch.nn.functional import rms_norm as torch_rms_norm
+from torch.nn.functional import silu
 
+from tacit.core.errors import first_line
 from tacit.engines.local.fast.kernels import capability_probe, early_launch_options, is_kernel_usable, on_tensor_device
+from tacit.engines.local.memory import is_out_of_memory
 from tacit.engines.local.packing import next_power_of_two
 
-SWIGLU_BLOCK, SWIGLU_WARPS = 1024, 4
-"""numbers and warps per program; each thread loads eight 16-bit numbers at once"""
+SWIGLU_BLOCK, SWIGLU_WARPS = 1024, 4  # numbers and warps per program; each thread loads eight 16-bit numbers at once
 
 
 class SwiGLU(torch.autograd.Function):
+    """With its gradient, for which torch.compile takes twice as long:
+
+    y = g σ(g) u        dL/dg = dL/dy · u · (s + a (1 − s)),  dL/du = dL/dy · a        s = σ(g), a = g s
+    """
+
     @staticmethod
     def forward(ctx: Any, gate_up_NF: Tensor) -> Tensor:
         ctx.save_for_backward(gate_up_NF)
@@ -38,7 +51,7 @@ class SwiGLU(torch.autograd.Function):
 @on_tensor_device
 def swiglu_forward(gate_up_NF: Tensor) -> Tensor:
     """[N, inner] from gate and up, side by side [N, 2 · inner]."""
-    from tacit.engines.local.fast.layer_kernels import swiglu_forward_kernel  # Triton comes with CUDA only
+    from tacit.engines.local.fast.triton_kernels import swiglu_forward_kernel  # Triton comes with CUDA only
 
     rows, inner = len(gate_up_NF), gate_up_NF.shape[1] // 2
     out_NF = gate_up_NF.new_empty(rows, inner)
@@ -52,7 +65,7 @@ def swiglu_forward(gate_up_NF: Tensor) -> Tensor:
 @on_tensor_device
 def swiglu_backward(gate_up_NF: Tensor, gradient_NF: Tensor) -> Tensor:
     """The gradients of gate and up, side by side."""
-    from tacit.engines.local.fast.layer_kernels import swiglu_backward_kernel
+    from tacit.engines.local.fast.triton_kernels import swiglu_backward_kernel
 
     rows, inner = gradient_NF.shape
     grad_gate_up_NF = gradient_NF.new_empty(rows, 2 * inner)
@@ -99,14 +112,13 @@ def _grid(rows: int, inner: int) -> tuple[int, int]:
 # RMSNorm without a gradient, for the sampler. torch.compile reaches a third of the memory bandwidth for rows of 1,536 numbers.
 
 NORM_WARPS = 2
-MAX_NORM_WIDTH = 8192
-"""widest row that fits into a program's registers"""
+MAX_NORM_WIDTH = 8192  # widest row that fits into a program's registers
 
 
 @on_tensor_device
 def rms_norm_forward(h_ND: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """w · h / √(mean h² + ε) by row; `h_ND` must be contiguous."""
-    from tacit.engines.local.fast.layer_kernels import rms_norm_kernel  # Triton comes with CUDA only
+    from tacit.engines.local.fast.triton_kernels import rms_norm_kernel  # Triton comes with CUDA only
 
     rows, width = h_ND.shape
     normed_ND = torch.empty_like(h_ND)
@@ -127,7 +139,7 @@ def _rms_norm_matches_torch(device: torch.device, dtype: torch.dtype, width: int
     generator = torch.Generator(device).manual_seed(0)
     h_ND = torch.randn(7, width, generator=generator, device=device) * torch.logspace(-3, 3, 7, device=device)[:, None]
     h_ND, weight = h_ND.to(dtype), torch.randn(width, generator=generator, device=device).to(dtype)
-    expected = rms_norm(h_ND.float(), (width,), weight.float(), 1e-5)
+    expected = torch_rms_norm(h_ND.float(), (width,), weight.float(), 1e-5)
     result = rms_norm_forward(h_ND, weight, 1e-5).float()
     return torch.allclose(result, expected, atol=1e-5, rtol=2 * torch.finfo(dtype).eps)
 
@@ -136,8 +148,7 @@ def _rms_norm_matches_torch(device: torch.device, dtype: torch.dtype, width: int
 # values into the cache (`rope_into_cache`). Updates split the fused projection into rotated queries and keys, and values
 # (`RopeQKV`). Torch, compiled or not, takes two to seven times as long.
 
-ROPE_BLOCK, ROPE_WARPS = 4096, 4
-"""numbers per program: all heads of a few tokens"""
+ROPE_BLOCK, ROPE_WARPS = 4096, 4  # numbers per program: all heads of a few tokens
 
 
 @on_tensor_device
@@ -146,7 +157,7 @@ def rope_into_cache(
 ) -> None:
     """Rotate queries and keys of `qkv_NF` in place, and write keys and values to `slots_N` of the cache. `qkv_NF` may be a
     slice of a wider matrix. `rotations`: [positions, head_dim / 2, 2] float32, cos and sin."""
-    from tacit.engines.local.fast.layer_kernels import rope_into_cache_kernel  # Triton comes with CUDA only
+    from tacit.engines.local.fast.triton_kernels import rope_into_cache_kernel  # Triton comes with CUDA only
 
     key_heads, dim = keys_SGD.shape[1:]
     padded = next_power_of_two(heads + 2 * key_heads)
@@ -181,7 +192,7 @@ class RopeQKV(torch.autograd.Function):
 @on_tensor_device
 def rope_qkv(q_NHD: Tensor, k_NGD: Tensor, v_NGD: Tensor, cos: Tensor, sin: Tensor, back: bool) -> Tensor:
     """[N, features]: q, k, v side by side, queries and keys rotated, or rotated back for the gradient."""
-    from tacit.engines.local.fast.layer_kernels import rope_qkv_kernel
+    from tacit.engines.local.fast.triton_kernels import rope_qkv_kernel
 
     (tokens, heads, dim), key_heads = q_NHD.shape, k_NGD.shape[1]
     rotated_NF = q_NHD.new_empty(tokens, (heads + 2 * key_heads) * dim)
@@ -252,3 +263,145 @@ def _rope_cache_matches_torch(device: torch.device, dtype: torch.dtype, heads: i
         and not keys[1::2].any()
         and not values[1::2].any()
     )
+
+
+# The operations in torch, eager or compiled, and the sets of operations that passes use.
+
+MIN_TOKENS_TO_COMPILE = 4096
+"""tokens of a pass from which operations are compiled; smaller passes are bound by launches, not by memory"""
+
+
+def rms_norm(h: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    wide = h.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(h.dtype) * weight
+
+
+def add_rms_norm(h: Tensor, delta: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    h = h + delta
+    return h, rms_norm(h, weight, epsilon)
+
+
+def apply_rope(x_NHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`cos` and `sin` are [N, 1, head_dim / 2] in float32."""
+    a, b = x_NHD.float().chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x_NHD.dtype)
+
+
+def apply_rope_interleaved(x_NHD: Tensor, rotation: Tensor) -> Tensor:
+    """For heads that interleave the two halves, as in the sampler. `rotation` is [N, 1, head_dim / 2, 2] float32: cos, sin."""
+    pairs = x_NHD.float().unflatten(-1, (-1, 2))
+    a, b, cos, sin = pairs[..., 0], pairs[..., 1], rotation[..., 0], rotation[..., 1]
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2).to(x_NHD.dtype)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    return silu(gate) * up
+
+
+class LayerOps:
+    """The operations above, eager or compiled. Compiled ones take any number of rows; width and dtype are compiled in. On a GPU
+    the compiled set uses Triton kernels for SwiGLU and RoPE where available."""
+
+    def __init__(self, compiled: bool = False) -> None:
+        wrap: Callable[[Any], Any] = CompiledOp if compiled else lambda op: op
+        self.rms_norm, self.add_rms_norm, self._swiglu = wrap(rms_norm), wrap(add_rms_norm), wrap(swiglu)
+        self.apply_rope, self.apply_rope_interleaved = wrap(apply_rope), wrap(apply_rope_interleaved)
+        self._uses_kernels = compiled
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        if self._uses_kernels and gate_up.ndim == 2 and has_swiglu_kernels(gate_up.device, gate_up.dtype):
+            return SwiGLU.apply(gate_up)
+        return self._swiglu(gate_up)
+
+    def split_qkv_rope(self, qkv_NF: Tensor, cos: Tensor, sin: Tensor, heads: int, key_heads: int) -> tuple[Tensor, ...]:
+        """Queries, keys and values [N, heads, head_dim] of their fused projection, RoPE applied to the first two."""
+        dim, sizes = 2 * cos.shape[-1], (heads, key_heads, key_heads)
+        if self._uses_kernels and has_rope_qkv_kernel(qkv_NF.device, qkv_NF.dtype, heads, key_heads, dim):
+            return RopeQKV.apply(qkv_NF, cos, sin, sizes)
+        q, k, v = qkv_NF.unflatten(-1, (-1, dim)).split(sizes, 1)
+        return self.apply_rope(q, cos, sin), self.apply_rope(k, cos, sin), v
+
+
+@capability_probe
+def can_compile(device: torch.device) -> bool:
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
+class CompiledOp:
+    """Compiled on first use and compared with the eager operation once. If that fails (no C compiler, say), all operations stay
+    eager."""
+
+    failed = False
+
+    def __init__(self, op: Callable[..., Any]) -> None:
+        self._op = op
+        self._compiled: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if CompiledOp.failed:
+            return self._op(*arguments)
+        for argument in arguments:
+            if isinstance(argument, Tensor) and argument.ndim > 1:
+                torch._dynamo.maybe_mark_dynamic(argument, 0)
+        if self._compiled is not None:
+            return self._compiled(*arguments)
+        # Every width, with and without gradients, is a compilation of its own; torch's own limit is 8.
+        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+        compiled = torch.compile(self._op)
+        try:
+            result = compiled(*arguments)
+            expected = self._op(*arguments)
+            for ours, theirs in zip(*(x if isinstance(x, tuple) else (x,) for x in (result, expected)), strict=True):
+                exact = theirs.dtype == torch.float32
+                if not torch.allclose(ours, theirs, rtol=1e-4 if exact else 2e-2, atol=1e-4 if exact else 2e-2):
+                    raise ArithmeticError("a compiled operation differs from the eager one")
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            warnings.warn(f"the model runs uncompiled, more slowly: {first_line(error)}", stacklevel=4)
+            CompiledOp.failed = True
+            return self._op(*arguments)
+        self._compiled = compiled
+        return result
+
+
+EAGER_OPS = LayerOps()
+COMPILED_OPS = LayerOps(compiled=True)
+
+
+class SamplerOps:
+    """The same operations for prefill and decode, in eager torch."""
+
+    @staticmethod
+    def rms_norm(h: Tensor, norm: Any) -> Tensor:
+        return torch_rms_norm(h, h.shape[-1:], norm.weight, norm.variance_epsilon)
+
+    @staticmethod
+    def apply_rope(x: Tensor, cis: Tensor) -> Tensor:
+        """(a + ib)(cos + i sin) for every interleaved pair, in float32."""
+        pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * cis).flatten(-2).to(x.dtype)
+
+    @staticmethod
+    def swiglu(gate_up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return activation(gate) * up
+
+
+class CompiledSamplerOps(SamplerOps):
+    """One launch each."""
+
+    @staticmethod
+    def rms_norm(h: Tensor, norm: Any) -> Tensor:
+        if h.ndim == 2 and has_rms_norm_kernel(h.device, h.dtype, h.shape[1]):
+            return rms_norm_forward(h, norm.weight, norm.variance_epsilon)
+        return COMPILED_OPS.rms_norm(h, norm.weight, norm.variance_epsilon)
+
+    @staticmethod
+    def apply_rope(x: Tensor, cis: Tensor) -> Tensor:
+        return COMPILED_OPS.apply_rope_interleaved(x, torch.view_as_real(cis))
+
+    @staticmethod
+    def swiglu(gate_up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+        return COMPILED_OPS.swiglu(gate_up)

@@ -29,19 +29,18 @@ from torch.linalg import vector_norm
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
 from tacit.core.types import HiddenState
-from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE, CompiledSamplerOps, SamplerOps, can_compile
+from tacit.engines.local.fast.attention import SequenceLayout, attend_varlen, has_flash_attention
 from tacit.engines.local.fast.kv_cache import AttentionMetadata, AttentionShape, KeyValueCache, RopeAndStore, attend_last_token
+from tacit.engines.local.fast.layers import MIN_TOKENS_TO_COMPILE, CompiledSamplerOps, SamplerOps, can_compile
 from tacit.engines.local.fast.lora_step import has_lora_decode, lora_decode
 from tacit.engines.local.fast.projections import FAMILY, FusedLinear, UnsupportedModule
-from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen, has_flash_attention
 from tacit.engines.local.packing import ragged_arange, to_device
 from tacit.engines.local.pooling import attention_padded, attention_varlen, pool_padded, pool_varlen
 
 QKV_TABLE_LIMIT = 1024
 """largest vocabulary for which the first layer's q, k and v are precomputed for every token after each weight update"""
 
-StoreKV = Callable[[int, Tensor, Tensor], None]
-"""(layer, keys, values): stores them in the KV cache"""
+StoreKV = Callable[[int, Tensor, Tensor], None]  # (layer, keys, values): stores them in the KV cache
 QKV = tuple[Tensor, Tensor, Tensor]
 
 
@@ -166,10 +165,8 @@ def _rms_norm(h_BD: Tensor, weight_D: Tensor, epsilon: Tensor, length_B: Tensor,
 class CachedPrefixes:
     """Prefixes of prompts in the KV cache."""
 
-    cached_U: np.ndarray
-    """tokens of each prefix"""
-    kv_start_U: np.ndarray
-    """start of each prefix in the flat cache"""
+    cached_U: np.ndarray  # tokens of each prefix
+    kv_start_U: np.ndarray  # start of each prefix in the flat cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,11 +175,9 @@ class PackedPrompts:
 
     tokens_N: Tensor
     positions_N: Tensor
-    ends_U: Tensor
-    """index of each prompt's last token"""
+    ends_U: Tensor  # index of each prompt's last token
     layout: SequenceLayout
-    last_layout: SequenceLayout
-    """for the last token of each prompt as the only query"""
+    last_layout: SequenceLayout  # for the last token of each prompt as the only query
 
     @staticmethod
     def pack(prompts: Sequence[np.ndarray], device: torch.device, prefixes: CachedPrefixes | None = None) -> PackedPrompts:
@@ -332,17 +327,15 @@ class LlamaForward:
                 store(depth, k, v)
             return (q, k, v) if cached is None else (q, *cached(depth))
 
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return attend_varlen(q, k, v, prompts.layout, scale).flatten(1)
-
-        def attend_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return attend_varlen(q, k, v, prompts.last_layout, scale).flatten(1)
+        def attend(layout: SequenceLayout, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return attend_varlen(q, k, v, layout, scale).flatten(1)
 
         def pool(h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             return pool_varlen(h, starts, hidden.pooling if hidden else "", partial(attention_varlen, q, k, starts, scale))
 
         h, ends_U = embedding(prompts.tokens_N, self._embed.weight), prompts.ends_U
-        return self._prefill(h, ends_U, positions_N[ends_U], hidden, compute_qkv, attend, attend_last, pool, ops)
+        attends = partial(attend, prompts.layout), partial(attend, prompts.last_layout)
+        return self._prefill(h, ends_U, positions_N[ends_U], hidden, compute_qkv, *attends, pool, ops)
 
     def prefill_padded(
         self, tokens_NT: Tensor, last_N: Tensor, hidden: HiddenState | None, store: StoreKV

@@ -27,10 +27,8 @@ from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward, PackedPrompts
 from tacit.engines.local.packing import next_power_of_two, ragged_arange, to_device
 
-STEPS_PER_SYNC = 4
-"""decode steps on a GPU between reads of the sampled tokens"""
-CAPACITY_GROWTH = 1.25
-"""minimum growth of a KV cache that holds sequences, because copying them takes time"""
+STEPS_PER_SYNC = 4  # decode steps on a GPU between reads of the sampled tokens
+CAPACITY_GROWTH = 1.25  # minimum growth of a KV cache that holds sequences, because copying them takes time
 TRIAL_TOKENS, TOLERANCE = 192, 0.1
 """prompt length in `can_extend_prefix`, and the relative difference of logits it allows, due to bfloat16 rounding"""
 
@@ -151,13 +149,10 @@ class LlamaDecoder:
         self.uses_graphs = on_gpu
         # Few on a CPU, so that the working set stays in its cache; many on a GPU, to use it fully.
         self.prefill_tokens = prefill_tokens or (65536 if on_gpu else 1024)
-        self.graph_epoch = 0
-        """incremented whenever a tensor that CUDA graphs read has moved"""
-        self.weights_version = 0
-        """number of weight copies so far"""
+        self.graph_epoch = 0  # incremented whenever a tensor that CUDA graphs read has moved
+        self.weights_version = 0  # number of weight copies so far
         self.spare: LlamaDecodeBatch | None = None
-        self._versions: tuple[list[int], list[int]] | None = None
-        """address and version counter of each source tensor"""
+        self._versions: tuple[list[int], list[int]] | None = None  # address and version counter of each source tensor
         self.addresses: tuple[Any, ...] = ()
         self.refresh(force=True)
 
@@ -244,11 +239,9 @@ class LlamaDecodeBatch(DecodeBatch):
         self.cache = KeyValueCache(decoder.forward.shape)
         self._prefiller = Prefiller(decoder.forward, self.cache, decoder.varlen, self.prefill_graphs)
         self._state = DecodeState(0, self.steps_per_sync, decoder.device)
-        self._graph_addresses = self.cache.addresses()
-        """the cache's addresses when graphs were recorded"""
+        self._graph_addresses = self.cache.addresses()  # the cache's addresses when graphs were recorded
         self._graph_epoch = decoder.graph_epoch
-        self._used = 0
-        """cache positions from here on are unused in all slots"""
+        self._used = 0  # cache positions from here on are unused in all slots
 
     def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         decoder, slots_N, source_N = self.decoder, batch.slots_N, batch.source_N

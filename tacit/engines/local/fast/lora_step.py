@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
-from tacit.engines.local.fast.compiled import SamplerOps
 from tacit.engines.local.fast.kernels import (
     capability_probe,
     early_launch_options,
@@ -30,16 +29,14 @@ from tacit.engines.local.fast.kernels import (
     on_tensor_device,
 )
 from tacit.engines.local.fast.kv_cache import AttentionMetadata, KeyValueCache
+from tacit.engines.local.fast.layers import SamplerOps
 from tacit.engines.local.packing import next_power_of_two
 
-MAX_RANK = 64
-"""for larger ranks separate products are faster, because every program reads all of B"""
-MAX_WIDTH = 8192
-"""widest residual stream that fits into a program's registers"""
+MAX_RANK = 64  # for larger ranks separate products are faster, because every program reads all of B
+MAX_WIDTH = 8192  # widest residual stream that fits into a program's registers
 BLOCK_FEATURES, FEW_ROWS, MANY_ROWS = 64, 16, 32
 """features and rows per program of the SwiGLU kernel: within 5% of the fastest of ten shapes, 64 to 2,048 rows on an H200"""
-MANY = 128
-"""above this many rows, a program computes MANY_ROWS"""
+MANY = 128  # above this many rows, a program computes MANY_ROWS
 
 
 def lora_decode(
@@ -66,7 +63,7 @@ def lora_decode(
 @on_tensor_device
 def add_lora_and_norm(h_BD: Tensor, norm: Any, product_BP: Tensor, lora_B: Tensor) -> Tensor:
     """h += y + a Bᵀ in place, where [y, a] is the product; returns RMSNorm(h). B is stored input-major."""
-    from tacit.engines.local.fast.layer_kernels import lora_add_rms_norm_kernel  # Triton comes with CUDA only
+    from tacit.engines.local.fast.triton_kernels import lora_add_rms_norm_kernel  # Triton comes with CUDA only
 
     (rows, width), rank = h_BD.shape, lora_B.shape[1]
     normed_BD, block = torch.empty_like(h_BD), next_power_of_two(width)
@@ -81,7 +78,7 @@ def add_lora_and_norm(h_BD: Tensor, norm: Any, product_BP: Tensor, lora_B: Tenso
 @on_tensor_device
 def lora_swiglu(product_BP: Tensor, lora_B: Tensor) -> Tensor:
     """silu(g + a Bgᵀ) · (u + a Buᵀ), where [g, u, a] is the product and B = [Bg; Bu] is stored input-major."""
-    from tacit.engines.local.fast.layer_kernels import lora_swiglu_kernel
+    from tacit.engines.local.fast.triton_kernels import lora_swiglu_kernel
 
     features, rank = lora_B.shape
     rows, inner = len(product_BP), features // 2

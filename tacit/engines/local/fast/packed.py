@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from tacit.engines.local.fast.compiled import COMPILED_OPS, EAGER_OPS, MIN_TOKENS_TO_COMPILE, LayerOps, can_compile
+from tacit.engines.local.fast.attention import SequenceLayout, attend_varlen, has_flash_attention
+from tacit.engines.local.fast.layers import COMPILED_OPS, EAGER_OPS, MIN_TOKENS_TO_COMPILE, LayerOps, can_compile
 from tacit.engines.local.fast.projections import FAMILY, fused_linear
-from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen, has_flash_attention
 from tacit.engines.local.packing import AttentionPlan, PackedBatch, is_arange, to_device
 
 

@@ -21,14 +21,10 @@ from torch.nn.functional import linear, pad
 
 from tacit.engines.local.memory import is_out_of_memory
 
-FAMILY = ("llama", "mistral", "qwen2", "qwen3")
-"""model types that the Llama forward pass supports"""
-Adapter = tuple[Tensor, Tensor, float]
-"""A, B, scale"""
-Parts = tuple[Tensor, Tensor | None, list[Adapter]]
-"""weight, bias and adapters of a linear module"""
-INPUT_MAJOR_LIMIT = 1 << 22
-"""largest matrix, in elements, that is copied in input-major order"""
+FAMILY = ("llama", "mistral", "qwen2", "qwen3")  # model types that the Llama forward pass supports
+Adapter = tuple[Tensor, Tensor, float]  # A, B, scale
+Parts = tuple[Tensor, Tensor | None, list[Adapter]]  # weight, bias and adapters of a linear module
+INPUT_MAJOR_LIMIT = 1 << 22  # largest matrix, in elements, that is copied in input-major order
 STACK_LORA_LIMIT = 1 << 24
 """single matrices with fewer elements are copied with A below; reading larger ones takes longer than the saved launch"""
 RANK_STEP = 16
@@ -131,7 +127,10 @@ class FusedLinear:
         lora: list[Any] = [module for module in self._modules if type(module) is not nn.Linear]
         key = [(m.disable_adapters, tuple(m.merged_adapters), tuple(m.active_adapters)) for m in lora]
         if self._sources[0] != key:
-            self._sources = key, [source for module in self._modules for source in _source_modules(module)]
+            layers: list[nn.Module] = []
+            for base, adapters in map(find_layers, self._modules):
+                layers += [base, *(layer for lora_A, lora_B, _ in adapters for layer in (lora_A, lora_B))]
+            self._sources = key, layers
         return self._sources[1]
 
     def refresh(self) -> None:
@@ -222,10 +221,10 @@ def _copy_into(old: Tensor | None, new: Tensor, input_major: bool = False) -> Te
     return old.copy_(new)
 
 
-def parts_of(module: Any) -> Parts:
-    """Weight, bias and active adapters of a linear module."""
+def find_layers(module: Any) -> tuple[nn.Linear, list[tuple[nn.Linear, nn.Linear, float]]]:
+    """The plain layers of a linear module: its base, and A, B and scale of each active adapter."""
     if type(module) is nn.Linear:
-        return module.weight, module.bias, []
+        return module, []
     if type(module) is not _lora_linear():
         raise UnsupportedModule(f"{type(module).__name__} is not a plain or LoRA linear layer")
     base = module.base_layer
@@ -233,7 +232,7 @@ def parts_of(module: Any) -> Parts:
         raise UnsupportedModule(f"the base layer of a LoRA layer is {type(base).__name__}, not a plain linear layer")
     if module.merged and module.disable_adapters:
         raise UnsupportedModule("a merged adapter is disabled")
-    adapters: list[Adapter] = []
+    adapters: list[tuple[nn.Linear, nn.Linear, float]] = []
     for name in () if module.merged or module.disable_adapters else module.active_adapters:
         if name not in module.lora_A:
             continue
@@ -242,21 +241,14 @@ def parts_of(module: Any) -> Parts:
             raise UnsupportedModule(f"adapter {name!r} is not a pair of linear layers")
         if name in module.lora_variant or lora_B.bias is not None:
             raise UnsupportedModule(f"adapter {name!r} is a LoRA variant")
-        adapters.append((lora_A.weight, lora_B.weight, module.scaling[name]))
-    return base.weight, base.bias, adapters
+        adapters.append((lora_A, lora_B, module.scaling[name]))
+    return base, adapters
 
 
-def _source_modules(module: Any) -> list[nn.Module]:
-    """The plain layers whose parameters `parts_of` returns."""
-    _, _, adapters = parts_of(module)
-    if type(module) is nn.Linear:
-        return [module]
-    modules = [module.base_layer]
-    if adapters:
-        for name in module.active_adapters:
-            if name in module.lora_A:
-                modules += [module.lora_A[name], module.lora_B[name]]
-    return modules
+def parts_of(module: Any) -> Parts:
+    """Weight, bias and active adapters of a linear module."""
+    base, adapters = find_layers(module)
+    return base.weight, base.bias, [(lora_A.weight, lora_B.weight, scale) for lora_A, lora_B, scale in adapters]
 
 
 @cache
@@ -269,8 +261,7 @@ def _lora_linear() -> type[Any]:
 
 # Training: the same fused product, differentiable, over the parameters themselves.
 
-LoRALayout = tuple[list[int], list[int], list[float]]
-"""features, LoRA rank (0: none) and scale of each layer"""
+LoRALayout = tuple[list[int], list[int], list[float]]  # features, LoRA rank (0: none) and scale of each layer
 
 
 def fused_linear(x_ND: Tensor, *modules: Any) -> Tensor:
@@ -278,25 +269,13 @@ def fused_linear(x_ND: Tensor, *modules: Any) -> Tensor:
     parts = find_parts(modules)
     if parts is None:
         return torch.cat([module(x_ND) for module in modules], dim=-1)
-    all_A: list[Tensor] = []
-    all_B: list[Tensor | None] = []
-    ranks: list[int] = []
-    scales: list[float] = []
-    for _, _, adapters in parts:  # at most one each
-        if adapters:
-            lora_A, lora_B, scale = adapters[0]
-            all_A.append(lora_A)
-            all_B.append(lora_B)
-            ranks.append(len(lora_A))
-            scales.append(scale)
-        else:
-            all_B.append(None)
-            ranks.append(0)
-            scales.append(0.0)
-    if not all_A:
+    loras = [adapters[0] if adapters else None for _, _, adapters in parts]  # at most one each
+    if not any(loras):
         return linear(x_ND, *_fuse_weights(parts))
+    ranks, scales = [len(lora[0]) if lora else 0 for lora in loras], [lora[2] if lora else 0.0 for lora in loras]
     layout = [len(weight) for weight, _, _ in parts], ranks, scales
-    return FusedLoRALinear.apply(x_ND, *_fuse_weights(parts), _concat(all_A), layout, *all_B)
+    lora_A, all_B = _concat([lora[0] for lora in loras if lora]), [lora[1] if lora else None for lora in loras]
+    return FusedLoRALinear.apply(x_ND, *_fuse_weights(parts), lora_A, layout, *all_B)
 
 
 def find_parts(modules: Sequence[Any]) -> list[Parts] | None:
