@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.calibration.audit import SOURCES
-from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
+from tacit.calibration import EPSILONS, MIN_CLUSTERS, POOLINGS, SOURCES, Slice
 from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, make_console, peek_method, percent, say, table
 from tacit.config.checks import EXPERT, RULE_AGENT
 from tacit.config.flags import Parser, options_of
@@ -46,8 +45,7 @@ def run(argv: Sequence[str]) -> int:
     epsilons = from_text(tuple[float, ...], arguments.epsilons, "--epsilons")
     poolings = from_text(tuple[Pooling, ...], arguments.poolings, "--poolings")
     _check(arguments)
-    from tacit.calibration.audit import play_audit
-    from tacit.calibration.calibrate import finish, scan_layers
+    from tacit.calibration import finish, play_audit, scan_layers
     from tacit.config.agents import open_target
     from tacit.config.credit_quality import rollout_setup
     from tacit.credit.partitions import check_radius

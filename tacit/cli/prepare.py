@@ -13,7 +13,7 @@ from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.bases import BASE_SIZES
 from tacit.engines.models.registry import MODELS, prepare_model
-from tacit.pretraining.pretrain import PretrainingSettings, check_destination, make_base
+from tacit.pretraining import PretrainingSettings, check_destination, make_base
 
 SUMMARY_LINE = "Make a model without a model hub, or tasks for the code world."
 

@@ -19,7 +19,7 @@ from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, Observation, Skills, Task, Trajectory
 from tacit.core.world import Adviser, Environment, Expert, World
-from tacit.prompts.conversation import insert_lesson
+from tacit.prompts.history import insert_lesson
 from tacit.rollout.encoding import encode_action, fit_prompt
 from tacit.rollout.replay import Turn, build_trajectory, iterate_trajectory, play_episode, render_turns
 from tacit.training.questions import MAX_QUESTIONS, RANDOM_STEPS, RandomAgent, join_questions, make_questions

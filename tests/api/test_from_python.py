@@ -15,7 +15,7 @@ from forked import run_script, start_script
 from guessing import NEXT, SAME, Say
 
 import tacit
-from tacit.api.arguments import name_method, name_worlds
+from tacit.api import name_method, name_worlds
 from tacit.cli.main import main
 from tacit.core.composition import adds
 from tacit.core.credit import Rewards
@@ -329,7 +329,7 @@ def test_settings_file_as_world_points_to_config():
 
 
 def test_recipe_by_name_with_overrides(tmp_path, monkeypatch):
-    import tacit.api.runs as training
+    import tacit.api as training
 
     recipes = []
     monkeypatch.setattr(training, "run_training", lambda prepared, *more: recipes.append(prepared.recipe))

@@ -27,7 +27,7 @@ from tacit.engines.sharded.rank import Rank
 from tacit.engines.sharded.server import Replica, Server, TransferredWeights, WeightTransfer
 from tacit.engines.sharded.servers import ServerPool
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
-from tacit.testing.plain import small_checkpoint
+from tacit.testing.engines import small_checkpoint
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, group_extractor, solve_countdown
 
-from tacit.api.arguments import parse_settings
+from tacit.api import parse_settings
 from tacit.companions.experience.bank import Origin
 from tacit.companions.experience.companion import GUIDED
 from tacit.config.checks import check_values

@@ -9,7 +9,7 @@ import pytest
 from reading_aloud import is_right, places_of, spelled_out
 
 from tacit.core.types import PLAIN, Observation
-from tacit.pretraining.corpus import list_contexts
+from tacit.pretraining import list_contexts
 from tacit.training.questions import expand_entries, make_questions, random_action
 from tacit.worlds import get_environment
 

@@ -10,7 +10,7 @@ from tracker_episodes import fold
 
 from tacit.core.errors import TacitError
 from tacit.core.types import StopReason
-from tacit.prompts.conversation import frame_note
+from tacit.prompts.history import frame_note
 from tacit.rollout.replay import build_trajectory, play_episode
 from tacit.worlds import get_environment
 from tacit.worlds.errands.skills import Stranger
