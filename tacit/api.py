@@ -41,8 +41,7 @@ from tacit.methods import REGISTRY as METHODS
 from tacit.methods.combine import CombinedMethod
 from tacit.modules.router import open_agent
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver
-from tacit.runs.directory import SETTINGS, find_summary, open_checkpoints, read_settings
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import SETTINGS, find_summary, open_checkpoints, read_metrics, read_settings
 from tacit.runs.trajectories import list_recordings, read_records, read_trajectories, trajectory_record
 from tacit.training.reporting import Callback, PlainReporter, Reporter
 from tacit.training.setup import TaskSets

@@ -19,9 +19,19 @@ from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, check_bo
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize, report_elapsed
 from tacit.core.trust import flag_for_later
-from tacit.planning.plans import Cluster, Plan, best_division, find_faster, find_remedies, make_plan
+from tacit.planning.plans import (
+    Cluster,
+    Network,
+    Plan,
+    Training,
+    Workload,
+    best_division,
+    find_faster,
+    find_remedies,
+    make_plan,
+    uniform,
+)
 from tacit.planning.shapes import ON_CPU, SAMPLERS, SIZES, Device, ModelShape, choose_device, find_gpus
-from tacit.planning.timing import Network, Training, Workload, uniform
 from tacit.runs.directory import SETTINGS, read_settings
 from tacit.runs.files import write_json
 

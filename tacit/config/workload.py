@@ -17,8 +17,8 @@ from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.endpoint.policy import ByteTokens
 from tacit.engines.models.bases import BASES, TOKEN_FILES, base_path, codec_in, find_pretrained, take_from_cache_if_offline
+from tacit.planning.plans import Workload
 from tacit.planning.shapes import SIZES, ModelShape, shape_in, shape_of_size
-from tacit.planning.timing import Workload
 from tacit.rollout.encoding import encode_action
 from tacit.rollout.replay import Interaction, play_episode, render_turns
 from tacit.runs.trajectories import read_records

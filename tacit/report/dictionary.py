@@ -17,8 +17,7 @@ from tacit.core.types import Group, Task, Trajectory
 from tacit.core.world import Environment
 from tacit.evaluation.behavior import Behavior, behavior
 from tacit.rewards.segmentation import world_alphabet
-from tacit.runs.directory import open_checkpoints, read_settings
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import open_checkpoints, read_metrics, read_settings
 from tacit.runs.trajectories import list_recordings, read_trajectories
 from tacit.training.setup import TaskSets
 

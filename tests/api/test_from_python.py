@@ -23,7 +23,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import RewardTerm
 from tacit.core.registry import IN_MEMORY
 from tacit.methods.grpo import GRPO
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import read_metrics
 
 TESTS = Path(__file__).resolve().parents[1]
 SMALL = {

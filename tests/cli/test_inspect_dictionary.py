@@ -17,8 +17,7 @@ from tacit.companions.dictionary import Dictionary, SkillDictionary
 from tacit.core.world import Alphabet
 from tacit.evaluation.behavior import Behavior
 from tacit.report.dictionary import DictionaryHistory, EStep
-from tacit.runs.directory import read_summary
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import read_metrics, read_summary
 
 RECIPE = """
 world = "countdown"

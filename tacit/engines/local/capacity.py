@@ -13,8 +13,8 @@ from tacit.core.errors import OutOfGPUMemory, TacitError
 from tacit.core.files import read_json
 from tacit.engines.local.memory import GIB, AdaptiveBudget, free_bytes
 from tacit.engines.local.settings import EngineSettings
+from tacit.planning.plans import Training, activation_bytes, logit_bytes, rank_state
 from tacit.planning.shapes import DEVICES, ModelShape, shape_of_config
-from tacit.planning.timing import Training, activation_bytes, logit_bytes, rank_state
 
 SUGGESTED_RANK = 64
 MIN_USEFUL_TOKENS = 512
