@@ -18,11 +18,10 @@ from tacit.credit.embedders import Pooling
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 
-SUMMARY_LINE = "Choose the layer, pooling and radius of BiPACE and BiGPO for a model (appendices F and H)."
-
 
 def run(argv: Sequence[str]) -> int:
-    parser = Parser("calibrate", SUMMARY_LINE, usage="tacit calibrate TARGET [--world NAME] [settings]")
+    summary = "Choose the layer, pooling and radius of BiPACE and BiGPO for a model (appendices F and H)."
+    parser = Parser("calibrate", summary, usage="tacit calibrate TARGET [--world NAME] [settings]")
     parser.add_argument("target", metavar="TARGET", help="run directory, or a model (tiny, a checkpoint, a hub id)")
     add_checkpoint_flag(parser)
     play_help = "source of the probe's episodes; the radius always uses the policy's own (default: policy)"

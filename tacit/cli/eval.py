@@ -232,7 +232,6 @@ def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
     return [*pairs, ("its peak", f"{percent(peak['success'])} {format_stage(peak)}")]
 
 
-SUMMARY_LINE = "Evaluate a run, a model, the expert, the rule agent or an endpoint on a fixed panel of tasks."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
 PRINTED = "-"  # keys of the result that --json prints without a file
 
@@ -289,7 +288,7 @@ def run(argv: Sequence[str]) -> int:
 def make_parser(method: str) -> Parser:
     parser = Parser(
         "eval",
-        SUMMARY_LINE,
+        "Evaluate a run, a model, the expert, the rule agent or an endpoint on a fixed panel of tasks.",
         usage="tacit eval TARGET [--world NAME] [settings] | --endpoint URL --model NAME --world NAME [settings]",
         epilog="For a run, every default is the run's own setting. The same command resumes a stopped evaluation.",
     )

@@ -161,7 +161,6 @@ def show_draft(console: Console, module: str, draft: PackagedDraft) -> None:
         say(console, truncate_for_display(text))
 
 
-SUMMARY_LINE = "Skill modules: one small adapter or tiny model per skill, for `tacit play --policy DIR` and `tacit eval DIR`."
 CHECKPOINT_HELP = "newest, best, sft, rl, or a name such as rl-000020 (default: newest)"
 MODULES_OPTION = Option("out", ("out",), Path, MISSING, "directory of the modules and their runs")
 
@@ -179,7 +178,8 @@ def run(argv: Sequence[str]) -> int:
         "pack": (pack_module, "write a module to one file"),
         "install": (install_module, "install a module from a file or directory"),
     }
-    return dispatch(argv, "modules", SUMMARY_LINE, commands, list_modules, "DIR")
+    summary = "Skill modules: one small adapter or tiny model per skill, for `tacit play --policy DIR` and `tacit eval DIR`."
+    return dispatch(argv, "modules", summary, commands, list_modules, "DIR")
 
 
 def train(argv: Sequence[str]) -> int:

@@ -35,7 +35,6 @@ from tacit.planning.shapes import ON_CPU, SAMPLERS, SIZES, Device, ModelShape, c
 from tacit.runs.directory import SETTINGS, read_settings
 from tacit.runs.files import write_json
 
-SUMMARY_LINE = "Estimate the memory and time of a run on given GPUs, and print the command that starts it."
 PLAN_TABLE = "plan"
 
 
@@ -186,7 +185,7 @@ def run(argv: Sequence[str]) -> int:
 def make_parser(method: str) -> Parser:
     parser = Parser(
         "plan",
-        SUMMARY_LINE,
+        "Estimate the memory and time of a run on given GPUs, and print the command that starts it.",
         usage="tacit plan --model MODEL --world WORLD [--gpus N] [--gpu h100] [settings]",
         epilog="docs/guides/planning.md has the equations and their accuracy.",
     )

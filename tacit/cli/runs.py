@@ -12,15 +12,13 @@ from tacit.core.progress import pluralize
 from tacit.core.trust import flag_for_later
 from tacit.runs.directory import read_settings, resume_command
 
-SUMMARY_LINE = "Pack a run into a few files, to resume it on another machine."
-
 
 def run(argv: Sequence[str]) -> int:
     commands: dict[str, Command] = {
         "pack": (pack, "write settings, metrics and one checkpoint in parts of at most 16 MB"),
         "unpack": (unpack, "restore the run directory; `tacit train --resume DIR` does this too"),
     }
-    return dispatch(argv, "runs", SUMMARY_LINE, commands)
+    return dispatch(argv, "runs", "Pack a run into a few files, to resume it on another machine.", commands)
 
 
 def pack(argv: Sequence[str]) -> int:

@@ -15,7 +15,6 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.modules.carrying import PackagedDraft
 from tacit.serving.settings import LOOPBACK, ServingSettings
 
-SUMMARY_LINE = "Serve skill modules over HTTP (sessions, OpenAI-compatible chat completions, metrics, a page) or MCP."
 ENGINE = ("device", "dtype", "threads", "max_batch")
 
 
@@ -65,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
 def make_parser() -> Parser:
     parser = Parser(
         "serve",
-        SUMMARY_LINE,
+        "Serve skill modules over HTTP (sessions, OpenAI-compatible chat completions, metrics, a page) or MCP.",
         usage="tacit serve MODULES [MODULES …] [--port N] [--token-file FILE] [settings]",
         epilog="Without --token-file the token is $TACIT_SERVE_TOKEN, or a new one that is printed.",
     )

@@ -54,7 +54,6 @@ from tacit.runs.alarms import read_alarms
 from tacit.runs.directory import read_settings, read_summary
 from tacit.training.reporting import PlainReporter, Reporter, format_metrics
 
-SUMMARY_LINE = "Train a policy in a world: imitation if requested, then RL with a method."
 CONFIG_HELP = "settings file (TOML) or name of a packaged recipe (`tacit list recipes`); flags override it"
 
 
@@ -88,7 +87,7 @@ def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_E
     """A parser with all settings as flags; the flags depend on the method, the model and the engine."""
     parser = Parser(
         "train",
-        SUMMARY_LINE,
+        "Train a policy in a world: imitation if requested, then RL with a method.",
         brief=True,
         usage="tacit train [--config FILE] [settings] | --resume RUN",
         epilog="See `tacit list` for worlds, methods, models and panels.",

@@ -12,7 +12,7 @@ import pytest
 from forked import start
 
 from tacit import pretraining
-from tacit.cli.inspection.inspect import KINDS
+from tacit.cli.inspect import KINDS
 from tacit.cli.main import COMMANDS, main
 from tacit.companions.experience.bank import Bank, Origin
 from tacit.companions.experience.retrieval import NgramEmbedding

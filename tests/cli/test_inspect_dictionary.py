@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from skilled import ABC, won
 
-from tacit.cli.inspection.dictionary import behavior_table, mark_phrases, step_table
+from tacit.cli.inspect import behavior_table, mark_phrases, step_table
 from tacit.cli.main import main
 from tacit.companions.dictionary import Dictionary, SkillDictionary
 from tacit.core.world import Alphabet
