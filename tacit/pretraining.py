@@ -45,8 +45,8 @@ from tacit.prompts.history import History, StateBlock, insert_lesson
 from tacit.rollout.replay import play_episode, render_turns
 from tacit.runs.directory import code_version
 from tacit.runs.files import write_directory
+from tacit.training.demonstrations import MAX_QUESTIONS, RANDOM_STEPS, RandomAgent, join_questions, make_questions
 from tacit.training.imitation import cosine
-from tacit.training.questions import MAX_QUESTIONS, RANDOM_STEPS, RandomAgent, join_questions, make_questions
 from tacit.worlds import get_environment
 
 # Notes. OPID measures how a policy reacts to a skill in its prompt, and a policy that never saw a note does not react. So some

@@ -10,7 +10,7 @@ from tacit.config.flags import Parser
 from tacit.core.errors import TacitError, install_command
 from tacit.report.comparison_page import PAGE, write_report
 from tacit.report.live import find_watched_runs
-from tacit.report.viewer import MAX_TRAJECTORIES
+from tacit.report.sections import MAX_TRAJECTORIES
 from tacit.serving.settings import ServingSettings
 
 

@@ -9,7 +9,6 @@ summary.json     final results
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import math
@@ -72,7 +71,7 @@ class Run:
 
 def resume_command(path: Path) -> str:
     """`tacit train --resume PATH`, with --trust-code if the run's settings name unregistered code."""
-    with contextlib.suppress(TacitError):
+    with suppress(TacitError):
         return f"tacit train --resume {path}{flag_for_later(read_settings(path))}"
     return f"tacit train --resume {path}"
 

@@ -22,7 +22,7 @@ from tacit.pretraining import (
     make_documents,
     sample_texts,
 )
-from tacit.training.questions import STRAY, random_action
+from tacit.training.demonstrations import STRAY, random_action
 from tacit.worlds import WORLDS, get_environment
 
 TOKENIZER = FOLDER / "tiny-base" / "tokenizer.json"
