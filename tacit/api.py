@@ -67,7 +67,6 @@ def turn_rows(stage: str, step: int, records: Iterable[Mapping[str, Any]]) -> It
 
 
 def episode_rows(stage: str, step: int, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One row per episode."""
     for episode, record in enumerate(records):
         own = {name: value for name, value in record.items() if name not in ("turns", "saw")}
         tokens = sum(turn["tokens"] for turn in record["turns"])
@@ -379,8 +378,6 @@ def evaluate(
 
 
 class _ProgressObserver(RolloutObserver):
-    """Calls `progress` with the number of finished episodes."""
-
     def __init__(self, progress: Callable[[int], None]) -> None:
         self._progress, self._finished = progress, 0
 

@@ -172,8 +172,6 @@ DEGENERATE = 0.95  # unusable: a larger share of steps in one cluster, or in sin
 
 @dataclass(frozen=True)
 class Slice:
-    """One layer, pooling and radius of the scan, with its measurements."""
-
     layer: int  # from the end: −1 is the last
     pooling: Pooling
     epsilon: float

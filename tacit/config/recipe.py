@@ -192,8 +192,6 @@ SHARED_BY_WORLDS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class PolicyRecipe:
-    """Model and engine of a policy."""
-
     model: str
     engine_name: str
     engine: Any
@@ -202,8 +200,6 @@ class PolicyRecipe:
 
 @dataclass(frozen=True)
 class WorldRecipe:
-    """The settings of one world of a run."""
-
     world: str
     share: float
     settings: Any  # the method's
@@ -284,7 +280,6 @@ class Recipe:
 
     @property
     def places(self) -> tuple[WorldRecipe, ...]:
-        """The worlds of the run with their settings."""
         recipes = []
         for name, share in read_mixture(self.world).items():
             own = dict(self.worlds.get(name, {}))
@@ -363,7 +358,6 @@ def read_document(file: Path) -> Document:
 
 
 def override(document: Document, overrides: Overrides) -> Document:
-    """The document with these settings replaced."""
     document = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
     for place, value in sorted(overrides.items(), key=lambda one: len(one[0])):  # `--world code --tests hidden`, in any order
         table = document

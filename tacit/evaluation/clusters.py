@@ -26,8 +26,6 @@ GAMMA = 0.95  # discount for runs whose method has none
 
 @dataclass(frozen=True)
 class ClusterStep:
-    """One step of the group."""
-
     member: int
     turn: int
     record: Mapping[str, Any]

@@ -34,8 +34,6 @@ class Route(Protocol):
 
 @dataclass(frozen=True)
 class SingleAgent:
-    """One agent for all tasks."""
-
     context: Context
     policy: SamplingPolicy
 
@@ -54,7 +52,6 @@ def evaluate(
     policy: SamplingPolicy,
     observer: RolloutObserver = NO_OBSERVER,
 ) -> tuple[PanelScore, list[Trajectory]]:
-    """Play and score the whole panel."""
     played = play_panel(panel, rules, worlds, SingleAgent(context, policy), observer=observer)
     return score_panel(panel, played, rules), played
 

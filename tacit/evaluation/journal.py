@@ -245,7 +245,6 @@ class Journal:
             self.turns.drop()
 
     def reset_files(self) -> None:
-        """Rename the existing files."""
         if self.path.exists():
             self.notes.append(f"earlier episodes were moved to {self._put_aside('earlier')}")
 

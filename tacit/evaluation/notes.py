@@ -69,8 +69,6 @@ class _NotedReader(PromptReader):
 
 @dataclass(frozen=True)
 class NoteResult:
-    """The effect of one kind of note."""
-
     note: str
     success: float
     success_interval: tuple[float, float]  # 95%, over tasks

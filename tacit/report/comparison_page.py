@@ -120,7 +120,6 @@ def render_comparison(path: Path, most_trajectories: int = MAX_TRAJECTORIES, bes
 
 
 def build_world(comparison: Comparison, world: str, notices: list[str]) -> dict[str, Any]:
-    """The template's values for one world."""
     rows, curves = [row for row in comparison.rows if row["world"] == world], mean_curves(comparison, world)
     reached = [e["threshold"] for row in rows for e in list_mappings(row.get("steps_to")) if is_number(e.get("threshold"))]
     levels = list(dict.fromkeys(reached))

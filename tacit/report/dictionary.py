@@ -69,7 +69,6 @@ class DictionaryHistory:
     steps: list[dict[str, Any]]  # metrics of each E-step, oldest first
 
     def cut(self, trajectory: Trajectory) -> tuple[Phrase, ...]:
-        """The episode, segmented into phrases of the dictionary."""
         return self.companion.dictionary.segment(self.companion.alphabet(trajectory))
 
     def readings(self) -> list[EStep]:

@@ -133,7 +133,6 @@ def find_recordings(run: Path) -> list[Path]:
 
 
 def render_recording(run: Path, name: str, most: int, live: Live, **more: Any) -> str:
-    """The page with the episodes of one recording."""
     file, files = run / "trajectories" / f"{name}{RECORDED}", read_run(run)
     notices = list(files.notices)
     episodes = _read_feed(run, file, notices)

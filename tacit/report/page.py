@@ -272,6 +272,5 @@ def _row_margins(rows: Sequence[Spread | Arrivals], each: int, right: int) -> tu
 
 
 def _short(line: Named) -> Named:
-    """The line with its name shortened to 18 characters."""
     name = replace_invisible(line.name)
     return replace(line, name=name if len(name) <= 18 else f"{name[:17]}…")

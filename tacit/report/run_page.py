@@ -384,7 +384,6 @@ def group_metrics(records: Sequence[Record]) -> dict[str, list[Series]]:
 
 
 def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[str, Any]:
-    """Charts and table of one stage."""
     word, metrics = "iteration" if name == "rl" else "step", group_metrics(records)
     phases = [metric for metric in metrics if metric.startswith(PHASE)]
     timed = {metric: metrics.pop(metric)[0].points for metric in [*phases, WHOLE] if phases and metric in metrics}

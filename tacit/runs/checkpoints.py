@@ -50,7 +50,6 @@ class Checkpoint:
 
     @property
     def policy(self) -> Path:
-        """Directory of the trained policy."""
         return self.path / POLICY
 
     def load(self, policy: Policy, beside: Mapping[str, Policy], companions: Mapping[str, Companion]) -> None:
@@ -63,7 +62,6 @@ class Checkpoint:
             companion.load(self._place(COMPANIONS, name, "companion"))
 
     def companion(self, name: str) -> Path:
-        """Directory of a companion."""
         return self._place(COMPANIONS, name, "companion")
 
     def _place(self, folder: str, name: str, what: str) -> Path:

@@ -251,7 +251,6 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All records that have a stage and a step."""
     records = read_objects(path)
     return [record for record in records if isinstance(record.get("stage"), str) and isinstance(record.get("step"), int)]
 

@@ -324,8 +324,6 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Renaming:
-    """New names for one turn."""
-
     pattern: re.Pattern[str]
     """group 1 is a kind, group 2 its numbers: `drawer 1-3 5`"""
     kinds: Mapping[str, str]
@@ -368,7 +366,6 @@ class Renaming:
 
 
 def rename_turns(turns: Sequence[Turn], pattern: re.Pattern[str], rng: Random) -> list[Turn]:
-    """A renamed copy of each turn."""
     if any(turn.prompt.conversation is not None for turn in turns):
         raise TacitError("sft.renamed needs plain prompts, but these are conversations. Use --no-chat, or --sft.renamed 0.")
     texts = [f"{turn.prompt.text}\n{turn.action}" for turn in turns]

@@ -125,7 +125,6 @@ class Oracle(ByReading):
 
 
 def _contains(lines: list[str], region: tuple[str, ...]) -> bool:
-    """Whether the lines contain the region."""
     size = len(region)
     return any(tuple(lines[start : start + size]) == region for start in range(len(lines) - size + 1))
 
