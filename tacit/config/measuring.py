@@ -16,8 +16,7 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.seeds import derive
 from tacit.core.types import Trajectory
 from tacit.evaluation.behavior import Behavior, behavior
-from tacit.evaluation.evaluate import play_panel
-from tacit.evaluation.journal import Journal, Measurement
+from tacit.evaluation.evaluate import Journal, Measurement, play_panel
 from tacit.evaluation.panels import PANEL_SEED, Panel, choose_panel, is_panel_file, read_panel
 from tacit.evaluation.scores import PanelScore, in_world, score_panel
 from tacit.evaluation.tokens import TokenUse, count_tokens, join_uses, react_contexts, replay_observations

@@ -15,7 +15,7 @@ from typing import Any
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.core.world import Environment
-from tacit.training.recordings import Known, Reading, Recording, read_recordings
+from tacit.training.imitation import Known, Reading, Recording, read_recordings
 
 ENDINGS = ("*.jsonl", "*.jsonl.gz")
 FEW = 12

@@ -32,10 +32,9 @@ from tacit.modules.logs import (
 from tacit.modules.module import MANIFEST, UNIFIED, read_module
 from tacit.modules.work import NAME as WORK_NAME
 from tacit.rollout.replay import render_turns
-from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
+from tacit.runs.directory import SETTINGS, Checkpoint, open_checkpoints, read_settings
 from tacit.runs.files import write_json, write_text
-from tacit.training.recordings import Known, Reading, read_recordings, task_of_recording, why_not_usable
+from tacit.training.imitation import Known, Reading, read_recordings, task_of_recording, why_not_usable
 
 ALL, RUNS = "all", "runs"
 Train = Callable[[Prepared, bool], int]  # (prepared, resume) -> exit code; 0 if the run finished

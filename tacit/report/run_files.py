@@ -15,8 +15,7 @@ from tacit.core.trust import trust_nothing
 from tacit.core.types import Task, Trajectory
 from tacit.report.page import is_number
 from tacit.runs.alarms import ALARMS
-from tacit.runs.checkpoints import STATE
-from tacit.runs.directory import SETTINGS, SUMMARY, open_checkpoints
+from tacit.runs.directory import SETTINGS, STATE, SUMMARY, open_checkpoints
 from tacit.runs.files import read_lines
 from tacit.runs.trajectories import list_recordings, trajectory_from_record
 

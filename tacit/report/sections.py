@@ -24,8 +24,7 @@ from tacit.evaluation.behavior import describe_ending
 from tacit.evaluation.plots import Series, mean_series
 from tacit.report.page import draw_chart, format_count, format_percent, format_short, is_number, replace_invisible, thin_points
 from tacit.report.run_files import Comparison, Episodes, Record, read_metrics, read_table
-from tacit.runs.checkpoints import COMPANIONS
-from tacit.runs.directory import open_checkpoints
+from tacit.runs.directory import COMPANIONS, open_checkpoints
 from tacit.runs.trajectories import order_by_interest
 
 SHARE, FROM_ZERO = {"share": True, "floor": 0.0}, {"floor": 0.0}

@@ -12,7 +12,7 @@ from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.modules.logs import count_coverage, family_without_world, find_logs, make_family_lookup, read_logs, to_jsonl
 from tacit.modules.training import add_log_defaults, plan_from_logs
-from tacit.training.recordings import Reading, read_recordings
+from tacit.training.imitation import Reading, read_recordings
 
 
 def test_family_is_found_by_name_task_or_goal(tmp_path) -> None:

@@ -17,10 +17,10 @@ from tacit.core.hindsight import component_names, critical_steps, score_events, 
 from tacit.core.tasks import normalize_goal
 from tacit.core.types import Observation, Skills, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet, ByReading
-from tacit.worlds.scienceworld.tasks import TABLES
 from tacit.worlds.scienceworld.world import (
     AMBIGUOUS,
     OUT_OF_STEPS,
+    TABLES,
     UNREADABLE,
     WRONG_FOCUS,
     Event,
