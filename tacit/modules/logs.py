@@ -1,6 +1,6 @@
 """Read logs of recorded episodes, sort them by family, and count them.
 
-Accepts files (JSON lines, plain or gzipped, in any format of `training/recordings` and `training/transcripts`) and directories.
+Accepts files (JSON lines, plain or gzipped, in any format of `training/imitation`) and directories.
 """
 
 from __future__ import annotations
