@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tacit.config.agents import RULE_AGENT, RULE_AGENT_METHOD, open_endpoint, open_loaded, open_target
 from tacit.config.checks import check_new_run, find_differing, is_finished, open_world, prepare
 from tacit.config.flags import method_options, methods_with, section_options, train_options
-from tacit.config.measuring import EvaluationResult, PanelEvaluation, run_of, with_panel
+from tacit.config.measuring import PANEL_SETTINGS, EvaluationResult, PanelEvaluation, run_of, with_panel
 from tacit.config.recipe import (
     DEFAULT_METHOD,
     METHOD_TABLES,
@@ -279,8 +279,6 @@ def reporter_for(quiet: bool) -> Callable[[], Reporter]:
 
 
 # `tacit.evaluate`: an agent on a fixed panel, as `tacit eval` does it.
-
-PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")  # of [evaluation]
 
 
 @dataclass(frozen=True)

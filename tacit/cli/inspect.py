@@ -34,18 +34,20 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize
 from tacit.credit.step_relative import partition_metrics
 from tacit.evaluation.behavior import Behavior, describe_ending
-from tacit.evaluation.clusters import (
+from tacit.report.recorded import (
     BY,
     GAMMA,
     ClusterStep,
+    DictionaryReport,
+    EStep,
     as_json,
     choose_group,
+    inspect_dictionary,
     list_clusters,
     partition,
     read_groups,
     value_steps,
 )
-from tacit.report.dictionary import DictionaryReport, EStep, inspect_dictionary
 from tacit.runs.directory import read_settings
 from tacit.runs.files import write_json
 from tacit.runs.trajectories import find_recording, read_records

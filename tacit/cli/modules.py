@@ -298,8 +298,6 @@ def _describe_logs(logs: Mapping[str, Any]) -> str:
     return text
 
 
-# `draft-tracker` and `draft-rewards`: ask for a draft, show it, and check it against recorded episodes.
-
 # Logs on the command line.
 
 MAX_LINES = 40  # unusable lines printed; the report has all
@@ -322,6 +320,8 @@ def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report:
     rows = [(c.family, str(c.episodes), str(c.won), str(c.turns), c.remark) for c in covered]
     console.print(table("", columns, rows, numbers=columns[1:4]))
 
+
+# `draft-tracker` and `draft-rewards`: ask for a draft, show it, and check it against recorded episodes.
 
 SHOWN_FAILURES = 20
 POOL = 4096  # tasks searched for the family of an episode

@@ -30,7 +30,7 @@ from tacit.engines import engines_with, get_engine
 from tacit.engines.models.bases import BASES, has_chat_template, is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import get_method
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.training.settings import TrainSettings
 
 # Packaged recipes, by name. Each file starts with comments: a summary, and the command that runs it.

@@ -25,7 +25,7 @@ from tacit.core.method import Context, Method, Schedule
 from tacit.core.resources import NO_RESOURCES, Base, Resources
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 
 TABLES: Mapping[str, type[Any]] = {"prompt": PromptSettings, "schedule": Schedule}
 """nested settings, combined field by field"""

@@ -26,8 +26,8 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.credit.embedders import ActorHidden, HashNgram
 from tacit.credit.geometry import search_radius
-from tacit.evaluation.clusters import ClusterStep, partition, returns_of, value_steps
 from tacit.evaluation.credit_agreement import Credited, Measured, quality
+from tacit.report.recorded import ClusterStep, partition, returns_of, value_steps
 from tacit.runs.directory import read_settings, read_summary
 from tacit.runs.trajectories import read_records
 

@@ -16,7 +16,7 @@ from tacit.cli.main import main
 from tacit.companions.dictionary import Dictionary, SkillDictionary
 from tacit.core.world import Alphabet
 from tacit.evaluation.behavior import Behavior
-from tacit.report.dictionary import DictionaryHistory, EStep
+from tacit.report.recorded import DictionaryHistory, EStep
 from tacit.runs.directory import read_metrics, read_summary
 
 RECIPE = """

@@ -328,9 +328,8 @@ class CookingTracker(RuleTracker):
             lines.append(f"recipe: {state.recipe.text}")
             lines.append(f"still to do: {', '.join(state.left) or 'nothing'}")
         house, places = state.house, dict[str, str]()
-        for thing in _needs(
-            state
-        ):  # where: its furniture, `here` for furniture and rooms, or the way to the nearest room with it
+        # The place of a thing: its furniture, `here` for furniture and rooms, or the way to the nearest room with it.
+        for thing in _needs(state):
             way = house.first_step(partial(house.has, thing))
             there = f"way {way}" if way else house.scene.place_of(thing) or "here"
             places[thing] = NOT_SEEN if way is None else there
