@@ -40,7 +40,6 @@ class EStep:
     successes: int  # |B|
     phrases: int  # |C|
     bits: float  # L_BDL: bits per success
-    shared: float  # the dictionary's part of `bits`: L_dict / |B|
     single: float  # L_BDL of the same corpus under the dictionary of single skills
     segments: float
     phrase_length: float
@@ -49,7 +48,7 @@ class EStep:
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any], single: Dictionary) -> EStep:
-        """From the metrics of an iteration. They lack |B|, which is L_dict divided by `shared`."""
+        """From the metrics of an iteration. They lack |B|, which is L_dict divided by its share of `bits`."""
         bits, segments = metrics[E_STEP], metrics["success_segments"]
         shared = bits - segments * log2(metrics["dictionary_size"])
         successes = max(1, round(metrics["dictionary_bits"] / shared)) if shared else 1  # one skill and L = 1 cost nothing
@@ -58,7 +57,6 @@ class EStep:
             successes=successes,
             phrases=int(metrics["dictionary_size"]),
             bits=bits,
-            shared=shared,
             single=single.bits / successes + metrics["success_skills"] * log2(len(single)),
             segments=segments,
             phrase_length=metrics["phrase_length"],
@@ -115,7 +113,6 @@ def open_dictionary(
 
 @dataclass(frozen=True)
 class DictionaryReport:
-    title: str
     story: DictionaryHistory
     file: str  # where the episodes are recorded; empty where none is
     episodes: Sequence[Trajectory]  # of one iteration, successes first
@@ -166,8 +163,7 @@ def inspect_dictionary(
         last = max(evaluations)
         measured = played(evaluations[last], [task for tasks in task_sets.values() for task in tasks.panel.tasks])
         behaviors[f"evaluation after rl {last}"] = behavior(measured, world.alphabet, world.failure, world.place)
-    title = f"{world.name}, {recipe.method}"
-    return DictionaryReport(title, story, file.name if file else "", episodes[:limit], behaviors)
+    return DictionaryReport(story, file.name if file else "", episodes[:limit], behaviors)
 
 
 # The steps of one recorded group by cluster. Methods that compare steps record each step's cluster, return, and PACE's Q̂, V̂
