@@ -145,7 +145,7 @@ def measure(cells: Sequence[Cell], request: Request, parts: Path, jobs: int) -> 
 
 def summarise(cells: Sequence[Cell], request: Request, parts: Path) -> dict[str, Any]:
     """Results of each cell and, with several runs, of each moment over all runs."""
-    from tacit.cli.inspection.credit import show
+    from tacit.cli.inspect import show_credit
     from tacit.cli.terminal import make_console, say
     from tacit.evaluation.credit_agreement import Measured, quality
 
@@ -160,13 +160,13 @@ def summarise(cells: Sequence[Cell], request: Request, parts: Path) -> dict[str,
         found = quality(measured)
         say(console, f"\n{cell.label}", style="bold")
         metadata = played["circumstances"]
-        show(console, found, metadata["radii"], metadata.get("left_out", {}))
+        show_credit(console, found, metadata["radii"], metadata.get("left_out", {}))
         results[cell.label] = {**metadata, **found.to_json()}
     for moment, measured in together.items():
         if len({cell.run for cell in cells}) > 1 and _alike(measured):
             found = quality(measured)
             say(console, f"\nall runs, {moment}", style="bold")
-            show(console, found, {}, {})
+            show_credit(console, found, {}, {})
             results[f"all runs, {moment}"] = found.to_json()
     return {"request": asdict(request), "results": results}
 

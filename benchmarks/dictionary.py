@@ -28,7 +28,7 @@ from pathlib import Path
 
 from tacit.companions.dictionary import Dictionary, Phrase, extract_dictionary
 from tacit.core.errors import TacitError
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import read_metrics
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "companions"))  # the tests have the brute-force searches
 

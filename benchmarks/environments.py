@@ -27,7 +27,7 @@ from tacit.core.world import Environment, World
 from tacit.worlds import WORLDS, get_environment
 from tacit.worlds.alfworld.published import data_root
 from tacit.worlds.textcraft.recipes import published_source
-from tacit.worlds.textcraft.tasks import make_task
+from tacit.worlds.textcraft.world import make_task
 
 GAMES = 32
 COMMANDS: Mapping[str, Sequence[str]] = {

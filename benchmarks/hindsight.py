@@ -31,7 +31,7 @@ from tacit.engines.endpoint import ChatClient, ChatPolicy
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.methods import get_method
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import PHASES, Collector, Loop
 from tacit.worlds import get_environment

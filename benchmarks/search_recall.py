@@ -23,8 +23,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.worlds.searchqa.published import DATA_VARIABLE, data_root, published_tasks, question_files
 from tacit.worlds.searchqa.retrieval import RETRIEVERS
-from tacit.worlds.searchqa.tasks import GENERATED, tasks
-from tacit.worlds.searchqa.world import open_index
+from tacit.worlds.searchqa.world import GENERATED, open_index, tasks
 
 EVERY = 10**6
 

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tacit.api.runs import Evaluation, OpenRun, evaluate, open_run, train
+    from tacit.api import Evaluation, OpenRun, evaluate, open_run, train
     from tacit.core.errors import TacitError
     from tacit.core.trust import trust_code
     from tacit.training.reporting import Event
@@ -18,11 +18,11 @@ DISTRIBUTION = "tacit-agents"
 __all__ = ["DISTRIBUTION", "Evaluation", "Event", "OpenRun", "TacitError", "evaluate", "open_run", "train", "trust_code"]
 
 _FROM_PYTHON = {
-    "train": "tacit.api.runs",
-    "evaluate": "tacit.api.runs",
-    "Evaluation": "tacit.api.runs",
-    "open_run": "tacit.api.runs",
-    "OpenRun": "tacit.api.runs",
+    "train": "tacit.api",
+    "evaluate": "tacit.api",
+    "Evaluation": "tacit.api",
+    "open_run": "tacit.api",
+    "OpenRun": "tacit.api",
     "Event": "tacit.training.reporting",
     "TacitError": "tacit.core.errors",
     "trust_code": "tacit.core.trust",

@@ -13,7 +13,7 @@ from tacit.companions.experience.extractor import ExtractorSettings
 from tacit.core.method import Resources
 from tacit.core.protocols import PolicyHooks
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
-from tacit.worlds.countdown.skills import solve
+from tacit.worlds.countdown.world import solve
 
 TASK = Task("toy", "toy/0", "only", "train", 0, "do it")
 

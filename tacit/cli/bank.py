@@ -17,7 +17,6 @@ from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.progress import pluralize
 from tacit.runs.files import write_text
 
-SUMMARY_LINE = "List and edit the experience bank of a run. BANK is a run directory or the file of a bank."
 WIDTH = 160  # characters shown of an entry
 
 
@@ -28,7 +27,8 @@ def run(argv: Sequence[str]) -> int:
         "remove": (remove, "retire entries; their record stays"),
         "export": (export, "write the live entries as JSON lines (- prints them)"),
     }
-    return dispatch(argv, "bank", SUMMARY_LINE, commands, list_entries, "BANK")
+    summary = "List and edit the experience bank of a run. BANK is a run directory or the file of a bank."
+    return dispatch(argv, "bank", summary, commands, list_entries, "BANK")
 
 
 def list_entries(argv: Sequence[str]) -> int:

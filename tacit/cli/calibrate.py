@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.calibration.audit import SOURCES
-from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
+from tacit.calibration import EPSILONS, MIN_CLUSTERS, POOLINGS, SOURCES, Slice
 from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, make_console, peek_method, percent, say, table
 from tacit.config.checks import EXPERT, RULE_AGENT
 from tacit.config.flags import Parser, options_of
@@ -19,11 +18,10 @@ from tacit.credit.partitions import Pooling
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 
-SUMMARY_LINE = "Choose the layer, pooling and radius of BiPACE and BiGPO for a model (appendices F and H)."
-
 
 def run(argv: Sequence[str]) -> int:
-    parser = Parser("calibrate", SUMMARY_LINE, usage="tacit calibrate TARGET [--world NAME] [settings]")
+    summary = "Choose the layer, pooling and radius of BiPACE and BiGPO for a model (appendices F and H)."
+    parser = Parser("calibrate", summary, usage="tacit calibrate TARGET [--world NAME] [settings]")
     parser.add_argument("target", metavar="TARGET", help="run directory, or a model (tiny, a checkpoint, a hub id)")
     add_checkpoint_flag(parser)
     play_help = "source of the probe's episodes; the radius always uses the policy's own (default: policy)"
@@ -46,8 +44,7 @@ def run(argv: Sequence[str]) -> int:
     epsilons = from_text(tuple[float, ...], arguments.epsilons, "--epsilons")
     poolings = from_text(tuple[Pooling, ...], arguments.poolings, "--poolings")
     _check(arguments)
-    from tacit.calibration.audit import play_audit
-    from tacit.calibration.calibrate import finish, scan_layers
+    from tacit.calibration import finish, play_audit, scan_layers
     from tacit.config.agents import open_target
     from tacit.config.credit_quality import rollout_setup
     from tacit.credit.partitions import check_radius

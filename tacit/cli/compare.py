@@ -22,7 +22,6 @@ from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.recipe import comparison_recipe, read_document
 from tacit.core.progress import format_duration, pluralize, report_elapsed
 
-SUMMARY_LINE = "Compare methods over worlds and seeds: run every combination in one settings file."
 SHAPE = """\
 the file (docs/guides/compare_methods.md; `tacit list recipes example` prints the path of one):
   seeds = [0, 1, 2]           one run for each method, world and seed
@@ -92,7 +91,7 @@ def run(argv: Sequence[str]) -> int:
 def make_parser() -> Parser:
     parser = Parser(
         "compare",
-        SUMMARY_LINE,
+        "Compare methods over worlds and seeds: run every combination in one settings file.",
         usage="tacit compare FILE [--out DIR] [--jobs N] [--only NAME,…] [--outcome last|mean:N] [--dry-run]",
         epilog=SHAPE,
         formatter_class=argparse.RawDescriptionHelpFormatter,

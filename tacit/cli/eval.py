@@ -33,16 +33,15 @@ from tacit.cli.train import can_redraw, pack_lines
 from tacit.config.agents import Target, open_endpoint
 from tacit.config.checks import check_output_directory
 from tacit.config.flags import Parser, check_at_least_one
-from tacit.config.measuring import EvaluationResult, PanelEvaluation, with_panel
+from tacit.config.measuring import PANEL_SETTINGS, EvaluationResult, PanelEvaluation, with_panel
 from tacit.config.values import from_text
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed, try_say
 from tacit.core.protocols import SamplingPolicy, Scorer
 from tacit.core.trust import flag_for_later
 from tacit.engines.endpoint import DEFAULT_KEY_VARIABLE
-from tacit.evaluation.behavior import describe_ending
+from tacit.evaluation.behavior import TokenUse, describe_ending
 from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
-from tacit.evaluation.tokens import TokenUse
 from tacit.modules.agent import open_agent
 from tacit.rollout.episodes import RolloutProgress, describe_completion
 from tacit.rollout.worlds import describe_overlong, first_crash
@@ -232,8 +231,6 @@ def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
     return [*pairs, ("its peak", f"{percent(peak['success'])} {format_stage(peak)}")]
 
 
-SUMMARY_LINE = "Evaluate a run, a model, the expert, the rule agent or an endpoint on a fixed panel of tasks."
-PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
 PRINTED = "-"  # keys of the result that --json prints without a file
 
 
@@ -289,7 +286,7 @@ def run(argv: Sequence[str]) -> int:
 def make_parser(method: str) -> Parser:
     parser = Parser(
         "eval",
-        SUMMARY_LINE,
+        "Evaluate a run, a model, the expert, the rule agent or an endpoint on a fixed panel of tasks.",
         usage="tacit eval TARGET [--world NAME] [settings] | --endpoint URL --model NAME --world NAME [settings]",
         epilog="For a run, every default is the run's own setting. The same command resumes a stopped evaluation.",
     )

@@ -22,13 +22,12 @@ from tacit.methods import REGISTRY as METHODS
 from tacit.methods import get_method
 from tacit.worlds import REGISTRY as WORLDS
 
-SUMMARY_LINE = "List worlds, methods, engines, models, panels or recipes (default: the first four)."
 KINDS = ("worlds", "methods", "engines", "models", "panels", "recipes")
 NamedRows = list[tuple[str, str]]
 
 
 def run(argv: Sequence[str]) -> int:
-    parser = Parser("list", SUMMARY_LINE)
+    parser = Parser("list", "List worlds, methods, engines, models, panels or recipes (default: the first four).")
     parser.add_argument("kind", nargs="?", metavar="|".join(KINDS), help="what to list")
     parser.add_argument("name", nargs="?", metavar="RECIPE", help="with `recipes`: print the path of this one")
     parser.flag("--world", None, "only this world", "NAME")

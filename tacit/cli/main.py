@@ -22,13 +22,13 @@ COMMANDS = {
     "compare": ("tacit.cli.compare", "compare methods over worlds and seeds from one settings file"),
     "play": ("tacit.cli.play", "watch a policy or the expert play, or play yourself"),
     "modules": ("tacit.cli.modules", "train, export, share and verify skill modules"),
-    "serve": ("tacit.cli.serve", "serve skill modules over HTTP (sessions, chat completions) or MCP"),
+    "serve": ("tacit.cli.modules:serve_modules", "serve skill modules over HTTP (sessions, chat completions) or MCP"),
     "calibrate": ("tacit.cli.calibrate", "choose the layer and radius of step-level credit for a model"),
-    "inspect": ("tacit.cli.inspection.inspect", "inspect a run: dictionary, clusters, credit, notes, skills"),
+    "inspect": ("tacit.cli.inspect", "inspect a run: dictionary, clusters, credit, notes, skills"),
     "bank": ("tacit.cli.bank", "list, export and edit the experience bank of a run"),
-    "watch": ("tacit.cli.watch", "serve a live report of runs while they train"),
+    "watch": ("tacit.cli.report:watch", "serve a live report of runs while they train"),
     "report": ("tacit.cli.report", "write the HTML report of a run or a comparison"),
-    "runs": ("tacit.cli.runs", "pack a run to resume it on another machine"),
+    "runs": ("tacit.cli.train:pack_or_unpack", "pack a run to resume it on another machine"),
     "plan": ("tacit.cli.plan", "estimate memory and time of a run on given GPUs"),
     "list": ("tacit.cli.listing", "list worlds, methods, engines, models, panels and recipes"),
     "prepare": ("tacit.cli.prepare", "make a model without a model hub, or tasks for the code world"),
@@ -92,9 +92,9 @@ def dispatch(words: list[str]) -> int:
         return 0
     if words[0] not in COMMANDS:
         raise unknown("command", words[0], COMMANDS)
-    module = importlib.import_module(COMMANDS[words[0]][0])
+    module, _, function = COMMANDS[words[0]][0].partition(":")
     try:
-        return module.run(words[1:])
+        return getattr(importlib.import_module(module), function or "run")(words[1:])
     except SystemExit as ended:  # argparse after --help
         return int(ended.code or 0)
 

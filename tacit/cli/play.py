@@ -27,7 +27,6 @@ from tacit.rollout.episodes import rollout
 from tacit.rollout.worlds import WorldFailure, WorldPool
 from tacit.training.setup import make_worlds
 
-SUMMARY_LINE = "Watch a run, a model or the expert play, or play yourself (--policy human)."
 DELAY_S = 0.5  # pause between turns in a terminal
 SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k", "max_steps")
 
@@ -75,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
 def make_parser(method: str) -> Parser:
     parser = Parser(
         "play",
-        SUMMARY_LINE,
+        "Watch a run, a model or the expert play, or play yourself (--policy human).",
         usage="tacit play --policy WHO [--world NAME] [settings]",
         epilog="For a run, every default is the run's own setting.",
     )

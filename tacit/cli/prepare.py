@@ -13,9 +13,7 @@ from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.bases import BASE_SIZES
 from tacit.engines.models.registry import MODELS, prepare_model
-from tacit.pretraining.pretrain import PretrainingSettings, check_destination, make_base
-
-SUMMARY_LINE = "Make a model without a model hub, or tasks for the code world."
+from tacit.pretraining import PretrainingSettings, check_destination, make_base
 
 
 def run(argv: Sequence[str]) -> int:
@@ -26,7 +24,7 @@ def run(argv: Sequence[str]) -> int:
     commands: dict[str, Command] = {name: (partial(prepare_packed, name), summaries[name]) for name in MODELS}
     commands["base"] = prepare_base, "a tiny policy pretrained on random play and questions in our worlds"
     commands["code"] = prepare_code, "repair tasks for --world code: mutated packages, or your own programs and patches"
-    return dispatch(argv, "prepare", SUMMARY_LINE, commands)
+    return dispatch(argv, "prepare", "Make a model without a model hub, or tasks for the code world.", commands)
 
 
 def prepare_packed(name: str, argv: Sequence[str]) -> int:

@@ -17,21 +17,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tacit.cli.runs import restore
-from tacit.cli.terminal import exit_status, make_console, say, say_pairs, score_rows, table
+from tacit.cli.terminal import Command, dispatch, exit_status, make_console, say, say_pairs, score_rows, table
 from tacit.config import running
 from tacit.config.checks import AGENTS, MAY_CHANGE, Prepared, check_new_run, is_finished, prepare
-from tacit.config.flags import (
-    RUN_OPTION,
-    TOP_OPTIONS,
-    Option,
-    Parser,
-    method_options,
-    peek,
-    section_options,
-    train_options,
-)
-from tacit.config.portable import is_pack
+from tacit.config.flags import RUN_OPTION, TOP_OPTIONS, Option, Parser, method_options, peek, section_options, train_options
+from tacit.config.portable import is_pack, pack_run, unpack_run
 from tacit.config.recipe import (
     DEFAULT_ENGINE,
     DEFAULT_MODEL,
@@ -51,10 +41,9 @@ from tacit.evaluation.panels import panel_name
 from tacit.evaluation.scores import final_and_peak
 from tacit.methods import get_method
 from tacit.runs.alarms import read_alarms
-from tacit.runs.directory import read_settings, read_summary
+from tacit.runs.directory import read_settings, read_summary, resume_command
 from tacit.training.reporting import PlainReporter, Reporter, format_metrics
 
-SUMMARY_LINE = "Train a policy in a world: imitation if requested, then RL with a method."
 CONFIG_HELP = "settings file (TOML) or name of a packaged recipe (`tacit list recipes`); flags override it"
 
 
@@ -88,7 +77,7 @@ def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_E
     """A parser with all settings as flags; the flags depend on the method, the model and the engine."""
     parser = Parser(
         "train",
-        SUMMARY_LINE,
+        "Train a policy in a world: imitation if requested, then RL with a method.",
         brief=True,
         usage="tacit train [--config FILE] [settings] | --resume RUN",
         epilog="See `tacit list` for worlds, methods, models and panels.",
@@ -298,3 +287,50 @@ def pack_lines(parts: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(part)
     return lines
+
+
+# `tacit runs`: pack a run, and unpack it on another machine to resume it there.
+
+
+def pack_or_unpack(argv: Sequence[str]) -> int:
+    commands: dict[str, Command] = {
+        "pack": (pack, "write settings, metrics and one checkpoint in parts of at most 16 MB"),
+        "unpack": (unpack, "restore the run directory; `tacit train --resume DIR` does this too"),
+    }
+    return dispatch(argv, "runs", "Pack a run into a few files, to resume it on another machine.", commands)
+
+
+def pack(argv: Sequence[str]) -> int:
+    parser = Parser("runs pack", "Write settings, metrics and one checkpoint of a run, in parts of at most 16 MB.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    parser.flag("--out", Path, "new directory of the pack (default: RUN.pack)", "DIR")
+    parser.flag("--checkpoint", "newest", "checkpoint to pack: newest, best, sft, or a name such as rl-000020", "NAME")
+    parser.flag("--compact", False, "round the optimizer's state: about a sixth of the size; the weights stay exact")
+    arguments = parser.parse_args(argv)
+    out = arguments.out or arguments.run.with_name(arguments.run.resolve().name + ".pack")
+    manifest = pack_run(arguments.run, out, arguments.checkpoint, arguments.compact)
+    size = sum(part["bytes"] for part in manifest["parts"])
+    console = make_console()
+    say(console, f"{out}: {manifest['checkpoint']} in {pluralize(len(manifest['parts']), 'part')}, {size / 1e6:.1f} MB.")
+    flag = flag_for_later(read_settings(arguments.run))
+    say(console, f"Copy the directory to the other machine and resume there: tacit train --resume {out.name}{flag}")
+    return 0
+
+
+def unpack(argv: Sequence[str]) -> int:
+    parser = Parser("runs unpack", "Restore a run that `tacit runs pack` packed.")
+    parser.add_argument("pack", type=Path, metavar="DIR", help="directory of the pack")
+    parser.flag("--out", Path, "new run directory (default: the run's name, beside the pack)", "RUN")
+    parser.flag("--model", "", "path of the base model on this machine", "MODEL")
+    arguments = parser.parse_args(argv)
+    restore(arguments.pack, arguments.out, arguments.model)
+    return 0
+
+
+def restore(pack: Path, out: Path | None = None, model: str = "") -> Path:
+    console = make_console()
+    path, before = unpack_run(pack, out, model)
+    if before:
+        say(console, f"note: {pack} was unpacked before ({before}); both runs continue from the same iteration.")
+    say(console, f"unpacked to {path}; continue it with: {resume_command(path)}")
+    return path

@@ -29,7 +29,7 @@ from tacit.core.protocols import Policy, Request, Sampling, SamplingPolicy
 from tacit.core.seeds import derive
 from tacit.core.types import Condition, Group, IterationInfo, Skills, Task, Trajectory
 from tacit.core.world import Environment, Expert
-from tacit.prompts.conversation import LONGEST_NOTE, insert_lesson
+from tacit.prompts.history import LONGEST_NOTE, insert_lesson
 from tacit.rollout.encoding import encode_prompts, fit_prompt
 
 LIMITS = (None, 600)

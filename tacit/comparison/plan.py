@@ -201,8 +201,6 @@ def check_fair(differences: Mapping[str, Sequence[Difference]], allowed: Sequenc
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of the plan."""
-
     world: str
     method: str  # name in the file, or `start`
     seed: int
@@ -234,7 +232,6 @@ class PlannedRun:
 
     @property
     def episodes(self) -> int:
-        """training episodes"""
         schedule = self.document["schedule"]
         return schedule["iterations"] * schedule["groups"] * schedule["group_size"]
 

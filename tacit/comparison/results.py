@@ -30,9 +30,8 @@ from tacit.evaluation.statistics import (
     steps_to,
     t_interval,
 )
-from tacit.runs.directory import open_checkpoints, read_summary, versions
+from tacit.runs.directory import open_checkpoints, read_metrics, read_summary, versions
 from tacit.runs.files import write_json, write_text
-from tacit.runs.metrics import read_metrics
 
 Record = dict[str, Any]  # a part of comparison.json
 FORMAT = 1

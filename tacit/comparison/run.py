@@ -66,7 +66,6 @@ class Command:
         return self._process.exitcode
 
     def stop(self) -> None:
-        """Send SIGINT."""
         if self.code is None:
             os.kill(self._process.pid, signal.SIGINT)
 
@@ -116,8 +115,6 @@ Status = Literal["finished", "failed", "unfinished", "missing"]
 
 @dataclass(frozen=True)
 class RunEvent:
-    """An event to report."""
-
     kind: Literal["begins", "resumes", "finished", "failed"]
     run: PlannedRun
     seconds: float = 0.0

@@ -30,8 +30,15 @@ from tacit.evaluation.panels import Rules
 from tacit.methods import get_method
 from tacit.rollout.encoding import check_chat_support
 from tacit.rollout.worlds import TimedExpert
-from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import SETTINGS, describe_directory, find_runs, open_checkpoints, read_settings, resume_command
+from tacit.runs.directory import (
+    SETTINGS,
+    Checkpoint,
+    describe_directory,
+    find_runs,
+    open_checkpoints,
+    read_settings,
+    resume_command,
+)
 from tacit.training.setup import WorldSetup, completion_limit, evaluation_sampling
 
 

@@ -21,8 +21,7 @@ from tacit.credit.skill_shift import SkillShift
 from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups, credit_per_step, partitions, standard
 from tacit.evaluation.evaluate import RolloutSetup
 from tacit.methods import get_method
-from tacit.runs.checkpoints import COMPANIONS
-from tacit.runs.directory import open_checkpoints
+from tacit.runs.directory import COMPANIONS, open_checkpoints
 from tacit.training.loop import Collector, Loop
 from tacit.training.setup import completion_limit, make_worlds
 

@@ -35,8 +35,6 @@ from tacit.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class Option:
-    """One flag and the setting it sets."""
-
     name: str  # without dashes: `group-size`, `sft.steps`
     place: tuple[str, ...]  # path in the document: ("schedule", "group_size")
     kind: Any  # the field's type
@@ -283,7 +281,6 @@ def method_options(name: str) -> list[Option]:
 
 
 def methods_with(flag: str) -> list[str]:
-    """Names of the methods that have this flag."""
     return [name for name in REGISTRY.own if any(o.flag == flag for o in method_options(name))]
 
 

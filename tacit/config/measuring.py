@@ -15,12 +15,10 @@ from tacit.config.recipe import Overrides, Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.core.seeds import derive
 from tacit.core.types import Trajectory
-from tacit.evaluation.behavior import Behavior, behavior
-from tacit.evaluation.evaluate import play_panel
-from tacit.evaluation.journal import Journal, Measurement
+from tacit.evaluation.behavior import Behavior, TokenUse, behavior, count_tokens, join_uses, react_contexts, replay_observations
+from tacit.evaluation.evaluate import Journal, Measurement, play_panel
 from tacit.evaluation.panels import PANEL_SEED, Panel, choose_panel, is_panel_file, read_panel
 from tacit.evaluation.scores import PanelScore, in_world, score_panel
-from tacit.evaluation.tokens import TokenUse, count_tokens, join_uses, react_contexts, replay_observations
 from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver
 from tacit.rollout.worlds import refuse_if_all_crashed
 from tacit.runs.directory import SETTINGS, code_version, find_summary, read_settings
@@ -28,6 +26,7 @@ from tacit.runs.files import write_json
 from tacit.training.setup import make_worlds
 from tacit.worlds import REGISTRY
 
+PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")  # of [evaluation]
 PANEL = ("evaluation", "panel")
 SPLIT, TASKS = ("evaluation", "split"), ("evaluation", "tasks")
 PICKS = (SPLIT, TASKS, ("families",))  # settings that choose tasks of a split

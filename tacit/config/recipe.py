@@ -29,7 +29,7 @@ from tacit.engines import engines_with, get_engine
 from tacit.engines.models.bases import BASES, has_chat_template, is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import get_method
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.training.settings import TrainSettings
 
 # Packaged recipes, by name. Each file starts with comments: a summary, and the command that runs it.
@@ -191,8 +191,6 @@ SHARED_BY_WORLDS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class PolicyRecipe:
-    """Model and engine of a policy."""
-
     model: str
     engine_name: str
     engine: Any
@@ -201,8 +199,6 @@ class PolicyRecipe:
 
 @dataclass(frozen=True)
 class WorldRecipe:
-    """The settings of one world of a run."""
-
     world: str
     share: float
     settings: Any  # the method's
@@ -283,7 +279,6 @@ class Recipe:
 
     @property
     def places(self) -> tuple[WorldRecipe, ...]:
-        """The worlds of the run with their settings."""
         recipes = []
         for name, share in read_mixture(self.world).items():
             own = dict(self.worlds.get(name, {}))
@@ -362,7 +357,6 @@ def read_document(file: Path) -> Document:
 
 
 def override(document: Document, overrides: Overrides) -> Document:
-    """The document with these settings replaced."""
     document = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
     for place, value in sorted(overrides.items(), key=lambda one: len(one[0])):  # `--world code --tests hidden`, in any order
         table = document

@@ -2,14 +2,12 @@
 
 worlds/<name>/
   world.py     the simulator, and how an agent reads it               -> World, Wording
-  tasks.py     task generation, splits, panel hashes
-  expert.py    agents without a model: experts and the rule agent     -> Expert
-  tracker.py   progress state and signals                             -> Tracker
-  skills.py    alphabet, handbook, failure reasons, hindsight         -> Alphabet
+  tasks.py     task generation, splits, panel hashes; in some worlds part of world.py
+  skills.py    experts and the rule agent, tracker, alphabet,         -> Expert, Tracker, Alphabet
+               handbook, failure reasons, hindsight
   __init__.py  ENVIRONMENT = Environment(...)
 
-Most worlds have their experts in skills.py; small ones also put the tracker there, and the tasks in world.py. Tables and word
-lists are TOML files beside them.
+Tables and word lists are TOML files beside them.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from tacit.core.types import Condition, Group, IterationInfo, Observation, Promp
 from tacit.credit.skill_shift import skill_shifts
 from tacit.evaluation.evaluate import RolloutSetup
 from tacit.evaluation.statistics import bounded_interval
-from tacit.prompts.conversation import insert_lesson
+from tacit.prompts.history import insert_lesson
 
 KINDS: tuple[Notes, ...] = get_args(Notes)
 NONE, HANDBOOK = "none", "handbook"
@@ -69,8 +69,6 @@ class _NotedReader(PromptReader):
 
 @dataclass(frozen=True)
 class NoteResult:
-    """The effect of one kind of note."""
-
     note: str
     success: float
     success_interval: tuple[float, float]  # 95%, over tasks

@@ -132,7 +132,6 @@ def draw_arrivals(axes: Any, rows: Sequence[Arrivals], last: float) -> None:
 
 
 def _right_of_axes(axes: Any, y: float, text: str, color: str, away: float) -> None:
-    """Write text to the right of the axes."""
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center", "annotation_clip": False}
     axes.annotate(text, (1, y), (away, 0), color=color, weight="bold", **place)
 

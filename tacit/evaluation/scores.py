@@ -67,8 +67,6 @@ def check_k(k: int, tries: int) -> None:
 
 @dataclass(frozen=True)
 class FamilyScore:
-    """Scores of one task family."""
-
     episodes: int
     successes: int
     success: float
@@ -216,7 +214,6 @@ def over_worlds(scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def in_world(score: dict[str, Any], world: str) -> dict[str, Any]:
-    """The evaluation in one world."""
     return score.get("worlds", {}).get(world, score)
 
 

@@ -23,7 +23,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import NO_RESOURCES, Base, Context, Method, Resources, Schedule, check_places, compose
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 
 TABLES: Mapping[str, type[Any]] = {"prompt": PromptSettings, "schedule": Schedule}
 """nested settings, combined field by field"""

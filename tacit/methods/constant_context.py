@@ -27,7 +27,7 @@ from tacit.core.world import Environment
 from tacit.credit.episode import StepReturns
 from tacit.losses.surrogates import PolicyGradient, ReferenceKL, SampledPenalty
 from tacit.methods.grpo import GRPO
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.rewards.outcome import ReferencePenalty, StepSignals, resolve_components
 
 STEP_COST = "step_cost"

@@ -17,7 +17,7 @@ from tacit.core.method import NO_RESOURCES, Base, Context, Method, Part, Resourc
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
 from tacit.losses.surrogates import ClippedSurrogate, EntropyBonus, ReferenceKL, ReferenceLogprobs
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.rewards.outcome import InvalidPenalty, RewardSource, build_outcome
 
 ClipLow = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1: the ratio is clipped to 1 - clip_low")]

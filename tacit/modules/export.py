@@ -25,8 +25,7 @@ from tacit.modules.carrying import package_draft, register_draft
 from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, describe_context
 from tacit.prompts.history import StateBlock
-from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import open_checkpoints, read_settings, versions
+from tacit.runs.directory import Checkpoint, open_checkpoints, read_settings, versions
 from tacit.runs.files import write_directory, write_json
 from tacit.training.setup import completion_limit, evaluation_sampling
 

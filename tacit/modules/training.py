@@ -25,13 +25,12 @@ from tacit.modules.export import export_run, is_exported
 from tacit.modules.module import MANIFEST, UNIFIED, read_module
 from tacit.modules.work import NAME as WORK_NAME
 from tacit.rollout.replay import render_turns
-from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
+from tacit.runs.directory import SETTINGS, Checkpoint, open_checkpoints, read_settings
 from tacit.runs.files import write_json, write_text
-from tacit.training.recordings import Known, Reading, Recording, read_recordings, task_of_recording, why_not_usable
+from tacit.training.imitation import Known, Reading, Recording, read_recordings, task_of_recording, why_not_usable
 
 # Logs of recorded episodes: read, sorted by family and counted. Accepts files (JSON lines, plain or gzipped, in any format of
-# `training/recordings` and `training/transcripts`) and directories.
+# `training/imitation`) and directories.
 
 ENDINGS = ("*.jsonl", "*.jsonl.gz")
 FEW = 12

@@ -1,31 +1,287 @@
-"""Plans: how to divide devices into ranks and servers, whether everything fits, and the time of an iteration."""
+"""The workload of an iteration, and the memory and time of its parts. docs/guides/planning.md has the equations.
+
+P weights, A of them in adapters, R ranks, b bytes per number, L layers of width D (`ModelShape`); servers with B rows; p and c
+tokens of a turn's prompt and completion, T turns, w seconds per world step; π and β peak and bandwidth of the device; η
+achieved shares of them (`Efficiency`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.planning.shapes import DEVICES, SAMPLERS, Device, Efficiency, ModelShape, shape_of_config
-from tacit.planning.timing import (
-    USABLE,
-    Network,
-    Server,
-    Training,
-    Workload,
-    combined_s,
-    devices_of_a_server,
-    iteration_s,
-    most_micro_tokens,
-    push_s,
-    rank_memory,
-    rank_state,
-    rollout_s,
-    rows_that_fit,
-    server,
-    update_s,
-)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The episodes of one iteration."""
+
+    episodes: int
+    turns: float  # mean per episode
+    prompt: float  # mean tokens per turn
+    completion: float  # mean tokens per turn
+    longest_row: int  # maximum tokens of one turn, prompt and completion
+    longest_episode: int  # turns
+    longest_of_all: int  # expected turns of the longest of N = `episodes` episodes: the quantile 1 − 1/N
+    world_s: float = 0.0  # seconds of one world step
+    driver_s: float = 0.0  # seconds of the driver per turn: render and encode the prompt, parse the answer
+    source: str = "as given"  # where the numbers come from
+
+    @classmethod
+    def measured(cls, episodes: int, played: Sequence[np.ndarray], world_s: float = 0.0, source: str = "as given") -> Workload:
+        """A workload of episodes distributed as in `played`: per episode [T, 2] prompt and completion tokens of its turns."""
+        if episodes < 1 or not played or not all(map(len, played)):
+            raise TacitError(
+                f"nothing to plan: {episodes} episodes, {len(played)} measured; give at least one of each, with a turn."
+            )
+        turns_E, rows = [len(own) for own in played], np.concatenate(list(played))
+        prompt, completion = rows.mean(0).tolist()
+        longest = int(np.quantile(turns_E, 1 - 1 / episodes, method="higher"))
+        row = int(rows.sum(1).max())
+        return cls(episodes, len(rows) / len(played), prompt, completion, row, max(turns_E), longest, world_s, source=source)
+
+    @property
+    def tokens(self) -> float:
+        """prompt and completion tokens of an iteration, without prefix sharing"""
+        return self.episodes * self.turns * (self.prompt + self.completion)
+
+    @property
+    def driving_s(self) -> float:
+        """the driver's seconds in a rollout"""
+        return self.episodes * self.turns * self.driver_s
+
+    def scale(self, turns: float = 0.0, prompt: float = 0.0, completion: float = 0.0, most_turns: int = 0) -> Workload:
+        """The same with other means (0 keeps a mean). Maxima scale in proportion, turns up to `most_turns`."""
+        if min(turns, prompt, completion) < 0:
+            raise TacitError(f"turns = {turns}, prompt = {prompt} and completion = {completion} must not be negative.")
+        if most_turns and turns > most_turns:
+            raise TacitError(f"a mean of {turns:g} turns is too long: this world ends episodes after {most_turns}.")
+        turns, prompt, completion = turns or self.turns, prompt or self.prompt, completion or self.completion
+        ends = [math.ceil(end * turns / self.turns) for end in (self.longest_episode, self.longest_of_all)]
+        episode, of_all = (min(end, most_turns or end) for end in ends)
+        row = math.ceil(self.longest_row * (prompt + completion) / (self.prompt + self.completion))
+        return replace(
+            self, turns=turns, prompt=prompt, completion=completion, longest_row=row, longest_episode=episode,
+            longest_of_all=of_all,
+        )  # fmt: skip
+
+
+def uniform(episodes: int, turns: int, prompt: int, completion: int, world_s: float = 0.0) -> Workload:
+    """A workload of identical episodes with identical turns."""
+    if min(turns, prompt, completion) < 1:
+        raise TacitError(f"turns, prompt and completion tokens must be at least 1, not {turns}, {prompt} and {completion}.")
+    return Workload.measured(episodes, [np.tile([prompt, completion], (turns, 1))], world_s)
+
+
+# Memory.
+
+WHOLE_UP_TO, WHOLE_SHARE = 1e9, 0.125
+"""`gather = auto` gathers whole models up to this many weights on CPUs, or up to this share of a GPU's memory for weights and
+gradients; the engine `sharded` uses them too"""
+LOGIT_ELEMENTS = {True: 1 << 23, False: 1 << 27}  # largest number of logits held at once, on a CPU and on a GPU
+USABLE = 0.92  # usable share of device memory before fragmentation
+
+
+@dataclass(frozen=True)
+class Training:
+    lora_rank: int = 0  # 0 trains all weights
+    recompute: bool = False  # gradient_checkpointing
+    gather: Literal["auto", "layer", "whole"] = "auto"
+    reference: bool = False  # a frozen copy of all weights for a KL penalty; adapters need none
+
+    def by_layer(self, shape: ModelShape, device: Device) -> bool:
+        b, most = device.number_bytes, WHOLE_SHARE * device.memory
+        whole = (b if self.lora_rank else 2 * b + 8) * shape.weights
+        large = shape.weights > WHOLE_UP_TO if device.name == "cpu" else whole > most
+        return self.gather == "layer" or (self.gather == "auto" and large)
+
+
+def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> dict[str, float]:
+    """Bytes on a rank that do not depend on the batch, by part. `samples`: the driver's sampling copy is on this rank's
+    device, as on the first of several ranks without servers."""
+    own, b = shape.weights / ranks, device.number_bytes
+    roots = b * shape.vocabulary * shape.width * (1 if shape.tied else 2)
+    if training.lora_rank:
+        adapters = shape.lora_weights(training.lora_rank)
+        gathered = 2 * b * shape.layer_weights + roots if training.by_layer(shape, device) else b * shape.weights
+        parts = {
+            "weights": b * own + (b + 4) * adapters,
+            "gradients": 4 * adapters,
+            "optimizer": 8 * adapters,
+            "gathered": gathered if ranks > 1 else 0.0,
+        }
+    else:
+        layers = 2 * (b + 4) * shape.layer_weights + roots
+        # One rank gathers nothing, but bfloat16 needs a copy of the float32 weights.
+        alone = (2 * b if b < 4 else 0.0) * shape.weights
+        whole = (2 * b + 8) * shape.weights if ranks > 1 else alone
+        parts = {
+            "weights": 4 * own,
+            "gradients": 4 * own,
+            "optimizer": 8 * own,
+            "gathered": layers if training.by_layer(shape, device) and ranks > 1 else whole,
+            "reference": 4 * own if training.reference else 0.0,
+        }
+    copy = b * shape.weights if samples and ranks > 1 else 0.0
+    return {**parts, "driver's copy": copy, "runtime": device.overhead}
+
+
+def activation_bytes(shape: ModelShape, device: Device, recompute: bool) -> float:
+    """Bytes per trained token kept for the backward pass."""
+    layer = (4 * shape.width + 5 * shape.heads * shape.head_dim + 4 * shape.inner) * device.number_bytes
+    return shape.layers * shape.width * device.number_bytes + layer if recompute else shape.layers * layer
+
+
+def logit_bytes(shape: ModelShape, device: Device, tokens: float) -> float:
+    return 3 * 4 * min(tokens * shape.vocabulary, LOGIT_ELEMENTS[device.name == "cpu"])
+
+
+def rank_memory(
+    shape: ModelShape, device: Device, ranks: int, training: Training, micro_tokens: float, samples: bool = False
+) -> dict[str, float]:
+    """Bytes on a rank by part, with `micro_tokens` tokens per pass."""
+    return {
+        **rank_state(shape, device, ranks, training, samples),
+        "activations": micro_tokens * activation_bytes(shape, device, training.recompute),
+        "logits": logit_bytes(shape, device, micro_tokens),
+    }
+
+
+def most_micro_tokens(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> float:
+    """Maximum tokens per pass; negative if even the state does not fit."""
+    state = sum(rank_state(shape, device, ranks, training, samples).values())
+    room = USABLE * device.memory - state - logit_bytes(shape, device, 1e9)
+    return room / activation_bytes(shape, device, training.recompute)
+
+
+def rows_that_fit(shape: ModelShape, device: Device, row_tokens: float, devices: int = 1) -> int:
+    """Number of rows of `row_tokens` tokens that fit a server of `devices` devices; 0 if its weights do not fit."""
+    room = USABLE * device.memory - device.overhead - device.number_bytes * shape.weights / devices
+    return max(0, int(room / (row_tokens * shape.cache_bytes(device.number_bytes) / devices)))
+
+
+def devices_of_a_server(shape: ModelShape, device: Device, row_tokens: float, most: int) -> int:
+    """The smallest power of two of devices that fits the weights and 16 rows; 0 if `most` devices do not."""
+    counts = (1 << i for i in range(most.bit_length()))
+    return next((n for n in counts if n <= most and rows_that_fit(shape, device, row_tokens, n) >= 16), 0)
+
+
+# Time.
+
+SUM_S = 12e-6  # seconds of one all-reduce over a server's devices (estimate for NVLink)
+LOGIT_BYTES = 20  # bytes of memory traffic per logit in a decode step: write, cast, softmax, noise, argmax
+
+
+@dataclass(frozen=True)
+class Network:
+    bandwidth: float = 50e9  # bytes per second of each device's link, one way: 400 Gb/s
+    per_machine: int = 8  # devices of one machine, connected by its own links
+    storage: float = 5e9  # bytes per second of the shared storage for all readers
+
+    def between(self, device: Device, ranks: int) -> float:
+        """bytes per second between neighbors in a ring of `ranks` ranks"""
+        return device.link if ranks <= self.per_machine else min(device.link, self.bandwidth)
+
+
+@dataclass(frozen=True)
+class Server:
+    """Speed of one server as functions of its rows. A decode step takes the longer of memory (`fixed_s`, `row_s`) and
+    compute (`compute_fixed_s`, `compute_s`)."""
+
+    prefill_rate: float  # prompt tokens per second: π·η / 2·P
+    fixed_s: float  # of a decode step
+    row_s: float  # of a decode step, per row
+    compute_s: float  # per row, if compute-bound
+    compute_fixed_s: float
+    slots: int  # maximum rows
+
+    def step_s(self, rows: int) -> float:
+        return max(self.fixed_s + self.row_s * rows, self.compute_fixed_s + self.compute_s * rows) if rows else 0.0
+
+    def turn_s(self, rows: int, prompt: float, completion: float) -> float:
+        """Seconds for one turn of `rows` rows: prefills one after another, then all decode together."""
+        return rows * prompt / self.prefill_rate + completion * self.step_s(rows)
+
+
+def server(shape: ModelShape, device: Device, reached: Efficiency, context: float, slots: int, devices: int = 1) -> Server:
+    b = device.number_bytes
+    sums = 2 * shape.layers if devices > 1 else 0  # two all-reduces per layer
+    sent = sums * 2 * (devices - 1) / devices * shape.width * b / device.link
+    weights = b * shape.pass_weights / devices / (device.bandwidth * reached.weights)
+    traffic = (context * shape.cache_bytes(b) + shape.vocabulary * LOGIT_BYTES) / devices / (device.bandwidth * reached.cache)
+    launches = shape.layers * reached.layer_s + sums * SUM_S
+    computing = 2 * shape.pass_weights / (devices * device.peak * reached.share("prefill", shape.width))
+    row = reached.row_s + sent
+    return Server(1 / (computing + sent), weights + launches, traffic + row, computing + row, launches, max(1, slots))
+
+
+def rollout_s(work: Workload, one: Server, servers: int) -> float:
+    """waves · T · (B·p / prefill + c·step(B) + w) for equal episodes; at least the longest episode alone on a server, and at
+    least the driver's time. Without servers, the driver's time is added."""
+    rows = math.ceil(work.episodes / max(1, servers))
+    waves = math.ceil(rows / one.slots)
+    together = math.ceil(rows / waves)
+    served = waves * work.turns * (one.turn_s(together, work.prompt, work.completion) + work.world_s)
+    alone = work.longest_of_all * (one.turn_s(1, work.prompt, work.completion) + work.world_s)
+    longest = max(served, alone)
+    return max(longest, work.driving_s) if servers else longest + work.driving_s
+
+
+def update_s(
+    shape: ModelShape,
+    device: Device,
+    reached: Efficiency,
+    ranks: int,
+    work: Workload,
+    training: Training,
+    micro_tokens: float,
+    network: Network,
+    scorings: int = 0,
+) -> dict[str, float]:
+    """Seconds by part: computing, sending, optimizer. `scorings`: extra forward passes for a reference or a skill."""
+    context = work.prompt + work.completion
+    operations = (4 if training.lora_rank else 6) + (2 if training.recompute else 0) + 2 * scorings
+    attention = shape.layers * shape.heads * shape.head_dim * context
+    computing = work.tokens * operations * (shape.pass_weights + attention)
+    computing /= ranks * device.peak * reached.share("learning", shape.width)
+    sending = 0.0
+    if ranks > 1:
+        b, lora = device.number_bytes, training.lora_rank
+        passes = max(1, math.ceil(work.tokens / (ranks * micro_tokens)))
+        gathers = 2 * passes if training.by_layer(shape, device) else 1
+        sums = 0 if lora else passes if training.by_layer(shape, device) else 1
+        sent = gathers * b * shape.weights + sums * 4 * shape.weights + (8 * shape.lora_weights(lora) if lora else 0)
+        sending = sent * (ranks - 1) / ranks / network.between(device, ranks)
+    moved = shape.lora_weights(training.lora_rank) if training.lora_rank else shape.weights / ranks
+    return {"computing": computing, "sending": sending, "optimizer": moved * 32 / device.bandwidth}
+
+
+def combined_s(parts: dict[str, float], by_layer: bool) -> float:
+    """Seconds of an update. Gathering layer by layer overlaps with compute; gathering whole does not."""
+    busy = max(parts["computing"], parts["sending"]) if by_layer else parts["computing"] + parts["sending"]
+    return busy + parts["optimizer"]
+
+
+def push_s(shape: ModelShape, device: Device, training: Training, network: Network, servers: int) -> float:
+    """Seconds to write all weights, or only the adapter, to shared storage and read them in every server; 0 without servers."""
+    if not servers:
+        return 0.0
+    moved = device.number_bytes * (shape.lora_weights(training.lora_rank) if training.lora_rank else shape.weights)
+    return moved * (1 + servers) / network.storage
+
+
+def iteration_s(rollout: float, update: float, push: float, overlap: int) -> float:
+    """Seconds of an iteration. overlap = 0: in sequence; ≥ 1: the next rollout overlaps the update."""
+    return (rollout + update if overlap == 0 else max(rollout, update)) + push
+
+
+# Plans: how to divide devices into ranks and servers, whether everything fits, and the time of an iteration.
 
 TOKEN_BUDGET = {True: 2048, False: 65_536}  # the engine's initial token budget, on a CPU and on a GPU
 MAX_DEVICES, MAX_ROWS = 8, 1024  # maximum per server, even if more rows fit

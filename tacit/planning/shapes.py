@@ -123,7 +123,6 @@ def shape_of_config(config: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def shape_in(directory: Path) -> ModelShape:
-    """The shape of a saved transformers model."""
     file = directory / "config.json"
     try:
         return shape_of_config(read_json(file), directory.name)

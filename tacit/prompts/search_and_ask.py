@@ -17,7 +17,7 @@ from tacit.core.actions import ActionFormat, AfterThought, Calls, Tags
 from tacit.core.hindsight import ENV, ERROR, PROGRESS
 from tacit.core.method import Pending, PromptReader, WrappedContext
 from tacit.core.types import Condition, Observation, Prompt, Task, Transition
-from tacit.prompts.conversation import frame_note
+from tacit.prompts.history import frame_note
 
 ASK = "search_and_ask"
 ASKED, ENTRY = "asked", "asked_entry"  # signals of a turn with a question: 1, and the id of the entry found, if any

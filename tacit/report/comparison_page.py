@@ -16,9 +16,7 @@ from tacit.config.values import flatten
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Arrivals, Point, Series, Spread, mean_series
-from tacit.report.charts import draw_arrivals, draw_chart, draw_spreads
-from tacit.report.method_sections import compare_diagnostics
-from tacit.report.page import format_count, is_number, render
+from tacit.report.page import draw_arrivals, draw_chart, draw_spreads, format_count, is_number, render
 from tacit.report.run_files import (
     COMPARISON,
     EVALUATIONS,
@@ -40,7 +38,7 @@ from tacit.report.run_page import (
     render_run,
     render_value,
 )
-from tacit.report.viewer import MAX_TRAJECTORIES, embed_episodes
+from tacit.report.sections import MAX_TRAJECTORIES, compare_diagnostics, embed_episodes
 from tacit.runs.directory import SETTINGS, find_runs
 from tacit.runs.files import write_text
 
@@ -122,7 +120,6 @@ def render_comparison(path: Path, most_trajectories: int = MAX_TRAJECTORIES, bes
 
 
 def build_world(comparison: Comparison, world: str, notices: list[str]) -> dict[str, Any]:
-    """The template's values for one world."""
     rows, curves = [row for row in comparison.rows if row["world"] == world], mean_curves(comparison, world)
     reached = [e["threshold"] for row in rows for e in list_mappings(row.get("steps_to")) if is_number(e.get("threshold"))]
     levels = list(dict.fromkeys(reached))

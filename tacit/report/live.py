@@ -16,9 +16,8 @@ from tacit.config.values import flatten
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Series
-from tacit.report.charts import draw_chart
 from tacit.report.comparison_page import make_missing_error
-from tacit.report.page import DASH, Live, is_number, render
+from tacit.report.page import DASH, Live, draw_chart, is_number, render
 from tacit.report.run_files import COMPARISON, Episodes, RunFiles, find_defaults, read_episodes, read_run
 from tacit.report.run_page import (
     ALL,
@@ -33,7 +32,7 @@ from tacit.report.run_page import (
     render_value,
     setting_name,
 )
-from tacit.report.viewer import build_viewer, choose_episodes
+from tacit.report.sections import build_viewer, choose_episodes
 from tacit.runs.directory import SETTINGS, UNSTARTED_FILES
 from tacit.runs.trajectories import RECORDED, parse_recording_name
 
@@ -134,7 +133,6 @@ def find_recordings(run: Path) -> list[Path]:
 
 
 def render_recording(run: Path, name: str, most: int, live: Live, **more: Any) -> str:
-    """The page with the episodes of one recording."""
     file, files = run / "trajectories" / f"{name}{RECORDED}", read_run(run)
     notices = list(files.notices)
     episodes = _read_feed(run, file, notices)

@@ -15,8 +15,7 @@ from tacit.core.trust import trust_nothing
 from tacit.core.types import Task, Trajectory
 from tacit.report.page import is_number
 from tacit.runs.alarms import ALARMS
-from tacit.runs.checkpoints import STATE
-from tacit.runs.directory import SETTINGS, SUMMARY, open_checkpoints
+from tacit.runs.directory import SETTINGS, STATE, SUMMARY, open_checkpoints
 from tacit.runs.files import read_lines
 from tacit.runs.trajectories import list_recordings, trajectory_from_record
 
@@ -28,8 +27,6 @@ EVALUATIONS = ("eval-untrained", "eval-sft", "eval-rl")  # recordings of the run
 
 @dataclass(frozen=True)
 class Episodes:
-    """The readable episodes of one file."""
-
     stage: str  # `rl` for training, `eval-sft` etc. for evaluations
     step: int
     records: Sequence[Record]
@@ -91,7 +88,6 @@ def read_run(path: Path) -> RunFiles:
 
 
 def read_metrics(path: Path, notices: list[str]) -> list[Record]:
-    """The metrics of every step of every stage."""
     return _lines(path, path / "metrics.jsonl", lambda line: has_fields(line, {"stage": str, "step": int}), notices)
 
 
@@ -105,8 +101,6 @@ def newest_episodes(path: Path, stages: Sequence[str], notices: list[str]) -> li
 
 
 def read_episodes(path: Path, file: Path, notices: list[str]) -> list[Record]:
-    """The valid episodes of one file."""
-
     def is_episode(record: Any) -> bool:
         if not has_fields(record, OF_EPISODE) or not all(has_fields(turn, OF_TURN) for turn in record["turns"]):
             return False
@@ -131,7 +125,6 @@ def has_fields(record: Any, needed: Mapping[str, Any]) -> bool:
 
 
 def as_mapping(value: Any) -> Record:
-    """The value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 

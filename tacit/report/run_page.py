@@ -18,19 +18,11 @@ from tacit.core.types import PLAIN, Step
 from tacit.evaluation.behavior import behavior, behavior_from_labels, describe_ending
 from tacit.evaluation.plots import COLORS, Point, Series
 from tacit.evaluation.scores import final_and_peak
-from tacit.report.charts import draw_chart
-from tacit.report.method_sections import (
-    EXPERIENCE_CHARTS,
-    SKILL_CHARTS,
-    draw_diagnostics,
-    list_phrases,
-    moves,
-    rank_bank_entries,
-)
 from tacit.report.page import (
     DASH,
     Live,
     count_noun,
+    draw_chart,
     format_count,
     format_duration,
     format_interval,
@@ -51,7 +43,16 @@ from tacit.report.run_files import (
     read_run,
     to_trajectory,
 )
-from tacit.report.viewer import MAX_TRAJECTORIES, build_viewer
+from tacit.report.sections import (
+    EXPERIENCE_CHARTS,
+    MAX_TRAJECTORIES,
+    SKILL_CHARTS,
+    build_viewer,
+    draw_diagnostics,
+    list_phrases,
+    moves,
+    rank_bank_entries,
+)
 from tacit.runs.directory import SUMMARY, resume_command
 
 # Behavior: episode lengths, wasted steps, reasons of failure, prompt lengths
@@ -383,7 +384,6 @@ def group_metrics(records: Sequence[Record]) -> dict[str, list[Series]]:
 
 
 def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[str, Any]:
-    """Charts and table of one stage."""
     word, metrics = "iteration" if name == "rl" else "step", group_metrics(records)
     phases = [metric for metric in metrics if metric.startswith(PHASE)]
     timed = {metric: metrics.pop(metric)[0].points for metric in [*phases, WHOLE] if phases and metric in metrics}

@@ -253,7 +253,6 @@ class AlarmMonitor:
         self._raised: dict[str, Alarm] = {}
 
     def restore(self, records: Sequence[Record], evaluations: Sequence[Record] = ()) -> None:
-        """Continue after these iterations and evaluations."""
         self._records = list(records)
         examples = {(alarm.name, alarm.step): alarm.example for alarm in read_alarms(self._path.parent)}
         self._raised = {

@@ -16,7 +16,7 @@ from tacit.core.errors import TacitError
 from tacit.report.live import WatchedRun, build_feed, find_recordings, render_overview, render_recording
 from tacit.report.page import Live, render
 from tacit.report.run_page import render_run
-from tacit.report.viewer import MAX_TRAJECTORIES
+from tacit.report.sections import MAX_TRAJECTORIES
 from tacit.runs.directory import resume_command
 from tacit.runs.trajectories import RECORDED
 from tacit.serving.guard import App, Guard, Metrics, NamedRoute

@@ -104,8 +104,6 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Settings of all stages."""
-
     seed: Basic[int] = 0
     """random seed of the run"""
     tasks: Basic[AtLeastOne] = 4096

@@ -33,8 +33,6 @@ class FirstAction:
 
 @dataclass(frozen=True)
 class TaskSets:
-    """Training tasks and evaluation panels of one world."""
-
     training: Sequence[Task]
     panel: Panel
     further: tuple[Panel, ...] = ()

@@ -15,14 +15,14 @@ from forked import run_script, start_script
 from guessing import NEXT, SAME, Say
 
 import tacit
-from tacit.api.arguments import name_method, name_worlds
+from tacit.api import name_method, name_worlds
 from tacit.cli.main import main
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import RewardTerm, adds
 from tacit.core.registry import IN_MEMORY
 from tacit.methods.grpo import GRPO
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import read_metrics
 
 TESTS = Path(__file__).resolve().parents[1]
 SMALL = {
@@ -328,7 +328,7 @@ def test_settings_file_as_world_points_to_config():
 
 
 def test_recipe_by_name_with_overrides(tmp_path, monkeypatch):
-    import tacit.api.runs as training
+    import tacit.api as training
 
     recipes = []
     monkeypatch.setattr(training, "run_training", lambda prepared, *more: recipes.append(prepared.recipe))

@@ -7,7 +7,7 @@ import random
 import pytest
 from scripted import ScriptedPolicy, Words, stumble_through_countdown
 
-from tacit.calibration.audit import NoisyAgent, audit, play_audit, spread_over_families
+from tacit.calibration import NoisyAgent, audit, play_audit, spread_over_families
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.evaluation.evaluate import RolloutSetup

@@ -8,9 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tacit.calibration.audit import Audit
-from tacit.calibration.calibrate import scan_layers
-from tacit.calibration.probe import Slice, choose, late_layer, layers_to_scan, probe_accuracy, scan, solve_ridge
+from tacit.calibration import Audit, Slice, choose, late_layer, layers_to_scan, probe_accuracy, scan, scan_layers, solve_ridge
 from tacit.core.errors import TacitError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scripted import ScriptedPolicy, stumble_through_countdown
 
-from tacit.calibration.calibrate import FoundRadius, find_radius
+from tacit.calibration import FoundRadius, find_radius
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
 from tacit.credit.partitions import ActorHidden, AdaptiveRadius, HashNgram, by_cosine, median_cluster_size, search_radius

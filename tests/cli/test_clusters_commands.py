@@ -13,7 +13,7 @@ import pytest
 from forked import Forked, run_script
 from small_encoder import save_encoder
 
-from tacit.cli.inspection.credit import show
+from tacit.cli.inspect import show_credit
 from tacit.cli.main import main
 from tacit.cli.terminal import make_console
 from tacit.config import resources
@@ -25,8 +25,8 @@ from tacit.config.resources import calibration_path, describe_model
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.credit.partitions import ActorHidden, HashNgram, search_radius
-from tacit.evaluation.clusters import ClusterStep, partition, returns_of, value_steps
 from tacit.evaluation.credit_agreement import Credited, Measured, quality
+from tacit.report.recorded import ClusterStep, partition, returns_of, value_steps
 from tacit.runs.directory import read_settings, read_summary
 from tacit.runs.trajectories import read_records
 
@@ -374,7 +374,7 @@ def test_credit_table_shows_outcomes_and_thirds_with_intervals(capsys, monkeypat
         group = Credited(f"{task}", ending, np.arange(9) // 3, credits, {"p": np.zeros(9, int)})
         measured.append(Measured(group, np.array([truth_N, truth_N]), np.zeros((2, 9))))
     found = quality(measured)
-    show(make_console(), found, {}, {})
+    show_credit(make_console(), found, {}, {})
     output = capsys.readouterr().out
     for on in ("mixed: 36 steps", "first third: 18 steps", "second third: 18 steps", "last third: 18 steps"):
         (line,) = re.findall(r"^mine +.*$", output.split(f"credit against Q − V, {on}")[1].split("\n\n")[0], re.MULTILINE)

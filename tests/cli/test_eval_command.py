@@ -21,7 +21,7 @@ from tacit.cli.main import main
 from tacit.evaluation.panels import Panel
 from tacit.runs.directory import code_version
 from tacit.worlds import get_environment
-from tacit.worlds.countdown.skills import solve
+from tacit.worlds.countdown.world import solve
 
 WORLD = get_environment("countdown")
 SIZES = ["--tiny.vocab", "512", "--tiny.hidden", "32", "--tiny.layers", "1", "--tiny.heads", "2", "--tiny.kv-heads", "2"]

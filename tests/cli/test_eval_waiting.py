@@ -21,7 +21,7 @@ from tacit.core.types import Completion
 from tacit.evaluation.panels import Panel
 from tacit.modules.agent import open_agent
 from tacit.worlds import get_environment
-from tacit.worlds.countdown.skills import solve
+from tacit.worlds.countdown.world import solve
 
 PANEL = Panel.of(get_environment("countdown"), "test", 4)
 

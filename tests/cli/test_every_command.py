@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from forked import start
 
-from tacit.cli.inspection.inspect import KINDS
+from tacit import pretraining
+from tacit.cli.inspect import KINDS
 from tacit.cli.main import COMMANDS, main
 from tacit.companions.experience.bank import Bank, Origin
 from tacit.companions.experience.retrieval import NgramEmbedding
 from tacit.engines.models import bases
 from tacit.engines.models.tiny import TinySettings
-from tacit.pretraining import corpus, pretrain
 
 TINY = {"vocab": 512, "hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "intermediate": 64}
 RECIPE = f"""
@@ -146,9 +146,9 @@ def list_(place: Path) -> None:
 def prepare(place: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(bases.BASE_SIZES, "tiny-base", TinySettings(**TINY, context=512))
-        patch.setattr(pretrain, "EPISODES", {"alfworld": 2, "cooking": 2, "countdown": 2})
-        patch.setattr(pretrain, "sample_texts", partial(corpus.sample_texts, each=50))
-        patch.setattr(pretrain, "measure_reading", partial(pretrain.measure_reading, each=2))
+        patch.setattr(pretraining, "EPISODES", {"alfworld": 2, "cooking": 2, "countdown": 2})
+        patch.setattr(pretraining, "sample_texts", partial(pretraining.sample_texts, each=50))
+        patch.setattr(pretraining, "measure_reading", partial(pretraining.measure_reading, each=2))
         words = ["--size", "tiny-base", "--steps", "2", "--rows", "4", "--share", "0.5", "--processes", "1", "--device", "cpu"]
         assert main(["prepare", "base", "base", *words]) == 0
     assert (place / "base" / "model.safetensors").exists()

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from skilled import ABC, won
 
-from tacit.cli.inspection.dictionary import behavior_table, mark_phrases, step_table
+from tacit.cli.inspect import behavior_table, mark_phrases, step_table
 from tacit.cli.main import main
 from tacit.companions.dictionary import Dictionary, SkillDictionary
 from tacit.core.world import Alphabet
 from tacit.evaluation.behavior import Behavior
-from tacit.report.dictionary import DictionaryHistory, EStep
-from tacit.runs.directory import read_summary
-from tacit.runs.metrics import read_metrics
+from tacit.report.recorded import DictionaryHistory, EStep
+from tacit.runs.directory import read_metrics, read_summary
 
 RECIPE = """
 world = "countdown"
@@ -232,7 +231,6 @@ def test_description_length_is_the_sum_of_its_parts():
     (reading,) = story.readings()
     code = story.companion.dictionary
     assert (reading.successes, reading.phrases) == (20, len(code))
-    assert reading.shared == pytest.approx(code.bits / 20)
     assert reading.bits == pytest.approx(code.description_length([tuple(s) for s in corpus]))
     assert reading.single == pytest.approx(Dictionary(ABC.skills).description_length([tuple(s) for s in corpus]))
     assert reading.bits < reading.single
@@ -262,5 +260,5 @@ def test_behavior_table_fills_missing_entries_with_zero():
 
 
 def test_step_table_shows_at_most_twelve_rows():
-    rows = step_table([EStep(n, 9, 5, 1.0, 0.5, 2.0, 1.0, 1.0, None, None) for n in range(1, 301)])
+    rows = step_table([EStep(n, 9, 5, 1.0, 2.0, 1.0, 1.0, None, None) for n in range(1, 301)])
     assert rows.row_count == 12 and [list(rows.columns[0].cells)[i].plain for i in (0, -1)] == ["1", "300"]

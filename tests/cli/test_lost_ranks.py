@@ -14,8 +14,7 @@ from forked_ranks import forked_ranks
 import tacit
 from tacit.core.errors import EngineLost
 from tacit.engines.sharded.launch import RankGroup
-from tacit.runs.directory import read_settings, read_summary
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import read_metrics, read_settings, read_summary
 
 SMALL = {
     "world": "countdown", "model": "tiny", "iterations": 3, "groups": 2, "group_size": 2, "lr": 1e-3, "kl": 0.0, "tasks": 20,

@@ -9,7 +9,7 @@ from forked import Forked, start
 from small_modules import Trained
 
 from tacit.modules import Module, find_modules
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import read_metrics
 
 SKILLS = ("--skills", "heat,pick")
 

@@ -6,8 +6,8 @@ import pytest
 
 from tacit.cli.main import main
 from tacit.engines.local.policy import LocalPolicy
-from tacit.prompts.conversation import CLOSE, OPEN
-from tacit.runs.metrics import read_metrics
+from tacit.prompts.history import CLOSE, OPEN
+from tacit.runs.directory import read_metrics
 
 SIZES = {"vocab": 512, "hidden": 32, "layers": 2, "heads": 2, "kv_heads": 2, "intermediate": 64, "context": 512}
 SMALL = [

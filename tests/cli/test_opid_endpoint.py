@@ -10,7 +10,7 @@ import pytest
 from chat_server import says, serving
 
 from tacit.cli.main import main
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import read_metrics
 
 RECIPE = """
 world = "countdown"

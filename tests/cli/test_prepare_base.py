@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tacit import pretraining
 from tacit.cli.main import main
 from tacit.config.recipe import Recipe
 from tacit.engines.models import bases
 from tacit.engines.models.bases import read_manifest
 from tacit.engines.models.tiny import TinySettings
-from tacit.pretraining import corpus, pretrain
 
 SMALL = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64, context=512)
 QUICK = ["--size", "tiny-base", "--steps", "4", "--rows", "8", "--share", "0.5", "--processes", "1", "--device", "cpu"]
@@ -26,9 +26,9 @@ def base(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setitem(bases.BASE_SIZES, "tiny-base", SMALL)
-        patch.setattr(pretrain, "EPISODES", {"alfworld": 6, "cooking": 4, "countdown": 4})
-        patch.setattr(pretrain, "sample_texts", partial(corpus.sample_texts, each=150))
-        patch.setattr(pretrain, "measure_reading", partial(pretrain.measure_reading, each=8))
+        patch.setattr(pretraining, "EPISODES", {"alfworld": 6, "cooking": 4, "countdown": 4})
+        patch.setattr(pretraining, "sample_texts", partial(pretraining.sample_texts, each=150))
+        patch.setattr(pretraining, "measure_reading", partial(pretraining.measure_reading, each=8))
         assert main(["prepare", "base", str(place), *QUICK]) == 0
     return place
 

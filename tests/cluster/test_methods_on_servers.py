@@ -16,7 +16,7 @@ from tacit.core.method import Schedule
 from tacit.core.protocols import ModelSource
 from tacit.engines import get_engine
 from tacit.methods import get_method
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate

@@ -25,7 +25,7 @@ from tacit.core.method import Companion
 from tacit.core.types import Condition, IterationInfo, Observation, Task
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import SearchAndAsk, SearchResult
-from tacit.runs.checkpoints import Checkpoints
+from tacit.runs.directory import Checkpoints
 from tacit.worlds import get_environment
 
 EMBED = NgramEmbedding(3, 64)

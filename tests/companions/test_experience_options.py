@@ -19,7 +19,7 @@ from tacit.core.method import Schedule
 from tacit.core.types import PLAIN, Condition, Group
 from tacit.losses.surrogates import Imitation
 from tacit.methods import get_method
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment

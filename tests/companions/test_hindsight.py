@@ -33,7 +33,7 @@ from tacit.core.types import Completion, Group, IterationInfo, Prompt, Skills, S
 from tacit.engines.endpoint import ChatClient, ChatPolicy
 from tacit.engines.local.tokenizer import TextCodec
 from tacit.methods import get_method
-from tacit.prompts.conversation import CLOSE, OPEN, frame_note, insert_lesson
+from tacit.prompts.history import CLOSE, OPEN, frame_note, insert_lesson
 from tacit.rollout.encoding import fit_prompt
 from tacit.rollout.replay import play_episode, render_turns
 from tacit.worlds import WORLDS, get_environment

@@ -7,7 +7,7 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.core.tasks import GoalClassifier, normalize_goal
 from tacit.worlds import get_environment
-from tacit.worlds.scienceworld.tasks import SIZES
+from tacit.worlds.scienceworld.world import SIZES
 
 
 def test_normalize_goal_strips_prefix_and_extra_spaces():

@@ -30,16 +30,14 @@ from tacit.engines.models.bases import (
     may_backtrack,
 )
 from tacit.engines.models.tiny import TinySettings
-from tacit.evaluation.journal import TurnCache
+from tacit.evaluation.evaluate import TurnCache
 from tacit.modules.drafting.sandbox_process import findings
 from tacit.modules.module import find_modules
 from tacit.report.run_files import read_episodes
 from tacit.runs import files
 from tacit.runs.alarms import read_alarms
-from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import Run
+from tacit.runs.directory import Checkpoint, Metrics, Run, read_metrics
 from tacit.runs.files import write_text
-from tacit.runs.metrics import Metrics, read_metrics
 from tacit.runs.trajectories import list_recordings, read_trajectories, write_records
 
 SETTINGS = {"world": "countdown", "method": {"name": "grpo"}, "model": "tiny", "seed": 0}

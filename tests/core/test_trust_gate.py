@@ -122,7 +122,6 @@ ALLOWED = {
     "core/registry.py": "the registry: registered names, and others behind the gate",
     "__init__.py": "constants",
     "cli/main.py": "constants: the commands",
-    "cli/inspection/inspect.py": "constants: the kinds of inspection",
     "comparison/warm.py": "modules of this package",
     "core/platform.py": "a constant",
     "worlds/minihack/world.py": "classes of minihack, from a table",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.cli.inspection.credit import make_parser
+from tacit.cli.inspect import make_credit_parser
 from tacit.cli.main import main
 from tacit.config.recipe import Recipe, run_recipe
 from tacit.credit.partitions import SameKey
@@ -28,7 +28,7 @@ def test_commands_parse(command, tmp_path, monkeypatch):
         source = (ROOT / words[0]).read_text(encoding="utf-8")
         assert all(f'"{flag}"' in source for flag in re.findall(r"--[a-z]+", command))
     elif words[0] == "inspect":
-        assert make_parser("grpo").parse(words[2:])[0].target == "RUN"
+        assert make_credit_parser("grpo").parse(words[2:])[0].target == "RUN"
     elif words[0] == "compare":
         assert main([*words, "--dry-run"]) == 0
     else:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.cli.serve import make_parser
+from tacit.cli.modules import make_serve_parser
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "serving.md").read_text(encoding="utf-8")
 
@@ -31,7 +31,7 @@ def test_unit_starts_a_valid_command() -> None:
     (command,) = re.findall(r"^ExecStart=(.*)$", block("ini"), re.M)
     program, verb, *words = command.split()
     assert program.endswith("/tacit") and verb == "serve"
-    arguments, overrides = make_parser().parse(words)
+    arguments, overrides = make_serve_parser().parse(words)
     assert arguments.modules == [Path("/srv/tacit/modules")] and overrides == {("serving", "worlds"): False}
 
 

@@ -18,7 +18,7 @@ from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models import bases
 from tacit.engines.models.bases import BASE_SIZES, BASES, FOLDER, base_path, is_small, pack_base, read_manifest
-from tacit.pretraining.pretrain import measure_reading
+from tacit.pretraining import measure_reading
 from tacit.worlds import get_environment
 
 QUIET = EngineSettings(device="cpu", threads=1)

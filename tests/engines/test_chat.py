@@ -22,7 +22,7 @@ from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
-from tacit.worlds.countdown.skills import solve
+from tacit.worlds.countdown.world import solve
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -23,8 +23,7 @@ from tacit.engines.endpoint import ChatClient, ChatPolicy
 from tacit.engines.local.tokenizer import TextCodec
 from tacit.evaluation.evaluate import SingleAgent, play_panel
 from tacit.evaluation.panels import Panel, Rules
-from tacit.prompts.conversation import insert_lesson
-from tacit.prompts.history import History, StateBlock
+from tacit.prompts.history import History, StateBlock, insert_lesson
 from tacit.rollout.encoding import check_chat_support, encode_action, encode_prompt, fit_prompt
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.replay import iterate_trajectory, render_turns

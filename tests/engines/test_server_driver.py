@@ -15,8 +15,7 @@ from tacit.core.credit import Batch
 from tacit.core.protocols import ModelSource, Request, Sampling
 from tacit.engines.sharded.policy import load_policy
 from tacit.engines.sharded.settings import ShardedSettings
-from tacit.testing.engines import Weighted
-from tacit.testing.plain import small_checkpoint
+from tacit.testing.engines import Weighted, small_checkpoint
 
 BACKEND = """
 import runpy, sys, types

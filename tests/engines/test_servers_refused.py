@@ -26,7 +26,7 @@ from tacit.engines.sharded.policy import load_policy
 from tacit.engines.sharded.rank import Rank
 from tacit.engines.sharded.servers import Replica, Server, ServerPool, TransferredWeights, WeightTransfer
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
-from tacit.testing.plain import small_checkpoint
+from tacit.testing.engines import small_checkpoint
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import read_layout
 from tacit.losses.distillation import Divergence
 from tacit.losses.surrogates import ClippedSurrogate, EntropyBonus, ReferenceKL, ValueLoss
-from tacit.testing.plain import small_checkpoint
+from tacit.testing.engines import small_checkpoint
 
 LR = 1e-3
 Open = Callable[..., ShardedPolicy]

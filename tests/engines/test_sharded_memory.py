@@ -25,7 +25,7 @@ from tacit.engines.sharded import policy as sharded
 from tacit.engines.sharded.policy import ShardedPolicy, check_room, load_policy
 from tacit.engines.sharded.servers import WeightTransfer
 from tacit.engines.sharded.settings import ShardedSettings
-from tacit.testing.plain import small_checkpoint
+from tacit.testing.engines import small_checkpoint
 
 LR = 1e-3
 GIB = 2**30

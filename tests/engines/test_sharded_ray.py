@@ -13,8 +13,7 @@ from tacit.core.protocols import ModelSource
 from tacit.engines import get_engine
 from tacit.engines.sharded.policy import load_policy
 from tacit.engines.sharded.settings import ShardedSettings
-from tacit.testing.engines import Weighted
-from tacit.testing.plain import small_checkpoint
+from tacit.testing.engines import Weighted, small_checkpoint
 
 ray = pytest.importorskip("ray")
 

@@ -9,8 +9,7 @@ from scripted import ScriptedPolicy, solve_countdown
 
 from tacit.core.protocols import Sampling
 from tacit.core.types import PLAIN, Condition
-from tacit.evaluation.evaluate import SingleAgent, evaluate, play_panel
-from tacit.evaluation.journal import Journal, Measurement
+from tacit.evaluation.evaluate import Journal, Measurement, SingleAgent, evaluate, play_panel
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.prompts.history import History

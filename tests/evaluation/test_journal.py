@@ -12,8 +12,7 @@ from scripted import ScriptedPolicy, stumble_through_countdown
 from tacit.core.protocols import Sampling
 from tacit.engines.endpoint import ByteTokens
 from tacit.evaluation.behavior import behavior
-from tacit.evaluation.evaluate import SingleAgent, evaluate, play_panel
-from tacit.evaluation.journal import MAX_TOKENS, Journal, Measurement, TurnCache
+from tacit.evaluation.evaluate import MAX_TOKENS, Journal, Measurement, SingleAgent, TurnCache, evaluate, play_panel
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.prompts.history import History

@@ -14,7 +14,7 @@ from tacit.companions.hindsight import Hindsight, RoutedSkills, RuleAnalyzer
 from tacit.core.protocols import PolicyHooks
 from tacit.core.types import Completion, Group, IterationInfo, Observation, Prompt, Skills, Step, StopReason, Task, Trajectory
 from tacit.evaluation.notes import KINDS, Gate, NoteResult, area_under_curve, score_notes
-from tacit.prompts.conversation import OPEN
+from tacit.prompts.history import OPEN
 
 
 class Follower(Words, PolicyHooks):

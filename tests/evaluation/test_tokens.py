@@ -14,7 +14,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason
 from tacit.core.world import Wording
-from tacit.evaluation.tokens import TokenUse, count_tokens, join_uses, react_contexts, replay_observations
+from tacit.evaluation.behavior import TokenUse, count_tokens, join_uses, react_contexts, replay_observations
 from tacit.prompts.history import History, StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from forked import start
 
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import read_metrics
 
 FLAGS = [
     *("--world", "countdown", "--method", "grpo", "--model", "tiny", "--seed", "3", "--tasks", "32", "--max-steps", "3"),

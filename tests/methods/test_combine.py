@@ -19,7 +19,7 @@ from tacit.losses.surrogates import PolicyGradient
 from tacit.methods import get_method
 from tacit.methods.combine import combine
 from tacit.methods.grpo import GRPO
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment

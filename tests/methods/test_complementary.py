@@ -33,7 +33,7 @@ from tacit.core.method import Schedule
 from tacit.core.types import Condition, Group, IterationInfo, flat_steps
 from tacit.credit.episode import EpisodeRelative, WithinConditions
 from tacit.methods import get_method
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, group_extractor, solve_countdown
 
-from tacit.api.arguments import parse_settings
+from tacit.api import parse_settings
 from tacit.companions.experience.bank import Origin
 from tacit.companions.experience.companion import GUIDED
 from tacit.config.checks import check_values
@@ -22,8 +22,8 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TinySettings
 from tacit.losses.surrogates import ClippedSurrogate
 from tacit.methods import get_method
+from tacit.prompts.history import PromptSettings
 from tacit.prompts.search_and_ask import ASK, ASKED, NONE_LEFT
-from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment

@@ -22,7 +22,7 @@ from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.methods import get_method
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.directory import open_checkpoints, read_summary
 from tacit.training.loop import Collector, Loop

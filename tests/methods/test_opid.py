@@ -26,8 +26,7 @@ from tacit.evaluation.panels import Rules, choose_panel
 from tacit.losses.distillation import Divergence, GatedLikelihood, SampledReverseKL, SkillK3
 from tacit.losses.surrogates import ClippedSurrogate
 from tacit.methods import get_method
-from tacit.prompts.conversation import USE_NOW, USE_THROUGHOUT
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import USE_NOW, USE_THROUGHOUT, PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment

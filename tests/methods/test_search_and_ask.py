@@ -18,8 +18,8 @@ from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
 from tacit.losses.surrogates import Imitation
 from tacit.methods import get_method
+from tacit.prompts.history import PromptSettings
 from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY
-from tacit.prompts.settings import PromptSettings
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop

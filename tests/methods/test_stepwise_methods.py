@@ -26,7 +26,7 @@ from tacit.methods import get_method
 from tacit.methods.bipace import BiGPO, BiPACE
 from tacit.methods.gigpo import HGPO, GiGPO
 from tacit.methods.grpo import GRPO
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import iteration_records
 from tacit.training.loop import Collector, Loop

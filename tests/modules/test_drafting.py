@@ -19,7 +19,7 @@ from tacit.modules.drafting.draft import (
 )
 from tacit.modules.drafting.sandbox import DraftError, Limits, Sandbox
 from tacit.modules.drafting.tracker import DraftedTracker, DraftRules, RewardedTracker, render_fields
-from tacit.training.recordings import recording_of
+from tacit.training.imitation import recording_of
 
 QUICK = Limits(call_s=0.5)
 

@@ -20,7 +20,7 @@ from tacit.modules.training import (
     read_logs,
     to_jsonl,
 )
-from tacit.training.recordings import Reading, read_recordings
+from tacit.training.imitation import Reading, read_recordings
 
 
 def test_family_is_found_by_name_task_or_goal(tmp_path) -> None:

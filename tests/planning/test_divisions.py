@@ -8,9 +8,23 @@ import numpy as np
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.planning.plans import Cluster, best_division, check_memory_fits, find_faster, find_remedies, make_plan
+from tacit.planning.plans import (
+    Cluster,
+    Network,
+    Training,
+    Workload,
+    best_division,
+    check_memory_fits,
+    find_faster,
+    find_remedies,
+    iteration_s,
+    make_plan,
+    push_s,
+    rank_state,
+    rows_that_fit,
+    uniform,
+)
 from tacit.planning.shapes import DEVICES, SAMPLERS, SIZES
-from tacit.planning.timing import Network, Training, Workload, iteration_s, push_s, rank_state, rows_that_fit, uniform
 
 WORK = uniform(128, 20, 500, 30)
 EIGHT_B = Cluster(SIZES["8B"], DEVICES["h100"], SAMPLERS["vllm"])

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.planning.shapes import DEVICES, ON_CPU, SAMPLERS, SIZES, Device, ModelShape
-from tacit.planning.timing import (
+from tacit.planning.plans import (
     Network,
     Training,
     combined_s,
@@ -20,6 +19,7 @@ from tacit.planning.timing import (
     uniform,
     update_s,
 )
+from tacit.planning.shapes import DEVICES, ON_CPU, SAMPLERS, SIZES, Device, ModelShape
 
 H200, H100, CPU = DEVICES["h200"], DEVICES["h100"], DEVICES["cpu"]
 TINY = ModelShape("tiny", 4, 128, 4, 2, 32, 344, 2048, tied=True)

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tacit import pretraining
 from tacit.core.types import Observation, Task
 from tacit.engines.models.bases import FOLDER
 from tacit.evaluation.panels import Panel
-from tacit.pretraining import corpus as corpus_module
-from tacit.pretraining.corpus import (
+from tacit.pretraining import (
     iterate_batches,
     list_contexts,
     make_corpus,
     make_documents,
     sample_texts,
 )
-from tacit.training.questions import STRAY, random_action
+from tacit.training.demonstrations import STRAY, random_action
 from tacit.worlds import WORLDS, get_environment
 
 TOKENIZER = FOLDER / "tiny-base" / "tokenizer.json"
@@ -125,7 +125,7 @@ def test_corpus_contains_no_panel_or_training_tasks(name):
         return []
 
     for shard in range(2):
-        list(make_documents(replace(world, tasks=tasks), 400, corpus_module.derive(0, "shard", 500 * shard)))
+        list(make_documents(replace(world, tasks=tasks), 400, pretraining.derive(0, "shard", 500 * shard)))
     there = {content(task) for task in drawn}
     closed = name == "webshop"  # the shop has a fixed set of goals: training goals are shared, test goals never
     assert len(drawn) == 800 and len(there) > (700 if closed else 790)
@@ -157,7 +157,7 @@ def corpus(processes=1, seed=0, limit=1024, episodes=None):
 
 @pytest.mark.slow
 def test_corpus_is_identical_for_any_number_of_processes(monkeypatch):
-    monkeypatch.setattr(corpus_module, "EPISODES_PER_SHARD", 3)
+    monkeypatch.setattr(pretraining, "EPISODES_PER_SHARD", 3)
     alone, together = corpus(), corpus(processes=2)
     assert np.array_equal(alone.tokens, together.tokens) and np.array_equal(alone.starts, together.starts)
     assert alone.documents == together.documents
@@ -165,14 +165,14 @@ def test_corpus_is_identical_for_any_number_of_processes(monkeypatch):
 
 
 def test_larger_corpus_starts_with_the_smaller_one(monkeypatch):
-    monkeypatch.setattr(corpus_module, "EPISODES_PER_SHARD", 3)
+    monkeypatch.setattr(pretraining, "EPISODES_PER_SHARD", 3)
     small, large = corpus(episodes={"countdown": 3}), corpus(episodes={"countdown": 6})
     assert np.array_equal(large.tokens[: len(small.tokens)], small.tokens) and len(large) > len(small)
 
 
 def test_row_is_the_tokenized_prompt_and_answer():
     bpe, found = Tokenizer.from_file(str(TOKENIZER)), corpus(episodes={"cooking": 2})
-    documents = list(make_documents(get_environment("cooking"), 2, corpus_module.derive(0, "shard", 0)))
+    documents = list(make_documents(get_environment("cooking"), 2, pretraining.derive(0, "shard", 0)))
     assert len(found) == len(documents) == sum(found.documents.values())
     for i, document in enumerate(documents):
         *tokens, end = found.row(i).tolist()

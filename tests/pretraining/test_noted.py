@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from tacit.core.types import Prompt
-from tacit.pretraining.corpus import add_note, make_documents
-from tacit.prompts.conversation import CLOSE, OPEN
+from tacit.pretraining import add_note, make_documents
+from tacit.prompts.history import CLOSE, OPEN
 from tacit.worlds import get_environment
 
 POSSIBLE = ("go to drawer 1", "go to drawer 2", "take apple 1 from table 1")

@@ -7,8 +7,7 @@ import pytest
 
 from tacit.core.protocols import PolicyHooks
 from tacit.core.types import Completion
-from tacit.pretraining.corpus import Corpus, make_documents
-from tacit.pretraining.pretrain import PretrainingSettings, measure_reading, pretrain
+from tacit.pretraining import Corpus, PretrainingSettings, make_documents, measure_reading, pretrain
 from tacit.training.imitation import cosine
 from tacit.worlds import get_environment
 

@@ -9,8 +9,8 @@ import pytest
 from reading_aloud import is_right, places_of, spelled_out
 
 from tacit.core.types import PLAIN, Observation
-from tacit.pretraining.corpus import list_contexts
-from tacit.training.questions import expand_entries, make_questions, random_action
+from tacit.pretraining import list_contexts
+from tacit.training.demonstrations import expand_entries, make_questions, random_action
 from tacit.worlds import get_environment
 
 FIELDS = {"field", "first", "next", "in", "how", "can"}

@@ -12,8 +12,7 @@ from plain_words import TASK, Plain, Recalling
 from scripted import Words
 
 from tacit.core.types import PLAIN, Condition, Observation, Transition
-from tacit.prompts.conversation import CLOSE, OPEN, frame_note
-from tacit.prompts.history import History
+from tacit.prompts.history import CLOSE, OPEN, History, frame_note
 from tacit.rollout.encoding import fit_prompt
 
 

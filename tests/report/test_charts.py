@@ -13,7 +13,7 @@ from parsed import Page
 from written import HOSTILE
 
 from tacit.evaluation.plots import COLORS, Arrivals, Point, Series, Spread
-from tacit.report.charts import MAX_POINTS, choose_ticks, draw_arrivals, draw_chart, draw_spreads, thin_points
+from tacit.report.page import MAX_POINTS, choose_ticks, draw_arrivals, draw_chart, draw_spreads, thin_points
 
 
 def line(*values: float, name: str = "a", color: int = 0) -> Series:

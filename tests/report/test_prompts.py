@@ -19,7 +19,7 @@ from tacit.evaluation.panels import Panel, Rules
 from tacit.prompts.history import History
 from tacit.report.run_files import find_defaults
 from tacit.report.run_page import build_command
-from tacit.report.viewer import embed_episodes
+from tacit.report.sections import embed_episodes
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import add_prompts, split_sections, trajectory_record
 from tacit.worlds import get_environment

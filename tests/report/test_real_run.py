@@ -13,8 +13,7 @@ from parsed import Page
 from tacit.cli.main import main
 from tacit.report.page import format_interval, format_percent
 from tacit.report.run_page import CHARTED
-from tacit.runs.directory import read_summary
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import read_metrics, read_summary
 
 pytestmark = pytest.mark.slow
 

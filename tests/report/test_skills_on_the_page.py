@@ -7,8 +7,8 @@ from parsed import Page
 from test_step_credit import labels, write_metrics
 from written import episode, write_run
 
-from tacit.report.method_sections import embed_skills
 from tacit.report.run_page import render_run
+from tacit.report.sections import embed_skills
 
 TOLD = {
     "skills": [{"step": "add them"}],

@@ -10,8 +10,8 @@ from written import write_comparison, write_run
 
 from tacit.credit.step_relative import pace_metrics, partition_metrics
 from tacit.report.comparison_page import render_comparison
-from tacit.report.method_sections import DIAGNOSTICS, MAX_POINTS
 from tacit.report.run_page import render_run
+from tacit.report.sections import DIAGNOSTICS, MAX_POINTS
 
 
 def clusters(step: int, alone: float, prefix: str = "") -> dict[str, float]:

@@ -16,8 +16,8 @@ from tacit.core.method import Context, PromptReader
 from tacit.core.protocols import Sampling
 from tacit.core.types import Condition, Observation, Prompt, StopReason, Transition
 from tacit.methods import get_method
+from tacit.prompts.history import PromptSettings
 from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY, LONGEST, NOTHING, SearchAndAsk, SearchResult, parse_question
-from tacit.prompts.settings import PromptSettings
 from tacit.rollout.episodes import EpisodePlan, RolloutObserver, rollout
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment

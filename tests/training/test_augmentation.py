@@ -15,9 +15,8 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Prompt
 from tacit.prompts.history import History, StateBlock
 from tacit.rollout.replay import Turn, play_episode, render_turns
-from tacit.training import renaming as renaming_module
-from tacit.training.demonstrations import ask_questions, demonstrate
-from tacit.training.renaming import MAX_SHIFT, Renaming, rename_turns
+from tacit.training import demonstrations
+from tacit.training.demonstrations import MAX_SHIFT, Renaming, ask_questions, demonstrate, rename_turns
 from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")
@@ -56,7 +55,7 @@ def test_renaming_is_reversible():
 
 def test_rule_agent_acts_alike_on_renumbered_prompts(monkeypatch):
     """With kinds unchanged, the right action for a renumbered prompt is the renumbered right action."""
-    monkeypatch.setattr(renaming_module, "EXCHANGED", 0.0)
+    monkeypatch.setattr(demonstrations, "EXCHANGED", 0.0)
     turns = expert_turns()
     renamed, changed = rename_turns(turns, WORLD.names, Random(0)), 0
     for turn, other in zip(turns, renamed, strict=True):

@@ -6,7 +6,7 @@ import pytest
 from scripted import ScriptedPolicy
 
 from tacit.core.errors import TacitError
-from tacit.runs.checkpoints import Checkpoints
+from tacit.runs.directory import Checkpoints
 
 STAGES = ("sft", "rl")
 

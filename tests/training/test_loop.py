@@ -19,7 +19,7 @@ from tacit.core.types import Observation
 from tacit.methods import METHODS, get_method
 from tacit.methods.grpo import GRPO
 from tacit.methods.grpo_variants import DAPO
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop, sum_terms, update
 from tacit.worlds import get_environment

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.runs import metrics as module
-from tacit.runs.metrics import Metrics, read_metrics
+from tacit.runs import directory as module
+from tacit.runs.directory import Metrics, read_metrics
 from tacit.training.loop import rollout_metrics
 
 STAGES = ("sft", "rl")

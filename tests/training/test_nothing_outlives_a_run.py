@@ -11,8 +11,8 @@ from scripted import Kit, ScriptedPolicy, group_extractor, solve_countdown
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.methods import get_method
+from tacit.prompts.history import PromptSettings
 from tacit.prompts.search_and_ask import ASK
-from tacit.prompts.settings import PromptSettings
 from tacit.runs.directory import Run
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings

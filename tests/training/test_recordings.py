@@ -16,7 +16,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.prompts.history import History, StateBlock
 from tacit.training.demonstrations import Demonstrations, demonstrate
-from tacit.training.recordings import imitate_recordings
+from tacit.training.imitation import imitate_recordings
 from tacit.worlds import get_environment
 from tacit.worlds.alfworld.published import load_games
 

@@ -11,7 +11,7 @@ from scripted import Kit, ScriptedPolicy, solve_countdown
 from tacit.core.errors import OutOfGPUMemory, TacitError
 from tacit.core.method import Schedule
 from tacit.methods import METHODS, get_method
-from tacit.prompts.settings import PromptSettings
+from tacit.prompts.history import PromptSettings
 from tacit.runs.directory import Run
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings

@@ -9,8 +9,8 @@ import pytest
 from household_logs import as_messages, as_react, household
 
 from tacit.core.errors import TacitError
-from tacit.training import recordings
-from tacit.training.recordings import Reading, read_recordings, recording_of
+from tacit.training import imitation
+from tacit.training.imitation import Reading, read_recordings, recording_of
 from tacit.worlds import get_environment
 
 USER, SURE = {"role": "user", "content": "a room"}, {"goal": "g", "success": True}
@@ -134,7 +134,7 @@ def test_unusable_episode_names_the_reason(line, reason) -> None:
 
 
 def test_hostile_lines_cost_only_themselves(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(recordings, "LONGEST_LINE", 20_000)
+    monkeypatch.setattr(imitation, "LONGEST_LINE", 20_000)
     good = json.dumps(LINE).encode()
     lines = [
         good,
@@ -200,7 +200,7 @@ def test_eto_records(tmp_path) -> None:
 
 def test_scienceworld_eto_record_finds_its_family() -> None:
     world = get_environment("scienceworld")
-    known = recordings.Known(world, world.tasks("train", 512, 0))
+    known = imitation.Known(world, world.tasks("train", 512, 0))
     goal = world.tasks_of("test", 1, 0, ("power",))[0].goal.replace("  ", " ")
     record = recording_of(1, {"goal": goal, "success": True, "turns": [{"saw": goal, "action": "look around"}]})
     assert known.replay(record)[0].family == "power" and "live" not in vars(known), "no simulator is needed"

@@ -14,8 +14,7 @@ from tacit.core.progress import report_elapsed
 from tacit.evaluation.statistics import wilson
 from tacit.methods.grpo import GRPO
 from tacit.runs.alarms import ALARMS, AlarmMonitor, read_alarms
-from tacit.runs.directory import Run, code_version
-from tacit.runs.metrics import read_metrics
+from tacit.runs.directory import Run, code_version, read_metrics
 from tacit.training.reporting import HeartbeatReporter, RolloutStatus
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.setup import WorldSetup

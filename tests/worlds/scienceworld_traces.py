@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from tacit.core.types import Observation, Task, Transition
-from tacit.worlds.scienceworld.tasks import TASKS, goals
-from tacit.worlds.scienceworld.world import REFUSED
+from tacit.worlds.scienceworld.world import REFUSED, TASKS, goals
 
 
 @cache

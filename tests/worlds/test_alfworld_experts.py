@@ -22,8 +22,8 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task
 from tacit.core.world import Expert
 from tacit.worlds.alfworld import ENVIRONMENT
-from tacit.worlds.alfworld.expert import Explorer, Oracle, plan
 from tacit.worlds.alfworld.published import load_games, parse_problem
+from tacit.worlds.alfworld.skills import Explorer, Oracle, plan
 from tacit.worlds.alfworld.tasks import PLACES, likelihood
 from tacit.worlds.alfworld.tracker import command_of, read_goal, read_view
 from tacit.worlds.alfworld.world import FAMILIES, AlfWorld, Goal, Household

@@ -20,8 +20,8 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.worlds import get_environment
 from tacit.worlds.alfworld import PUBLISHED_KINDS, example_texts
-from tacit.worlds.alfworld.expert import Oracle
 from tacit.worlds.alfworld.published import load_games
+from tacit.worlds.alfworld.skills import Oracle
 from tacit.worlds.alfworld.tasks import (
     CAPACITY,
     HOUSE_SPLITS,

@@ -8,8 +8,8 @@ from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Task
 from tacit.prompts.history import StateBlock
 from tacit.worlds.alfworld import ENVIRONMENT
-from tacit.worlds.alfworld.expert import act_on_prompt, expand
 from tacit.worlds.alfworld.published import load_games
+from tacit.worlds.alfworld.skills import act_on_prompt, expand
 from tacit.worlds.alfworld.world import AlfWorld
 
 

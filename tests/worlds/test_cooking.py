@@ -12,9 +12,8 @@ from tracker_episodes import fold
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds import get_environment
-from tacit.worlds.cooking.skills import SKILLS, skill
+from tacit.worlds.cooking.skills import SKILLS, Direction, Item, read_recipe, read_scene, skill
 from tacit.worlds.cooking.tasks import split_of
-from tacit.worlds.cooking.tracker import Direction, Item, read_recipe, read_scene
 from tacit.worlds.cooking.world import DIRECTIONS, DOORS, CookingWorld, build_house
 
 ENVIRONMENT = get_environment("cooking")

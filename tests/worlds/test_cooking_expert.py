@@ -10,7 +10,7 @@ from random import Random
 from tacit.prompts.history import StateBlock
 from tacit.training.demonstrations import demonstrate
 from tacit.worlds import get_environment
-from tacit.worlds.cooking.tracker import read_scene
+from tacit.worlds.cooking.skills import read_scene
 
 WORLD = get_environment("cooking")
 

@@ -10,8 +10,7 @@ from tracker_episodes import rules_met, some_of_all
 
 from tacit.core.types import Task
 from tacit.worlds import get_environment
-from tacit.worlds.cooking.skills import skill
-from tacit.worlds.cooking.tracker import (
+from tacit.worlds.cooking.skills import (
     CookingState,
     Direction,
     Explored,
@@ -19,6 +18,7 @@ from tacit.worlds.cooking.tracker import (
     Recipe,
     Scene,
     read_scene,
+    skill,
 )
 from tacit.worlds.cooking.world import COOKING_VERBS, CUTS, FOODS, NEIGHBOURS, RAW, UNCUT
 

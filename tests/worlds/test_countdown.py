@@ -12,14 +12,17 @@ from tracker_episodes import fold
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Trajectory
 from tacit.worlds import get_environment
-from tacit.worlds.countdown.skills import SKILLS, Solver, role, solve
 from tacit.worlds.countdown.world import (
+    SKILLS,
     Operation,
+    Solver,
     format_observation,
     legal_actions,
     make_task,
     parse_action,
     parse_observation,
+    role,
+    solve,
     split_of,
 )
 

@@ -10,8 +10,7 @@ from tracker_episodes import rules_met, some_of_all
 
 from tacit.core.types import Task
 from tacit.worlds import get_environment
-from tacit.worlds.countdown.skills import SHOWN_OPENINGS, SearchState
-from tacit.worlds.countdown.world import LARGEST_NUMBER, Operation, parse_action, parse_observation
+from tacit.worlds.countdown.world import LARGEST_NUMBER, SHOWN_OPENINGS, Operation, SearchState, parse_action, parse_observation
 
 ENVIRONMENT = get_environment("countdown")
 BOUND = 200

@@ -10,11 +10,10 @@ from tracker_episodes import fold
 
 from tacit.core.errors import TacitError
 from tacit.core.types import StopReason
-from tacit.prompts.conversation import frame_note
+from tacit.prompts.history import frame_note
 from tacit.rollout.replay import build_trajectory, play_episode
 from tacit.worlds import get_environment
-from tacit.worlds.errands.skills import Stranger
-from tacit.worlds.errands.world import DOORS, HOME, THINGS, door_of, make_task, parse_observation, split_of, town_map
+from tacit.worlds.errands.world import DOORS, HOME, THINGS, Stranger, door_of, make_task, parse_observation, split_of, town_map
 
 ENVIRONMENT = get_environment("errands")
 MUG = make_task("kitchen", "mug")

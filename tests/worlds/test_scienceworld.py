@@ -18,10 +18,20 @@ from tacit.evaluation.panels import Panel
 from tacit.methods.constant_context import ConstantContext
 from tacit.worlds import get_environment
 from tacit.worlds.scienceworld import world
-from tacit.worlds.scienceworld.skills import ADVICE, SKILLS, skill
-from tacit.worlds.scienceworld.tasks import FAMILIES, SIZES, TASKS, goals, tasks
-from tacit.worlds.scienceworld.tracker import BOUND, ERRORS, PROCEDURES, SCORE_SHARE, read_goal
-from tacit.worlds.scienceworld.world import OUT_OF_STEPS, WRONG_FOCUS, Event, brief, read_event, read_inventory
+from tacit.worlds.scienceworld.skills import ADVICE, BOUND, ERRORS, PROCEDURES, SCORE_SHARE, SKILLS, read_goal, skill
+from tacit.worlds.scienceworld.world import (
+    FAMILIES,
+    OUT_OF_STEPS,
+    SIZES,
+    TASKS,
+    WRONG_FOCUS,
+    Event,
+    brief,
+    goals,
+    read_event,
+    read_inventory,
+    tasks,
+)
 
 WORLD = get_environment("scienceworld")
 NO_FILE = ("train", "dev", "test", "eto_test")

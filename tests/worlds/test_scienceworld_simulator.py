@@ -21,8 +21,7 @@ from tacit.rollout.workers import WorkerPool
 from tacit.rollout.worlds import WorldFailure
 from tacit.worlds import get_environment
 from tacit.worlds.scienceworld import world as science_world
-from tacit.worlds.scienceworld.tasks import TASKS, goals
-from tacit.worlds.scienceworld.world import OUT_OF_STEPS, SERVED, WRONG_FOCUS, GoldPath
+from tacit.worlds.scienceworld.world import OUT_OF_STEPS, SERVED, TASKS, WRONG_FOCUS, GoldPath, goals
 
 if get_environment("scienceworld").remedy:
     pytest.skip(f"scienceworld {get_environment('scienceworld').remedy}", allow_module_level=True)

@@ -34,8 +34,7 @@ from tacit.worlds.searchqa.retrieval import (
     suggest_actions,
 )
 from tacit.worlds.searchqa.skills import BOUND, Oracle
-from tacit.worlds.searchqa.tasks import make_land
-from tacit.worlds.searchqa.world import parse_action
+from tacit.worlds.searchqa.world import make_land, parse_action
 
 ENVIRONMENT = get_environment("searchqa")
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.worlds.searchqa import published, searchqa_environment
 from tacit.worlds.searchqa.retrieval import Bm25, DiskIndex, Passage, build_index, open_disk_index
-from tacit.worlds.searchqa.tasks import make_land
+from tacit.worlds.searchqa.world import make_land
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])

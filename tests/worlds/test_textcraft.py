@@ -17,8 +17,7 @@ from tacit.prompts.history import History, StateBlock
 from tacit.worlds import get_environment
 from tacit.worlds.textcraft.recipes import open_book
 from tacit.worlds.textcraft.skills import SKILLS, plan
-from tacit.worlds.textcraft.tasks import make_task, split_of
-from tacit.worlds.textcraft.world import MAX_ECHO, parse_observation
+from tacit.worlds.textcraft.world import MAX_ECHO, make_task, parse_observation, split_of
 
 ENVIRONMENT = get_environment("textcraft")
 GENERATED = ("train", "test", "hard")

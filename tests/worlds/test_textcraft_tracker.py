@@ -12,8 +12,7 @@ from tacit.core.types import Task
 from tacit.worlds import get_environment
 from tacit.worlds.textcraft.recipes import open_book
 from tacit.worlds.textcraft.skills import plan
-from tacit.worlds.textcraft.tasks import make_task
-from tacit.worlds.textcraft.world import parse_observation
+from tacit.worlds.textcraft.world import make_task, parse_observation
 
 ENVIRONMENT = get_environment("textcraft")
 BOUND = 600

@@ -12,7 +12,7 @@ from webshop_data import about, record, write_shop
 from tacit.core.errors import TacitError
 from tacit.worlds import get_environment
 from tacit.worlds.webshop.catalogue import NO_LIMIT, Catalogue, Goal, Instruction, Product
-from tacit.worlds.webshop.published import load_catalogue
+from tacit.worlds.webshop.tasks import load_catalogue
 
 WORLD = get_environment("webshop")
 

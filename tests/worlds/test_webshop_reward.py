@@ -25,8 +25,7 @@ from tacit.worlds.webshop.catalogue import (
     normalize_title,
     type_reward,
 )
-from tacit.worlds.webshop.published import load_catalogue
-from tacit.worlds.webshop.tasks import generated_catalogue, winnable
+from tacit.worlds.webshop.tasks import generated_catalogue, load_catalogue, winnable
 
 PRODUCT = Product(
     id="B0",

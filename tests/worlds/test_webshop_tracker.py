@@ -12,8 +12,8 @@ from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN
 from tacit.prompts.history import StateBlock
 from tacit.worlds import get_environment
+from tacit.worlds.webshop.skills import BOUND, ERRORS, PROGRESS
 from tacit.worlds.webshop.tasks import generated_catalogue
-from tacit.worlds.webshop.tracker import BOUND, ERRORS, PROGRESS
 from tacit.worlds.webshop.world import parse_request
 
 WORLD = get_environment("webshop")

@@ -23,8 +23,8 @@ import torch
 from tacit.core.errors import OutOfGPUMemory, TacitError
 from tacit.core.files import read_json
 from tacit.engines.local.settings import EngineSettings
+from tacit.planning.plans import Training, activation_bytes, logit_bytes, rank_state
 from tacit.planning.shapes import DEVICES, ModelShape, shape_of_config
-from tacit.planning.timing import Training, activation_bytes, logit_bytes, rank_state
 
 CROWDED = 0.25
 """caches are released between phases if less than this fraction of the GPU is free; work waits for other processes if they hold

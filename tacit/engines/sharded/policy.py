@@ -34,8 +34,7 @@ from tacit.engines.sharded.server_process import ENVIRONMENT
 from tacit.engines.sharded.servers import Replica, Server, ServerPool, WeightTransfer
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import LAYOUT, PICKLED
-from tacit.planning.plans import check_memory_fits
-from tacit.planning.timing import Training
+from tacit.planning.plans import Training, check_memory_fits
 
 SHARDS = "shards"
 

@@ -41,7 +41,7 @@ from tacit.engines.local.update import (
     training_mode,
 )
 from tacit.engines.sharded.settings import ShardedSettings
-from tacit.planning.timing import WHOLE_SHARE, WHOLE_UP_TO
+from tacit.planning.plans import WHOLE_SHARE, WHOLE_UP_TO
 
 Answer = TypeVar("Answer")
 

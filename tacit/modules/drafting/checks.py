@@ -19,7 +19,7 @@ from typing import Any
 
 from tacit.modules.drafting.sandbox import DraftError, Kind, Limits, Sandbox
 from tacit.modules.drafting.tracker import COUNTS, DraftRules, Fields
-from tacit.training.recordings import Recording
+from tacit.training.imitation import Recording
 
 MAX_TIMEOUTS = 3  # give up after this many timeouts
 MAX_STATE = 100_000  # characters of a state

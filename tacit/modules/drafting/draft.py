@@ -21,7 +21,7 @@ from tacit.modules.drafting.sandbox import check_source
 from tacit.modules.drafting.tracker import Fields
 from tacit.rollout.encoding import encode_prompt, fit_prompt
 from tacit.runs.files import write_json, write_text
-from tacit.training.recordings import Recording
+from tacit.training.imitation import Recording
 
 # Prompts. The paper has a strong model draft reward rules once, from the task and the state block, and then uses them as fixed
 # rules (§7.5): progress when a field comes closer to done; errors for invalid, repeated, premature, misdirected or undone

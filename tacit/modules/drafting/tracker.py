@@ -30,7 +30,7 @@ from tacit.core.hindsight import ERROR, PROGRESS, component_names, score_events,
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, Tracker
 from tacit.modules.drafting.sandbox import DraftError, DraftTimeout, Kind, Limits, Sandbox
-from tacit.training.recordings import Known, Recording
+from tacit.training.imitation import Known, Recording
 
 LONGEST_BLOCK = 2000  # largest BOUND
 CALLS_PER_PROCESS = 100_000  # then a new process starts, since its CPU time is limited; the process holds no state

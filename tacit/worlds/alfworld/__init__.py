@@ -8,9 +8,8 @@ from random import Random
 
 from tacit.core.types import Observation
 from tacit.core.world import Environment
-from tacit.worlds.alfworld.expert import Explorer, Oracle, act_on_prompt
 from tacit.worlds.alfworld.published import NAME, SIZES
-from tacit.worlds.alfworld.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.alfworld.skills import ALPHABET, HANDBOOK, Explorer, Oracle, act_on_prompt, failure, hindsight
 from tacit.worlds.alfworld.tasks import FITS, PANELS, PUBLISHED_KINDS, ROOMS, SPLITS, tasks
 from tacit.worlds.alfworld.tracker import FORMS, AlfworldTracker
 from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, AlfWorld, FullWording, TerseWording

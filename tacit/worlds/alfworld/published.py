@@ -299,7 +299,6 @@ def find_games(source: Path | str) -> tuple[list[Entry], list[str]]:
 
 
 def _list_games(path: Path, failures: list[str]) -> Iterator[Entry]:
-    """The games of a JSON-lines file."""
     number = 0
     try:
         with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as lines:

@@ -160,8 +160,6 @@ class Verdict:
 
 @dataclass
 class Counts:
-    """Numbers of kept and rejected candidates of a package."""
-
     kinds: Counter[str] = field(default_factory=Counter)  # kept candidates, by kind
     rejected: Counter[str] = field(default_factory=Counter)  # rejected candidates, by reason
 

@@ -126,7 +126,6 @@ class Oracle(ByReading):
 
 
 def _contains(lines: list[str], region: tuple[str, ...]) -> bool:
-    """Whether the lines contain the region."""
     size = len(region)
     return any(tuple(lines[start : start + size]) == region for start in range(len(lines) - size + 1))
 
@@ -217,7 +216,7 @@ class Search(ByReading):
                 by_kind.setdefault(each.kind, []).append(action)
         kinds = rng.sample(sorted(by_kind), min(rng.randrange(3), len(by_kind)))
         wrong = [action for kind in kinds for action in [rng.choice(by_kind[kind])] if action != right]
-        here, following = f"{path}:{number} ", (text.split("\n") + [""])[number]
+        here, following = f"{path}:{number} ", [*text.split("\n"), ""][number]
         if rng.random() < REFUSED and here in right and right.partition(here)[2].partition(" ==> ")[0] not in following:
             wrong.append(right.replace(here, f"{path}:{number + 1} ", 1))
         return wrong

@@ -45,7 +45,7 @@ from tacit.sandbox import Limits, Result
 from tacit.sandbox.client import AT
 from tacit.sandbox.server import remove_tree
 from tacit.worlds.code.grading import Grade, apply_changes, find_changes, show_diff
-from tacit.worlds.code.tasks import NAME, PATCH, SPLITS, Record, apply_edits, choose_split, patch_edits, read_patch
+from tacit.worlds.code.tasks import NAME, PATCH, SPLITS, Record, apply_edits, choose_split, hunk_side, patch_edits, read_patch
 from tacit.worlds.code.tools import BASH, EDITOR, Editor, read_beneath, read_line, remove_beneath, write_beneath, write_line
 from tacit.worlds.code.world import CodeWorld
 
@@ -408,16 +408,6 @@ def mending_actions(instance: Instance) -> Iterator[str]:
             moved += 0 if instance.breaks else new.count("\n") - old.count("\n")
 
 
-def hunk_side(lines: Sequence[str], mark: str) -> str:
-    """The text before (`-`) or after (`+`) a hunk."""
-    text = ""
-    for number, line in enumerate(lines):
-        if line[0] in (" ", mark, "\n"):
-            body = line if line[0] == "\n" else line[1:]
-            text += body.rstrip("\n") if lines[number + 1 : number + 2] and lines[number + 1][0] == "\\" else body
-    return text
-
-
 def grading_command(instance: Instance) -> str:
     files = instance.test_files
     if instance.repo == "django/django":
@@ -462,10 +452,6 @@ class ContainerWorld(CodeWorld):
         return Observation(self._editor.run(read_line("view .")))
 
 
-def make_world(bench: ContainerBench) -> ContainerWorld:
-    return ContainerWorld(bench)  # type: ignore[arg-type]
-
-
 def instance_environment(base: Environment, path: Path, runtime: str = "") -> Environment:
     """The code world with the instances of a file."""
     instances, failures = read_instances(path)
@@ -482,7 +468,7 @@ def instance_environment(base: Environment, path: Path, runtime: str = "") -> En
     return replace(
         base,
         summary=f"{base.summary}; {len(instances)} instances of {path}" + describe_failures(failures),
-        make=Served(partial(ContainerBench, runtime), make_world),
+        make=Served(partial(ContainerBench, runtime), ContainerWorld),  # type: ignore[misc]
         tasks=tasks,
         family_tasks=tasks,
         experts={"oracle": TruePatch, "none": base.experts["none"]},

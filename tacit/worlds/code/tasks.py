@@ -503,6 +503,16 @@ def read_patch(text: str) -> list[FilePatch]:
     return patches
 
 
+def hunk_side(lines: Sequence[str], mark: str) -> str:
+    """The text before (`-`) or after (`+`) a hunk."""
+    text = ""
+    for line, following in itertools.zip_longest(lines, lines[1:], fillvalue=""):
+        if line[0] in (" ", mark, "\n"):
+            body = line if line[0] == "\n" else line[1:]
+            text += body.rstrip("\n") if following.startswith("\\") else body  # `\ No newline at end of file`
+    return text
+
+
 def patch_edits(patch: FilePatch, source: str) -> list[Edit]:
     """One edit per hunk. Raises TacitError if a hunk does not match the source."""
     lines = source.splitlines(keepends=True)
@@ -511,15 +521,7 @@ def patch_edits(patch: FilePatch, source: str) -> list[Edit]:
         starts.append(starts[-1] + len(line))
     edits = []
     for first, marked in patch.hunks:
-        old, new = "", ""
-        for number, line in enumerate(marked):
-            if line[0] == "\\":
-                continue
-            body = line[1:] if line[0] != "\n" else line
-            if number + 1 < len(marked) and marked[number + 1][0] == "\\":  # `\ No newline at end of file`
-                body = body.rstrip("\n")
-            old += body if line[0] in " -\n" else ""
-            new += body if line[0] in " +\n" else ""
+        old, new = hunk_side(marked, "-"), hunk_side(marked, "+")
         start = starts[max(0, first - 1)] if first <= len(lines) + 1 else -1
         if not source.startswith(old, start):
             start = source.find(old)  # the lines have moved

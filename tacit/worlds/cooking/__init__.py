@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.cooking.skills import ALPHABET, HANDBOOK, Explorer, act_on_prompt, failure, hindsight
+from tacit.worlds.cooking.skills import (
+    ALPHABET,
+    FORMS,
+    HANDBOOK,
+    CookingTracker,
+    Explorer,
+    FullWording,
+    TerseWording,
+    act_on_prompt,
+    failure,
+    hindsight,
+    place,
+)
 from tacit.worlds.cooking.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.cooking.tracker import FORMS, CookingTracker, FullWording, TerseWording, place
 from tacit.worlds.cooking.world import MAX_STEPS, CookingWorld
 
 ENVIRONMENT = Environment(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.countdown import world as game
-from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, CountdownTracker, Solver, failure, hindsight, questions
+from tacit.worlds.countdown.world import ALPHABET, HANDBOOK, CountdownTracker, Solver, failure, hindsight, questions
 
 ENVIRONMENT = Environment(
     name=game.NAME,

@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.errands.skills import ALPHABET, HANDBOOK, ErrandTracker, Resident, Stranger, failure, hindsight
-from tacit.worlds.errands.world import FAMILY, MAX_STEPS, NAME, PANELS, SPLITS, ErrandsWorld, FullWording, TerseWording, tasks
+from tacit.worlds.errands.world import (
+    ALPHABET,
+    FAMILY,
+    HANDBOOK,
+    MAX_STEPS,
+    NAME,
+    PANELS,
+    SPLITS,
+    ErrandsWorld,
+    ErrandTracker,
+    FullWording,
+    Resident,
+    Stranger,
+    TerseWording,
+    failure,
+    hindsight,
+    tasks,
+)
 
 ENVIRONMENT = Environment(
     name=NAME,

@@ -9,10 +9,25 @@ from random import Random
 
 from tacit.core.types import Observation
 from tacit.core.world import Environment
-from tacit.worlds.scienceworld.skills import ALPHABET, HANDBOOK, failure, hindsight
-from tacit.worlds.scienceworld.tasks import FAMILIES, NAME, PANELS, SIZES, SPLITS, TABLES, TASKS, tasks
-from tacit.worlds.scienceworld.tracker import PaperTracker, ScienceTracker
-from tacit.worlds.scienceworld.world import EXTRA, REQUIRES, SERVED, FullWording, GoldPath, TerseWording, lacks, read_room
+from tacit.worlds.scienceworld.skills import ALPHABET, HANDBOOK, PaperTracker, ScienceTracker, failure, hindsight
+from tacit.worlds.scienceworld.world import (
+    EXTRA,
+    FAMILIES,
+    NAME,
+    PANELS,
+    REQUIRES,
+    SERVED,
+    SIZES,
+    SPLITS,
+    TABLES,
+    TASKS,
+    FullWording,
+    GoldPath,
+    TerseWording,
+    lacks,
+    read_room,
+    tasks,
+)
 
 MAX_STEPS = 120  # the largest of ETO's limits; ETO's evaluation splits have one per task
 

@@ -16,8 +16,7 @@ from tacit.worlds.searchqa.published import FAMILIES, NAME, USUAL_RETRIEVER, pub
 from tacit.worlds.searchqa.published import SPLITS as PUBLISHED
 from tacit.worlds.searchqa.retrieval import Encode, parse_passages
 from tacit.worlds.searchqa.skills import ALPHABET, HANDBOOK, Oracle, SearchTracker, failure, hindsight
-from tacit.worlds.searchqa.tasks import PANELS, SPLITS, tasks
-from tacit.worlds.searchqa.world import MAX_STEPS, FullWording, SearchWorld, TerseWording
+from tacit.worlds.searchqa.world import MAX_STEPS, PANELS, SPLITS, FullWording, SearchWorld, TerseWording, tasks
 
 _FACTS = (
     (re.compile(r"is an? (\w+), born"), "profession"),

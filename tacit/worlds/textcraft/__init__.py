@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.textcraft.skills import ALPHABET, HANDBOOK, Crafter, CraftTracker, failure, hindsight, questions
-from tacit.worlds.textcraft.tasks import FAMILIES, NAME, PANELS, SIZES, SPLITS, tasks
-from tacit.worlds.textcraft.world import MAX_STEPS, FullWording, TerseWording, TextCraftWorld
+from tacit.worlds.textcraft.world import (
+    FAMILIES,
+    MAX_STEPS,
+    NAME,
+    PANELS,
+    SIZES,
+    SPLITS,
+    FullWording,
+    TerseWording,
+    TextCraftWorld,
+    tasks,
+)
 
 ENVIRONMENT = Environment(
     name=NAME,

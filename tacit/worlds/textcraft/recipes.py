@@ -126,7 +126,6 @@ class Book:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of all recipes of the book."""
         lines = "\n".join(f"{recipe.text} [{recipe.kind}] {[part.generic for part in recipe.ingredients]}" for recipe in self)
         return hashlib.sha256(lines.encode()).hexdigest()[:12]
 

@@ -6,9 +6,18 @@ from random import Random
 
 from tacit.core.types import Observation
 from tacit.core.world import Environment
-from tacit.worlds.webshop.skills import ALPHABET, HANDBOOK, Oracle, Shopper, act_on_prompt, failure, hindsight
+from tacit.worlds.webshop.skills import (
+    ALPHABET,
+    HANDBOOK,
+    Oracle,
+    PaperTracker,
+    Shopper,
+    ShopTracker,
+    act_on_prompt,
+    failure,
+    hindsight,
+)
 from tacit.worlds.webshop.tasks import FAMILIES, KINDS, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.webshop.tracker import PaperTracker, ShopTracker
 from tacit.worlds.webshop.world import MAX_STEPS, FullWording, TerseWording, WebShop, read_page
 
 

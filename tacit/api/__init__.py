@@ -1,1 +1,0 @@
-"""Tacit from Python: `tacit.train`, `tacit.evaluate`, `tacit.open_run`."""
