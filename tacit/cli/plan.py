@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from tacit.cli.terminal import make_console, say, say_pairs, table
-from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, peek, train_options
+from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, peek, section_options, train_options
 from tacit.config.recipe import DEFAULT_METHOD, Document, Overrides, Recipe, absolute_path, method_name, override
 from tacit.config.values import field_name, to_data
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, check_bounds
@@ -196,7 +196,8 @@ def make_parser(method: str) -> Parser:
         "plan",
         "Estimate the memory and time of a run on given GPUs, and print the command that starts it.",
         usage="tacit plan --model MODEL --world WORLD [--gpus N] [--gpu h100] [settings]",
-        epilog="docs/guides/planning.md has the equations and their accuracy.",
+        epilog="Prompt, schedule and token limits decide the plan; the run's other settings appear only in its command. "
+        "docs/guides/planning.md has the equations and their accuracy.",
     )
     model_help = f"a hub id (owner/name), a directory, a packaged base, or a size ({', '.join(SIZES)}, or any such as 360M)"
     parser.flag("--model", None, model_help, "MODEL", required=True)
@@ -204,11 +205,11 @@ def make_parser(method: str) -> Parser:
     parser.add_options("plan", options_of(PlanSettings, (PLAN_TABLE,)))
     parser.add_options("world and method", [o for o in TOP_OPTIONS if o.place[0] in ("world", "method")])
     own = {option.name for option in options_of(PlanSettings)} | {"model", "json"}
-    reading = [o for o in method_options(method) if o.name not in own]
-    reading += [o for o in train_options() if o.name in ("max-tokens", "max-steps")]
-    parser.add_options(
-        f"method {method}", reading, "Prompt and schedule decide the plan; other settings appear only in its command."
-    )
+    sections = section_options()
+    training = {f"method {method}": method_options(method), "training": train_options()}
+    training |= {"imitation": sections["sft"], "evaluation": sections["evaluation"]}
+    for title, options in training.items():
+        parser.add_options(title, [option for option in options if option.name not in own])
     return parser
 
 

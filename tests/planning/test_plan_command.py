@@ -92,6 +92,7 @@ def resolved(command: str) -> Recipe:
 )  # fmt: skip
 def test_printed_command_starts_the_planned_run(argv, engine, expected, capsys, tmp_path):
     played = ["--world", "countdown", "--measure", "2", "--method", "bipace", "--group-size", "4", "--no-chat"]
+    played += ["--sft.steps", "60", "--evaluation.every", "7"]
     flags = ["--model", "tiny-base", "--gpu", "a100", *argv, *played, "--episodes", "64", "--json", str(tmp_path / "plan.json")]
     assert main(["plan", *flags]) == 0
     out = capsys.readouterr().out
@@ -102,6 +103,7 @@ def test_printed_command_starts_the_planned_run(argv, engine, expected, capsys, 
     assert (recipe.schedule.group_size, recipe.schedule.groups, recipe.settings.prompt.chat) == (4, 16, False)
     assert {name: getattr(recipe.engine, name) for name in expected} == expected
     assert recipe.train.overlap == int("--overlap" in argv)
+    assert (recipe.train.sft.steps, recipe.train.evaluation.every) == (60, 7)
 
 
 def test_plan_from_run_keeps_its_settings(capsys, tmp_path):
