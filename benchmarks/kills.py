@@ -32,7 +32,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MODULES = {"rank": "sharded.ranks.serving", "server": "sharded.servers.serving"}
+MODULES = {"rank": "tacit.engines.sharded.rank", "server": "tacit.engines.sharded.server_process"}
+"""of the command lines of ranks and servers"""
 CHECKPOINT_EVERY = 2
 START = "--world countdown --model tiny-base --sft.steps 20 --sft.tasks 64 --sft.batch 32 --iterations 0 --engine.device cpu"
 """enough imitation for some episodes to succeed; without successes the weights do not change"""

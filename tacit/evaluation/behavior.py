@@ -1,4 +1,4 @@
-"""Behavior statistics besides success (ReuseRL Tables 2 and 4–9): pure functions over trajectories."""
+"""Statistics of recorded episodes besides success: behavior (ReuseRL Tables 2 and 4–9), and tokens of prompts in other contexts."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def react_contexts(wording: Wording) -> dict[str, Context]:
 def count_tokens(played: Sequence[Trajectory], contexts: Mapping[str, Context], tokenizer: Tokenizer) -> list[TokenUse]:
     """Token use of each context on these episodes, without crashed ones.
 
-    Observations need the world's list of actions: use `as_played` for recordings.
+    Observations need the world's list of actions: use `replay_observations` for recordings.
     """
     sound = [t for t in played if not t.stop.crashed and t.steps]
     uses = []
