@@ -1,4 +1,4 @@
-"""Statistics of recorded episodes besides success: behavior (ReuseRL Tables 2 and 4–9), and tokens of prompts in other contexts."""
+"""Statistics of recorded episodes besides success: behavior (ReuseRL Tables 2 and 4–9), and tokens of prompts."""
 
 from __future__ import annotations
 
