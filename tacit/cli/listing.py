@@ -62,6 +62,7 @@ def run(argv: Sequence[str]) -> int:
         say(console, 'A copy to change: cp "$(tacit list recipes NAME)" my.toml')
     if arguments.kind is None:
         say(console, "Your own world, method or engine: package.module:NAME or path/to/file.py:NAME.")
+        say(console, "See also `tacit list recipes` and `tacit list panels`.", style="dim")
     return 0
 
 
@@ -132,6 +133,7 @@ def list_models() -> NamedRows:
     return [
         *rows,
         ("smollm2", "SmolLM2-135M-Instruct: `tacit prepare smollm2 DIR` makes a checkpoint, then --model DIR"),
+        ("qwen", "Qwen2.5-Coder-1.5B-Instruct: `tacit prepare qwen DIR` makes a checkpoint, then --model DIR"),
         ("path/to/checkpoint", "any causal language model saved by transformers"),
         ("owner/name", "any causal language model of the Hugging Face hub"),
     ]

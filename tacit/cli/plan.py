@@ -76,7 +76,7 @@ class PlanSettings:
     reference: bool = False
     """keep a frozen reference copy and score with it in every update, as a KL penalty does"""
     scorings: Count = 0
-    """further forward passes per update; OPID has two"""
+    """further forward passes per update; OPID has one, or two with --overlap"""
     network: Positive = 400.0
     """bandwidth from each device to other machines, in Gb/s"""
     per_machine: AtLeastOne = 8

@@ -80,7 +80,7 @@ def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_E
         "Train a policy in a world: imitation if requested, then RL with a method.",
         brief=True,
         usage="tacit train [--config FILE] [settings] | --resume RUN",
-        epilog="See `tacit list` for worlds, methods, models and panels.",
+        epilog="`tacit list` shows worlds, methods, engines and models; `tacit list recipes` the values of --config.",
     )
     parser.add_argument("--config", type=run_recipe, metavar="FILE", help=CONFIG_HELP)
     parser.flag("--resume", Path, f"resume a run from its last checkpoint; only {MAY_CHANGE} may change", "RUN")

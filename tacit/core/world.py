@@ -321,7 +321,7 @@ class Environment:
         """How to install what is missing: `needs nle: pip install …`; empty if nothing is."""
         missing = self.missing
         command = install_command(self.extra) if self.extra else f"`pip install {' '.join(missing)}`"
-        modules = f"{' and '.join(missing)}: {command}" if missing else ""
+        modules = f"{', '.join(missing)}: {command}" if missing else ""
         parts = [part for part in (modules, self.lacks() if self.lacks else "") if part]
         return f"needs {', and '.join(parts)}" if parts else ""
 

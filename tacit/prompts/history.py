@@ -219,7 +219,7 @@ class PromptSettings:
     """A method sets the defaults of its paper: `prompt: PromptSettings = PromptSettings(history=1)`."""
 
     history: Basic[Turns | None] = None
-    """past turns in the prompt; -1 is all; unset, the world's default (2; 4 in search)"""
+    """past turns in the prompt; -1 is all; if unset, the world's default: 2, or 4 in searchqa"""
     state_block: bool = False
     """show the tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
     block: str = FULL_BLOCK

@@ -46,7 +46,8 @@ class SupervisedSettings:
     """demonstrations of writing experience entries, in the extractor's prompts; only for small extractors, which then start
     from these weights unless [policies] says otherwise"""
     mismatched: Share = 0.0
-    """share of these notes and entries taken from another episode, so that RL can still improve their use"""
+    """share of these demonstrations (`noted`, `step_notes`, `entries`) whose note or entry is of another episode, so that RL can
+    still improve their use"""
     from_: Basic[str] = ""
     """file of recorded episodes to imitate instead of an expert: JSON lines, or a run's trajectories/*.jsonl.gz"""
 
@@ -117,9 +118,9 @@ class TrainSettings:
     max_tokens: Basic[Count] = 0
     """longest completion; 0 is the world's action length for bare actions, else 512"""
     workers: Count = 0
-    """processes that run the world; 0 runs fast worlds in this process and slow ones in 4"""
+    """processes that run the world; 0 runs fast worlds in this process and slow ones in four others"""
     workers_at: str = ""
-    """where world processes run: empty is this machine, local a new Ray, auto or ray://HOST:PORT a running Ray cluster"""
+    """where these processes run: empty is this machine; local is a new Ray cluster on it; auto or ray://HOST:PORT is a running one"""
     world_timeout_s: Positive = 60.0
     """seconds after which an episode ends if its world or expert does not answer"""
     overlap: Annotated[int, Bound(lambda v: v in (0, 1), "must be 0 or 1")] = 0

@@ -196,10 +196,10 @@ def test_missing_packages_error_says_how_to_install(monkeypatch, capsys):
     monkeypatch.setattr("tacit.worlds.minihack.world.idle_engines", {})
     for name in ("nle", "minihack", "pkg_resources"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(TacitError, match=r"needs nle and minihack and pkg_resources: `pip install 'tacit-agents\[minihack\]'`"):
+    with pytest.raises(TacitError, match=r"needs nle, minihack, pkg_resources: `pip install 'tacit-agents\[minihack\]'`"):
         ENVIRONMENT.make().reset(make_task("room", 1))
     assert main(["play", "--world", "minihack", "--policy", "expert"]) == 2
-    assert "needs nle and minihack and pkg_resources: `pip" in " ".join(capsys.readouterr().err.split())
+    assert "needs nle, minihack, pkg_resources: `pip" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.fixture

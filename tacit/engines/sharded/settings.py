@@ -31,8 +31,8 @@ class ShardedSettings(EngineSettings):
     exchange: str = ""
     """directory through which ranks send weights to servers; all must be able to read it. Empty is this machine's memory"""
     address: str = ""
-    """where ranks and servers run: empty is processes on this machine, local a new Ray, auto or ray://HOST:PORT a running Ray
-    cluster"""
+    """where ranks and servers run: empty is processes of this machine; local is a new Ray cluster on it; auto or ray://HOST:PORT
+    is a running one"""
     gather: Literal["auto", "layer", "whole"] = "auto"
     """how a pass gathers weights: layer by layer (least memory), or the whole model at once (faster, if it fits on one device);
     auto is whole up to a billion weights on CPUs, and on GPUs up to an eighth of their memory"""

@@ -90,7 +90,7 @@ def code_environment(
 
 ENVIRONMENT = Environment(
     name=NAME,
-    summary="Code repair: mend a Python package with a shell, an editor and its tests, in a sandbox",
+    summary="Code repair: fix a Python package with a shell, an editor and its tests, in a sandbox",
     max_steps=world.MAX_STEPS,
     make=Served(Bench, CodeWorld, THREADS),
     tasks=tasks,

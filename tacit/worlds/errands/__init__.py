@@ -24,7 +24,7 @@ from tacit.worlds.errands.world import (
 
 ENVIRONMENT = Environment(
     name=NAME,
-    summary="errands in a town that never changes: what lies behind which of eight doors must be remembered or guessed",
+    summary="Errands: fetch a thing in a town that never changes; which of eight doors it is behind must be remembered or guessed",
     max_steps=MAX_STEPS,
     make=ErrandsWorld,
     tasks=tasks,

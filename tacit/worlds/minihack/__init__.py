@@ -9,7 +9,7 @@ from tacit.worlds.minihack.world import FAMILIES, NAME, PANELS, SPLITS, FullWord
 
 ENVIRONMENT = Environment(
     name=NAME,
-    summary="MiniHack: reach the stairs through a room of monsters, a maze, a locked closet, over a river",
+    summary="MiniHack: reach the stairs past monsters, through a maze, into a locked closet, or over a river",
     max_steps=game.MAX_STEPS,
     make=MiniHackWorld,
     tasks=tasks,
