@@ -46,8 +46,8 @@ class SupervisedSettings:
     """demonstrations of writing experience entries, in the extractor's prompts; only for small extractors, which then start
     from these weights unless [policies] says otherwise"""
     mismatched: Share = 0.0
-    """share of these demonstrations (`noted`, `step_notes`, `entries`) whose note or entry is of another episode, so that RL can
-    still improve their use"""
+    """share of these demonstrations (`noted`, `step_notes`, `entries`) whose note or entry is of another episode, so that
+    RL can still improve their use"""
     from_: Basic[str] = ""
     """file of recorded episodes to imitate instead of an expert: JSON lines, or a run's trajectories/*.jsonl.gz"""
 
@@ -120,7 +120,8 @@ class TrainSettings:
     workers: Count = 0
     """processes that run the world; 0 runs fast worlds in this process and slow ones in four others"""
     workers_at: str = ""
-    """where these processes run: empty is this machine; local is a new Ray cluster on it; auto or ray://HOST:PORT is a running one"""
+    """where these processes run: empty is this machine; local is a new Ray cluster on it; auto or ray://HOST:PORT is a running
+    one"""
     world_timeout_s: Positive = 60.0
     """seconds after which an episode ends if its world or expert does not answer"""
     overlap: Annotated[int, Bound(lambda v: v in (0, 1), "must be 0 or 1")] = 0

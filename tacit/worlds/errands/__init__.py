@@ -24,7 +24,7 @@ from tacit.worlds.errands.world import (
 
 ENVIRONMENT = Environment(
     name=NAME,
-    summary="Errands: fetch a thing in a town that never changes; which of eight doors it is behind must be remembered or guessed",
+    summary="Errands: fetch things in a town that never changes; remember or guess which of eight doors they are behind",
     max_steps=MAX_STEPS,
     make=ErrandsWorld,
     tasks=tasks,

@@ -43,7 +43,7 @@ def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
 
 ENVIRONMENT = Environment(
     name=NAME,
-    summary="Search QA: search a corpus in up to three turns, then answer; a generated corpus, or your own corpus and questions",
+    summary="Search QA: search a corpus in up to three turns, then answer; corpus and questions are generated, or yours",
     max_steps=MAX_STEPS,
     make=SearchWorld,
     tasks=tasks,
