@@ -282,7 +282,7 @@ def _start(level: Level) -> tuple[Mapping[str, int], Any, Callable[[Any, int], A
     except ImportError as error:
         missing = [name for name in REQUIRES if importlib.util.find_spec(name) is None]
         if missing:
-            raise TacitError(f"MiniHack needs {' and '.join(missing)}: {install_command(EXTRA)}.") from error
+            raise TacitError(f"MiniHack needs {', '.join(missing)}: {install_command(EXTRA)}.") from error
         raise TacitError(f"MiniHack is installed but could not be imported: {type(error).__name__}: {error}.") from error
     codes = {word: int(getattr(nethack.CompassDirection, (word[0] + word[5:6]).upper())) for word in COMPASS}
     codes |= {PICK_UP: int(nethack.Command.PICKUP), APPLY: int(nethack.Command.APPLY)}
