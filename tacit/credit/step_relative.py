@@ -235,21 +235,13 @@ def action_keys(steps: Sequence[Step], key: ActionKey = "tag", tokens: int = 8) 
 
 
 @dataclass(frozen=True)
-class ActionPeers(CreditTerm):
+class ActionPeers(StepRelative):
     """w · Aᵢ. With `std`, divided by the standard deviation of the cluster's returns; Eqs. 4–7 do not divide."""
 
-    partition: Partition = field(default_factory=SameKey)
+    std: Std = None
     form: Form = "q"
     key: ActionKey = "tag"
     key_tokens: int = 8
-    weight: float = 1.0
-    gamma: float = 0.95
-    std: Std = None
-    delta: float = 1e-6
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.partition.needs
 
     def __call__(
         self, groups: Groups, rewards: Sequence[Rewards], policy: Encoder | None = None, info: IterationInfo | None = None

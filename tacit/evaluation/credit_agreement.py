@@ -108,7 +108,7 @@ def standard(parts: Mapping[str, Partition], gamma: float = 0.95, history: int |
         if not name.startswith("exact"):
             terms[f"BiGPO, {name}"] = (episode, StepRelative(partition, gamma=gamma))
             terms[f"BiPACE-Q, {name}"] = (episode, ActionPeers(partition, gamma=gamma))
-            terms[f"BiPACE-diff, {name}"] = (episode, ActionPeers(partition, "difference", gamma=gamma))
+            terms[f"BiPACE-diff, {name}"] = (episode, ActionPeers(partition, form="difference", gamma=gamma))
     return terms
 
 

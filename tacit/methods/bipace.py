@@ -132,4 +132,6 @@ class BiPACE(BiGPO):
     def step_credit(self, clusters: Clusters) -> CreditTerm:
         """w · Âₛ (Eqs. 4–7)"""
         std = None if self.step_std == "none" else self.step_std
-        return ActionPeers(clusters, self.estimator, self.action_key, self.key_tokens, self.step_weight, self.gamma, std)
+        return ActionPeers(
+            clusters, self.step_weight, self.gamma, std, form=self.estimator, key=self.action_key, key_tokens=self.key_tokens
+        )

@@ -168,10 +168,10 @@ def test_pace_on_identity_clusters_equals_pace_on_exact_observations():
     group = make_group(members)
     rewards = outcomes(group, rng.integers(0, 2, 5) * 10.0)
     for form in ("q", "difference"):
-        (exact,) = ActionPeers(SameKey(), form)([group], [rewards])
+        (exact,) = ActionPeers(SameKey(), form=form)([group], [rewards])
         assert any(values_of(exact))
         for radius in (0.0, 0.25):
-            (identity,) = ActionPeers(Clusters(Identity(), radius), form)([group], [rewards])
+            (identity,) = ActionPeers(Clusters(Identity(), radius), form=form)([group], [rewards])
             assert identity.tokens_T.tobytes() == exact.tokens_T.tobytes()
         (state_only,) = StepRelative(Clusters(Identity(), 0.0), std=None)([group], [rewards])
         assert values_of(state_only) != values_of(exact)

@@ -67,5 +67,8 @@ def test_model_too_large_is_refused_or_warned_with_settings_that_fit(model, warn
 
 def test_memory_is_not_checked_for_cpus_and_hub_names(model, monkeypatch) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(memory, "available_and_total", lambda device: (100, 100))
+    with pytest.raises(OutOfGPUMemory):
+        check_memory(str(model), GPU, torch.bfloat16, EngineSettings())
     check_memory(str(model), torch.device("cpu"), torch.bfloat16, EngineSettings())
     check_memory("some/hub-id", GPU, torch.bfloat16, EngineSettings())

@@ -65,7 +65,7 @@ def test_step_level_defaults_match_the_papers():
     assert differs(bigpo, grpo) == differs(bipace, grpo) == {"credits", "hidden_state", "schedule"}
     clusters = Clusters(ActorHidden(-8, "last"), 0.10)
     assert bigpo.credits[1] == StepRelative(clusters, 1.0, 0.95, "population")
-    assert bipace.credits[1] == ActionPeers(clusters, "q", "tag", 8, 1.0, 0.95, None)
+    assert bipace.credits[1] == ActionPeers(clusters, 1.0, 0.95, None, 1e-6, "q", "tag", 8)
     assert bipace.hidden_state == (-8, "last") and bipace.schedule == replace(grpo.schedule, lr=5e-7)
 
 

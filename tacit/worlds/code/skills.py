@@ -40,11 +40,11 @@ from tacit.worlds.code.tasks import (
     read_source,
     record_of,
 )
-from tacit.worlds.code.tools import BASH, EDITOR, SUBMIT, check_action, shown_lines, write_line
+from tacit.worlds.code.tools import BASH, EDITOR, SUBMIT, check_action, read_line, shown_lines, write_line
 from tacit.worlds.code.world import read_pytest
 
 AROUND = 6  # lines shown before and after a defect
-REFUSED = 1 / 3  # share of its episodes in which `Search` names a wrong line first
+REFUSED = 1 / 3  # share of the tasks, where this is possible, in which `Search` names a wrong line first
 SHOWN_LINES = 25  # lines after its first that `Search` views of a function, if that shows the defect
 TRIES = 15  # candidates that `Rule` tries; each takes three steps
 
@@ -186,7 +186,7 @@ def show_defects(task: Task) -> str:
 class Search(ByReading):
     """Knows only the function and the right edit: greps for the function, views it, edits part of a line, tests, and undoes
     edits that do not help. Makes up to three wrong edits first, so that a small policy that imitates it learns to retry: up to
-    two that do not help, and in a third of the tasks one that is refused, because it names the wrong line."""
+    two that do not help, and in some tasks one that is refused, because it names the wrong line."""
 
     def __init__(self, task: Task) -> None:
         self._record, folder = record_of(task)
@@ -216,9 +216,10 @@ class Search(ByReading):
                 by_kind.setdefault(each.kind, []).append(action)
         kinds = rng.sample(sorted(by_kind), min(rng.randrange(3), len(by_kind)))
         wrong = [action for kind in kinds for action in [rng.choice(by_kind[kind])] if action != right]
-        here, following = f"{path}:{number} ", [*text.split("\n"), ""][number]
-        if rng.random() < REFUSED and here in right and right.partition(here)[2].partition(" ==> ")[0] not in following:
-            wrong.append(right.replace(here, f"{path}:{number + 1} ", 1))
+        refused = right.replace(f"{path}:{number} ", f"{path}:{number + 1} ", 1)  # the right edit in the line below
+        if rng.random() < REFUSED and refused != right:
+            old = str(read_line(refused).arguments["old_str"])
+            wrong += [refused] if old not in [*text.split("\n"), ""][number] else []
         return wrong
 
     @property
