@@ -77,7 +77,7 @@ def prepare_code(argv: Sequence[str]) -> int:
     known, say = {source.name: source for source in (*prepare.SOURCES, *prepare.OWN_SOURCES)}, partial(print, flush=True)
     usual = ",".join(source.name for source in prepare.SOURCES)
     parser = Parser("prepare code", f"Make repair tasks for the code world. Packages: {', '.join(known)}.")
-    parser.add_argument("destination", type=Path, metavar="DEST", help="new directory to write the tasks to")
+    parser.add_argument("destination", type=Path, metavar="DEST", help="directory of the tasks; packages in it are kept")
     parser.flag("--packages", usual, "packages to mutate (default: all published)", "NAME,…")
     parser.flag("--tasks", 60, "maximum number of tasks per package")
     parser.flag("--seed", 0, "the same seed gives the same tasks")

@@ -135,6 +135,29 @@ def test_same_seed_gives_the_same_tasks(folder, tmp_path):
 
 
 @pytest.mark.slow
+def test_interrupted_preparation_goes_on_after_the_last_finished_package(folder, tmp_path, monkeypatch):
+    sources = [pack(tmp_path, name, FILES) for name in ("mini", "second")]
+    make_tasks, root, lines = prepare.make_tasks, tmp_path / "out", []
+
+    def interrupted(runner, tree, source, *rest):
+        if source.name == "second":
+            raise KeyboardInterrupt
+        return make_tasks(runner, tree, source, *rest)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(prepare, "make_tasks", interrupted)
+        prepare_packages(root, sources, 8, archives=tmp_path)
+    assert (root / "tasks.jsonl").read_text() == (folder / "tasks.jsonl").read_text(), "the finished package can be used"
+    with pytest.raises(TacitError, match="has tasks of seed 0; give --seed 0"):
+        prepare_packages(root, sources, 8, seed=1, archives=tmp_path)
+    prepare_packages(root, sources, 8, archives=tmp_path, say=lines.append)
+    assert lines[0] == f"mini-1.0: is in {root} already" and lines[1].startswith("second-1.0: ")
+    prepare_packages(tmp_path / "whole", sources, 8, archives=tmp_path)
+    for name in ("tasks.jsonl", "manifest.json"):
+        assert (root / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+@pytest.mark.slow
 def test_unusable_packages_are_reported_and_skipped(tmp_path, monkeypatch):
     good = pack(tmp_path, "mini", FILES)
     failing = pack(tmp_path, "failing", {**FILES, "tests/test_bad.py": "def test_bad(): assert 0\n"})
@@ -153,7 +176,7 @@ def test_unusable_packages_are_reported_and_skipped(tmp_path, monkeypatch):
     assert "cut-1.0 is left out: its archive is damaged" in text
     assert [package.name for package in open_folder(tmp_path / "out").packages.values()] == ["mini"]
     with pytest.raises(TacitError, match="exists and is not empty"):
-        prepare_packages(tmp_path / "out", [good], 2, archives=tmp_path)
+        prepare_packages(tmp_path, [good], 2, archives=tmp_path)
     with pytest.raises(TacitError, match="no package has a usable task"):
         prepare_packages(tmp_path / "none", [failing], 2, archives=tmp_path)
     monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")

@@ -173,11 +173,16 @@ def prepare_packages(
     archives: Path | None = None,
     say: Say = lambda line: None,
 ) -> dict[str, Counts]:
-    """Write a task folder with up to `count` tasks for each package. Unusable packages are reported and skipped."""
-    check_empty(root)
-    packages, records, counts = [], [], {}
+    """Write a task folder with up to `count` tasks for each package. Unusable packages are reported and skipped. The folder is
+    written after every package, and packages that it has already are kept."""
+    packages, records = read_begun(root, seed)
+    counts = {}
     for source in sources:
+        if source.label in {f"{package.name}-{package.version}" for package in packages}:
+            say(f"{source.label}: is in {root} already")
+            continue
         tree = root / "packages" / source.label
+        shutil.rmtree(tree, ignore_errors=True)  # of an interrupted run
         try:
             if source.sha256:
                 unpack(source, fetch(source, archives), tree)
@@ -192,11 +197,25 @@ def prepare_packages(
             continue
         records += new_records
         packages.append(Package(source.name, source.version, tuple(sorted(suite.passing)), tree_digest(tree), source.sha256))
+        if records:
+            write_folder(root, seed, packages, records)
         say(f"{source.label}: {pluralize(len(suite.passing), 'test')}, {pluralize(len(new_records), 'task')}")
     if not records:
         raise TacitError(f"no package has a usable task; nothing was written to {root / 'tasks.jsonl'}.")
-    write_folder(root, seed, packages, records)
     return counts
+
+
+def read_begun(root: Path, seed: int) -> tuple[list[Package], list[Record]]:
+    """Packages and tasks that the folder has already; none if it is new."""
+    manifest = root / "manifest.json"
+    if not manifest.is_file():
+        if not root.is_dir() or {path.name for path in root.iterdir()} - {"packages", "bytecode"}:
+            check_empty(root)
+        return [], []
+    folder = open_folder(root)
+    if (other := json.loads(manifest.read_text())["seed"]) != seed:
+        raise TacitError(f"{root} has tasks of seed {other}; give --seed {other} to add packages, or choose a new directory.")
+    return list(folder.packages.values()), list(folder.records)
 
 
 def check_empty(root: Path) -> None:
