@@ -146,7 +146,8 @@ def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
 
 def _what(target: Target, score: PanelScore) -> Pairs:
     sampling = score.sampling
-    pairs = [("of", target.label), ("panel", f"{score.panel} (version {score.panel_version}, hash {score.panel_hash})")]
+    panel = f"{score.panel} (version {score.panel_version}, hash {score.panel_hash})"
+    pairs = [("of", target.identity or target.label), ("panel", panel)]
     pairs += [("checkpoint", str(target.checkpoint))] if target.checkpoint else []
     pairs += [("seed", str(score.seed))]
     if not score.completion_tokens:

@@ -197,8 +197,8 @@ def add_checkpoint_flag(parser: Parser) -> None:
 
 
 def add_panel_options(parser: Parser, settings: Iterable[str]) -> None:
-    families = options_of(TrainSettings, only=("families",))
-    parser.add_options("panel and sampling", [*options_of(EvaluationSettings, ("evaluation",), only=settings), *families])
+    others = [o for o in options_of(TrainSettings) if o.name in ("families", "sft.expert")]
+    parser.add_options("panel and sampling", [*options_of(EvaluationSettings, ("evaluation",), only=settings), *others])
 
 
 TRAINING_ONLY = ("clip_norm", "weight_decay", "betas", "lora_dropout", "gradient_checkpointing")  # of [engine]

@@ -39,6 +39,7 @@ from tacit.runs.directory import (
     read_settings,
     resume_command,
 )
+from tacit.training.settings import TrainSettings
 from tacit.training.setup import WorldSetup, completion_limit, evaluation_sampling
 
 
@@ -103,15 +104,15 @@ class RulePolicy(ByteTokens):
         return [Completion(t, np.zeros(len(t), np.float32), a, "stop") for t, a in zip(tokens, answers, strict=True)]
 
 
-def expert_context(world: Environment, timeout_s: float) -> ActingContext:
-    """The context in which the world's expert acts; `timeout_s` limits each action."""
-    return ActingContext(partial(TimedExpert, world.expert(), timeout_s))
+def expert_context(world: Environment, train: TrainSettings) -> ActingContext:
+    """The context in which the world's expert acts: the one of `sft.expert`, by default the first."""
+    return ActingContext(partial(TimedExpert, world.expert(train.sft.expert or None), train.world_timeout_s))
 
 
 def as_policy(name: str, setup: WorldSetup) -> tuple[Policy, WorldSetup]:
     """(policy, setup) of the expert or the rule agent, for evaluation only."""
     if name == EXPERT:
-        context = expert_context(setup.world, setup.settings.world_timeout_s)
+        context = expert_context(setup.world, setup.settings)
         return cast(Policy, Echo()), replace(setup, method=replace(setup.method, context=context))
     assert setup.world.reader is not None, "refused before"
     return cast(Policy, RulePolicy(setup.world.reader)), setup
@@ -278,11 +279,15 @@ def _open_agent(name: str, overrides: Overrides, actor: Callable[[Task], Expert]
     if reads and world.reader is None:
         raise TacitError(f"world {world.name!r} has no rule agent; use its expert (`tacit eval expert`).")
     recipe = check_sampling(recipe, world, loads=False)
-    context: Context = ActingContext(actor) if actor else expert_context(world, recipe.train.world_timeout_s)
+    context: Context
     policy: SamplingPolicy = Echo()
-    identity = name if actor else f"expert of {world.name}: {next(iter(world.experts), '')}"
-    if reads and world.reader is not None:
+    if actor is not None:
+        context, identity = ActingContext(actor), name
+    elif reads and world.reader is not None:
         context, policy, identity = recipe.settings.context(world), RulePolicy(world.reader), f"reader of {world.name}"
+    else:
+        context = expert_context(world, recipe.train)
+        identity = f"expert of {world.name}: {recipe.train.sft.expert or next(iter(world.experts))}"
     return Target(name, recipe, world, context, policy, Sampling(temperature=0.0), recipe.train.seed, identity=identity)
 
 

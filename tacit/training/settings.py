@@ -27,7 +27,7 @@ class SupervisedSettings:
     warmup: Share = 0.1
     """share of the steps with a rising learning rate"""
     expert: str = ""
-    """the world's expert to imitate; empty is the first"""
+    """the world's expert, to imitate or, as the agent `expert`, to evaluate; empty is the first"""
     noise: Annotated[float, Bound(lambda v: 0 <= v < 1, "must be at least 0 and below 1")] = 0.0
     """share of demonstrated turns replaced by a random action, to demonstrate recoveries; random actions are not imitated. Use
     it if the policy does not recover from mistakes"""

@@ -23,6 +23,7 @@ from tacit.core.method import RewardTerm, adds
 from tacit.core.registry import IN_MEMORY
 from tacit.methods.grpo import GRPO
 from tacit.runs.directory import read_metrics
+from tacit.worlds import get_environment
 
 TESTS = Path(__file__).resolve().parents[1]
 SMALL = {
@@ -220,6 +221,23 @@ def test_experts_and_custom_agents_are_evaluated(tmp_path):
 
     assert tacit.evaluate(Same, SAME, tasks=4, out=tmp_path).success == 1.0
     assert tacit.evaluate(Same, NEXT, tasks=4, out=tmp_path).success == 0.0
+
+
+def test_another_expert_of_the_world_is_evaluated_by_name(capsys):
+    result = tacit.evaluate("expert", "errands", tasks=4).result
+    other = tacit.evaluate("expert", "errands", tasks=4, sft={"expert": "stranger"}).result
+    assert (result["fingerprint"], other["fingerprint"]) == ("expert of errands: resident", "expert of errands: stranger")
+    assert other["success"] < result["success"] == 1.0
+    with pytest.raises(TacitError, match=r"unknown expert 'strangr' of world 'errands'.*Known: resident, stranger"):
+        tacit.evaluate("expert", "errands", sft={"expert": "strangr"})
+    words = ("--world", "errands", "--sft.expert", "stranger")
+    assert main(["eval", "expert", "--tasks", "4", *words]) == main(["play", "--policy", "expert", *words]) == 0
+    assert "of        expert of errands: stranger" in capsys.readouterr().out
+
+
+def test_reader_of_a_world_without_experts_is_evaluated():
+    world = replace(get_environment("alfworld"), experts={})
+    assert tacit.evaluate("reader", world, tasks=2).success == 1.0
 
 
 def test_callback_stops_the_run_and_resume_equals_uninterrupted_run(run, tmp_path):
