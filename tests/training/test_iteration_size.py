@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fast", "most"), [("off", 34), ("auto", 40)])
+@pytest.mark.parametrize(("fast", "most"), [("off", 31), ("auto", 37)])
 def test_iteration_executes_few_files(fast: str, most: int):
-    """`off` is the reference path. `auto` is the default and also runs the CPU's fast paths.
+    """`off` is the reference path. `auto` is the default and also runs the CPU's fast paths; the changelog states its number.
 
     Runs in its own process, because a profiler would count the threads of other tests."""
     script = f"import json, iteration_files as i; print(json.dumps(sorted(i.executed_functions({fast!r}))))"
