@@ -16,7 +16,6 @@ drawn at random from the valid ones, questions are answered by the text before t
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter, defaultdict
@@ -32,7 +31,6 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.errors import TacitError
 from tacit.core.hindsight import Lesson
 from tacit.core.method import Context
 from tacit.core.protocols import Policy, Request, Sampling
@@ -258,15 +256,6 @@ EPISODES = {
 }
 """random episodes per world in the corpus; up to 4 turns in Search QA and 24 in the others"""
 REPORTS = 20  # loss reports per pretraining
-
-
-def check_destination(destination: Path) -> None:
-    """Raise unless the directory is new and can be created. Call it before minutes of work."""
-    if destination.exists():
-        raise TacitError(f"{destination} exists already; choose a new directory.")
-    parent = next(path for path in destination.absolute().parents if path.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise TacitError(f"cannot create {destination}: {parent} is not a writable directory.")
 
 
 def make_base(

@@ -9,7 +9,7 @@ from typing import Any
 
 from tacit.calibration import EPSILONS, MIN_CLUSTERS, POOLINGS, SOURCES, Slice
 from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, make_console, peek_method, percent, say, table
-from tacit.config.checks import EXPERT, RULE_AGENT
+from tacit.config.checks import EXPERT, RULE_AGENT, check_output_file
 from tacit.config.flags import Parser, options_of
 from tacit.config.resources import calibration_path
 from tacit.config.values import from_text
@@ -115,6 +115,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _check(arguments: Any) -> None:
+    if arguments.out:
+        check_output_file(arguments.out, "--out")
     for name, least in (("tasks_each", 2), ("observations", 1), ("min_clusters", 1), ("members", 0), ("groups", 0)):
         if getattr(arguments, name) < least:
             reason = ": the probe is trained on some tasks of a family and tested on the others" if least == 2 else ""

@@ -31,7 +31,7 @@ from tacit.cli.terminal import (
 )
 from tacit.cli.train import can_redraw, pack_lines
 from tacit.config.agents import Target, open_endpoint
-from tacit.config.checks import check_output_directory
+from tacit.config.checks import check_output_directory, check_output_file
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.measuring import PANEL_SETTINGS, EvaluationResult, PanelEvaluation, with_panel
 from tacit.config.values import from_text
@@ -333,3 +333,5 @@ def _check(parser: Parser, arguments: Namespace) -> None:
         raise TacitError(f"--out {arguments.out} must be a directory; to write the result to a file use --json FILE.")
     if arguments.out:
         check_output_directory(arguments.out)
+    if arguments.json not in (None, PRINTED):
+        check_output_file(Path(arguments.json).expanduser(), "--json")

@@ -29,6 +29,7 @@ from tacit.cli.terminal import (
     table,
 )
 from tacit.companions.dictionary import Phrase, proposition_4
+from tacit.config.checks import check_output_file
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize
@@ -260,6 +261,8 @@ def run_credit(argv: Sequence[str]) -> int:
     check_at_least_one(arguments, "groups", "rollouts")
     if not 0 < arguments.discount <= 1:
         raise TacitError(f"--discount {arguments.discount} must be above 0 and at most 1.")
+    if arguments.json:
+        check_output_file(arguments.json, "--json")
     from tacit.config.agents import open_target
     from tacit.config.credit_quality import circumstances, credited_groups, geometries_of, rollout_setup
     from tacit.evaluation.credit_agreement import Geometry, Measured, quality

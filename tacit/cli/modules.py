@@ -158,7 +158,7 @@ def _install(source: str, arguments: Namespace, overrides: Overrides, sha256: st
 def _read_one(path: Path) -> Module:
     path = path.expanduser()
     if not (path / MANIFEST).is_file():
-        raise TacitError(f"{path} is not a module: it has no {MANIFEST}. See `tacit modules {path}`.")
+        raise TacitError(f"{path} is not a module: it has no {MANIFEST}. `tacit modules list {path}` shows the modules in it.")
     return read_module(path)
 
 

@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from tacit.cli.terminal import Command, dispatch
+from tacit.config.checks import check_output_directory
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.bases import BASE_SIZES
 from tacit.engines.models.registry import MODELS, prepare_model
-from tacit.pretraining import PretrainingSettings, check_destination, make_base
+from tacit.pretraining import PretrainingSettings, make_base
 
 
 def run(argv: Sequence[str]) -> int:
@@ -58,7 +59,9 @@ def prepare_base(argv: Sequence[str]) -> int:
     check_at_least_one(arguments, "steps", "rows", "processes")
     if not 0 < arguments.share <= 1:
         raise TacitError(f"--share {arguments.share:g} must be above 0 and at most 1.")
-    check_destination(arguments.destination)
+    if arguments.destination.exists():
+        raise TacitError(f"{arguments.destination} exists already; choose a new directory.")
+    check_output_directory(arguments.destination, "DEST")
     settings, engine = (
         PretrainingSettings(arguments.steps, arguments.rows),
         EngineSettings(device=arguments.device, dtype="float32"),
@@ -95,6 +98,7 @@ def prepare_code(argv: Sequence[str]) -> int:
         if bool(getattr(arguments, one)) != bool(getattr(arguments, other)):
             raise TacitError(f"--{'from' if one == 'source' else one} and --{other} belong together; give both.")
     root = arguments.destination.expanduser()
+    check_output_directory(root, "DEST")
     counts = {}
     if arguments.source:
         prepare.filter_folder(root, arguments.source.expanduser(), arguments.played, say)

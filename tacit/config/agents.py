@@ -16,6 +16,7 @@ from tacit.config.recipe import Document, Overrides, Recipe, absolute_name, over
 from tacit.config.resources import load_policy
 from tacit.config.values import to_data
 from tacit.core.actions import BARE, ActionFormat
+from tacit.core.bounds import check_bounds
 from tacit.core.chat import Chat
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, PromptReader
@@ -37,7 +38,6 @@ from tacit.runs.directory import (
     find_runs,
     open_checkpoints,
     read_settings,
-    resume_command,
 )
 from tacit.training.settings import TrainSettings
 from tacit.training.setup import WorldSetup, completion_limit, evaluation_sampling
@@ -213,7 +213,9 @@ def _run_recipe(path: Path, overrides: dict[tuple[str, ...], Any]) -> tuple[Reci
         recipe = replace(recipe.at(recipe.places[0].world), world=world)  # a world that it was not trained in
     else:
         recipe = recipe.alone(world or "")
-    return recipe, recipe.train.seed if seed is None else seed, trained_in
+    seed = recipe.train.seed if seed is None else seed
+    check_bounds(replace(recipe.train, seed=seed))
+    return recipe, seed, trained_in
 
 
 def _open_run(path: Path, overrides: dict[tuple[str, ...], Any], name: str) -> Target:
@@ -225,13 +227,7 @@ def _open_run(path: Path, overrides: dict[tuple[str, ...], Any], name: str) -> T
         )
     checkpoint = None
     if name != UNTRAINED:
-        saved = open_checkpoints(path)
-        if not saved.all():
-            raise TacitError(
-                f"{path} has no checkpoint yet. Continue it with `{resume_command(path)}`, or use its initial weights "
-                f"with --checkpoint {UNTRAINED}."
-            )
-        checkpoint = saved.find(name or "newest")
+        checkpoint = open_checkpoints(path).find(name or "newest")
     label = f"{path} ({checkpoint.path.name if checkpoint else UNTRAINED})"
     return _open(label, recipe, seed, path, checkpoint, trained_in)
 

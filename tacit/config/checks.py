@@ -21,6 +21,7 @@ from tacit.engines import all_engines, get_engine
 from tacit.engines.models.bases import BASES, base_named, is_small, unknown_model
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.runs.directory import SETTINGS, SUMMARY, UNSTARTED_FILES, find_summary, open_checkpoints, resume_command
+from tacit.training.imitation import check_recordings
 from tacit.training.loop import check_overlap
 from tacit.training.settings import TrainSettings
 from tacit.training.setup import WorldSetup, completion_limit
@@ -245,6 +246,8 @@ def _check_place(place: WorldRecipe, world: Environment) -> None:
         world.expert(train.sft.expert or None)
     elif train.sft.imitates and not Path(train.sft.from_).expanduser().is_file():
         raise TacitError(f"sft.from = {train.sft.from_!r}: the file does not exist.")
+    elif train.sft.imitates:
+        check_recordings(Path(train.sft.from_))
     if (most := math.ceil(schedule.groups * place.share)) > train.tasks:
         raise TacitError(f"groups = {most} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
 
@@ -259,18 +262,24 @@ def check_new_run(out: Path) -> None:
         raise TacitError(f"--out {out} is neither empty nor a run: it has {named}. Name a new directory: --out {out / 'run'}.")
 
 
-def check_output_directory(out: Path) -> None:
-    """Refuse an --out that cannot be made or written to."""
+def check_output_file(file: Path, name: str) -> None:
+    if file.is_dir():
+        raise TacitError(f"{name} {file} is a directory; name a file.")
+    check_output_directory(file.parent, name)
+
+
+def check_output_directory(out: Path, name: str = "--out") -> None:
+    """Refuse a directory that cannot be made or written to. `name`: the argument that sets it."""
     if out.exists() and not out.is_dir():
-        raise TacitError(f"--out {out} is a file, not a directory; name another.")
+        raise TacitError(f"{name} {out} is a file, not a directory; name another.")
     place = next((p for p in (out, *out.absolute().parents) if p.exists()), Path("/"))
     if not place.is_dir():
-        raise TacitError(f"cannot make the directory {out}: {place} is a file. Name another --out.")
+        raise TacitError(f"cannot make the directory {out}: {place} is a file. Name another {name}.")
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        raise TacitError(f"cannot make the directory {out}: {place} is not writable. Name another --out.") from error
+        raise TacitError(f"cannot make the directory {out}: {place} is not writable. Name another {name}.") from error
 
 
 TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")  # files of which a model directory has at least one

@@ -42,8 +42,8 @@ def with_panel(overrides: Overrides, name: str, target: str) -> Overrides:
     if is_panel_file(name):
         if picked := next((place[-1] for place in PICKS if place in overrides), None):
             raise TacitError(f"--{picked} selects from a split and has no effect on a file; edit {name} instead.")
-        own: dict[tuple[str, ...], Any] = {} if played else {("world",): read_panel(Path(name).expanduser()).tasks[0].world}
-        return {**overrides, PANEL: name, **own}
+        world = read_panel(Path(name).expanduser()).tasks[0].world  # before anything is loaded
+        return {**overrides, PANEL: name, **({} if played else {("world",): world})}
     place, _, count = name.rpartition("/")
     world, _, split = place.rpartition("/")
     if not world or not split or not count.isdigit():

@@ -24,7 +24,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
     nearest = difflib.get_close_matches(name.lower(), plain, n=1, cutoff=0.5)
     hint = f" Did you mean {plain[nearest[0]]!r}?" if nearest else ""
     noun, of, whole = kind.partition(" of ")
-    return TacitError(f"unknown {noun} {name!r}{of}{whole}.{hint} Known: {', '.join(names)}.")
+    return TacitError(f"unknown {noun} {name!r}{of}{whole}.{hint} Known: {', '.join(names) or 'none'}.")
 
 
 def check_split_and_count(world: str, splits: Sequence[str], split: str, count: int) -> None:

@@ -129,9 +129,14 @@ class Checkpoints:
             return best.check()
         name = "newest" if name == "best" else name
         matching = [c for c in self.all() if name in ("newest", c.stage, c.path.name)]
+        if not (saved := ", ".join(c.path.name for c in self.all())):
+            run = self._directory.parent
+            raise TacitError(
+                f"{run} has no checkpoint yet. Continue it with `{resume_command(run)}`. To evaluate or play its initial "
+                "weights, add --checkpoint untrained."
+            )
         if not matching:
-            saved = ", ".join(c.path.name for c in self.all())
-            raise TacitError(f"no checkpoint {name!r} in {self._directory}; there {f'are {saved}' if saved else 'is none'}.")
+            raise TacitError(f"no checkpoint {name!r} in {self._directory}; there are {saved}.")
         return matching[-1].check()
 
     def save(
@@ -240,7 +245,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     settings = _read(path, SETTINGS, "")
     for name in ("method", "engine", "schedule", "policies"):
         if not isinstance(settings, dict) or not isinstance(settings.get(name, None if name == "method" else {}), dict):
-            raise TacitError(f"{path / SETTINGS} is damaged: {name} is not a table of settings.")
+            raise _damaged(path / SETTINGS, f"{name} is not a table of settings")
     return settings
 
 
@@ -295,7 +300,11 @@ def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
     try:
         return read_json(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise TacitError(f"{file} is damaged ({error}). Put it back from a copy, or start a new run.") from error
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, why: object) -> TacitError:
+    return TacitError(f"{file} is damaged ({why}). Put it back from a copy, or start a new run.")
 
 
 def _lock(path: Path):

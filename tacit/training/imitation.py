@@ -313,6 +313,14 @@ def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:
             reading.unusable.append(f"line {number}: {_reason(error)}")
 
 
+def check_recordings(path: Path) -> None:
+    """Raise unless the file has an episode. Reads up to the first one."""
+    reading = Reading()
+    if next(read_recordings(path, reading), None) is None:
+        why = reading.unusable[0] if reading.unusable else "it is empty"
+        raise TacitError(f"there is no recorded episode in {path} ({why}); give a file of JSON lines, one episode per line.")
+
+
 def _read_documents(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
     """(number, line), or (number, entry) if the file is a JSON list. A truncated file of lines is read up to the damage."""
     number = 0

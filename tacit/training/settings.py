@@ -105,7 +105,7 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    seed: Basic[int] = 0
+    seed: Basic[Annotated[int, Bound(lambda v: 0 <= v < 2**63, "must be between 0 and 2^63 − 1")]] = 0
     """random seed of the run"""
     tasks: Basic[AtLeastOne] = 4096
     """number of training tasks to draw from"""

@@ -17,6 +17,8 @@ from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.methods import METHODS
 
+HERE = str(Path(__file__).parent)
+IMITATE = ["train", "--world", "countdown", "--model", "tiny", "--sft.steps", "2"]
 HEAVY = ("torch", "transformers", "peft", "tokenizers")
 
 
@@ -107,6 +109,17 @@ def test_top_level_help_names_the_commands(capsys):
         (["list", "wrolds"], "error: unknown list 'wrolds'. Did you mean 'worlds'?"),
         (["prepare", "smolm2", "x"], "error: unknown command 'smolm2' of `tacit prepare`. Did you mean 'smollm2'?"),
         (["prepare", "smollm2", "x", "--gguf", "nowhere.gguf"], "error: --gguf nowhere.gguf: the file does not exist."),
+        (["prepare", "code", __file__], f"error: DEST {__file__} is a file, not a directory"),
+        (["prepare", "code", f"{__file__}/new"], f"error: cannot make the directory {__file__}/new: {__file__} is a file."),
+        (["train", "--world", "countdown", "--seed", "-1"], "error: seed = -1 must be between 0 and 2^63"),
+        (["train", "--world", "countdown", "--seed", str(2**63)], f"error: seed = {2**63} must be between 0 and 2^63"),
+        (["train", "--world", "errands", "--tests", "shown"], "error: unknown option 'tests' of world 'errands'. Known: none"),
+        ([*IMITATE, "--sft.from", __file__], f"error: there is no recorded episode in {__file__} (line 1: "),
+        (["eval", "expert", "--world", "countdown", "--json", f"{__file__}/x"], f"error: --json {__file__} is a file"),
+        (["eval", "expert", "--world", "countdown", "--json", HERE], f"error: --json {HERE} is a directory; name a file."),
+        (["eval", "tiny", "--world", "countdown", "--panel", "nowhere.jsonl"], "error: cannot read the panel nowhere.jsonl"),
+        (["calibrate", "tiny", "--world", "countdown", "--out", f"{__file__}/x"], f"error: --out {__file__} is a file"),
+        (["inspect", "credit", "runs/any", "--json", f"{__file__}/x"], f"error: --json {__file__} is a file"),
     ],
 )  # fmt: skip
 def test_error_is_one_line_with_exit_code_2(argv, message, capsys):

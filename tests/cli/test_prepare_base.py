@@ -91,7 +91,7 @@ def test_prepare_base_refuses_an_unusable_destination(tmp_path, capsys):
     assert "exists already; choose a new directory" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert main(["prepare", "base", str(tmp_path / "file" / "new")]) == 2
-    assert f"{tmp_path / 'file'} is not a writable directory" in capsys.readouterr().err
+    assert f"{tmp_path / 'file'} is a file. Name another DEST" in capsys.readouterr().err
 
 
 def test_prepare_help(capsys):

@@ -6,7 +6,7 @@ import pytest
 from scripted import ScriptedPolicy
 
 from tacit.core.errors import TacitError
-from tacit.runs.directory import Checkpoints
+from tacit.runs.directory import Checkpoints, open_checkpoints
 
 STAGES = ("sft", "rl")
 
@@ -90,6 +90,8 @@ def test_find_checkpoint_by_name(tmp_path, policy):
         "rl": "rl-000004",
         "rl-000003": "rl-000003",
     }
+    with pytest.raises(TacitError, match=r"empty has no checkpoint yet. Continue it with `tacit train --resume .*empty`"):
+        open_checkpoints(tmp_path / "empty").find("newest")
     with pytest.raises(TacitError, match=r"no checkpoint 'rl-000009'.*rl-000003"):
         checkpoints.find("rl-000009")
 
