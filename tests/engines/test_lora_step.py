@@ -70,7 +70,7 @@ def _gated_update(product: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
 def kernels(monkeypatch):
     """Stacked adapters, as on a GPU, with the kernels replaced by torch. Returns the rows of each launch."""
     launched: list[int] = []
-    monkeypatch.setattr(projections, "wants_input_major", lambda weights: False)
+    monkeypatch.setattr(projections, "wants_column_major", lambda weights: False)
     monkeypatch.setattr(projections, "is_launch_bound", lambda device: True)
     for name in ("has_lora_norm_kernel", "has_lora_swiglu_kernel"):
         monkeypatch.setattr(lora_step, name, lambda *known: True)

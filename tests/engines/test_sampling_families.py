@@ -174,7 +174,7 @@ def test_active_adapter_is_used(notify, tokenizer, monkeypatch):
     assert seen[0] != seen[1] and seen[0] == seen[2] and seen[3] not in seen[:3] and seen[4] not in seen[:4]
     sampler.refresh_weights()
     with monkeypatch.context() as patch:  # no search for adapters as long as nothing has changed
-        patch.setattr(projections, "find_layers", lambda *_: pytest.fail("looked for"))
+        patch.setattr(projections, "split_lora", lambda *_: pytest.fail("looked for"))
         sampler.refresh_weights()
 
 

@@ -21,12 +21,12 @@ CPU = torch.device("cpu")
 
 PROBE = """
 import torch
-from tacit.engines.local.fast.attention import LAUNCH, _matches_torch
+from tacit.engines.local.fast.attention import LAUNCH, _prefix_matches_torch
 with torch.inference_mode():
-    assert _matches_torch(torch.device("cpu"), torch.float16, 4, 2, 64)
+    assert _prefix_matches_torch(torch.device("cpu"), torch.float16, 4, 2, 64)
     for heads, key_heads, dim, block_q, block_k in ((6, 1, 128, 16, 32), (3, 1, 64, 32, 16)):
         LAUNCH.update(BLOCK_Q=block_q, BLOCK_K=block_k)
-        assert _matches_torch(torch.device("cpu"), torch.float32, heads, key_heads, dim)
+        assert _prefix_matches_torch(torch.device("cpu"), torch.float32, heads, key_heads, dim)
 """
 
 RECORDED = """

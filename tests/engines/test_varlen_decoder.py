@@ -89,7 +89,7 @@ def test_lora_gradient_matches_autograd_and_finite_differences(monkeypatch, adap
         loras = [(draw(2 + i, 6), draw(5 + i, 2 + i), 0.5 + i)] if has else []
         bias = draw(5 + i, learns=not frozen) if i == 1 else None
         parts.append((draw(5 + i, 6, learns=not frozen), bias, loras))
-    monkeypatch.setattr(projections, "find_parts", lambda modules: parts)
+    monkeypatch.setattr(projections, "fusable_tensors", lambda modules: parts)
     read = [x, *(t for w, b, loras in parts for t in (w, b, *(t for a, c, _ in loras for t in (a, c))) if t is not None)]
     read = [t for t in read if t.requires_grad]
     zeros = torch.zeros(5, dtype=torch.float64)

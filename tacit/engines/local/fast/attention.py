@@ -18,11 +18,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from tacit.engines.local.fast.kernels import (
     HOPPER,
     capability_probe,
-    early_launch_options,
     is_kernel_usable,
     make_random,
     nvidia_generation,
     on_tensor_device,
+    pdl_options,
 )
 from tacit.engines.local.fast.layers import SamplerOps
 from tacit.engines.local.memory import is_out_of_memory
@@ -43,10 +43,10 @@ PROGRAMS_PER_SM = 1.5
 """programs that keep one SM busy; more splits cost more than they save. For 523 positions, 1, 2 and 4 splits take
 12.9, 11.0 and 9.5 µs with 16 slots of two heads of 128, and 14.9, 16.4 and 18.1 µs with 64, on an H200 with 132 SMs"""
 MAX_SPLITS = 8
-FEW = {"BLOCK": 64, "num_warps": 4, "num_stages": 3}
-MANY = {"BLOCK": 32, "num_warps": 2, "num_stages": 4}
-"""positions per block, warps and pipeline stages, for few and for many programs: above two programs per SM small ones share it
-better. For 523 positions FEW and MANY take 14.3 and 15.2 µs with 64 slots of two heads of 128, and 44.8 and 37.5 with 256; for
+FEW_PROGRAMS = {"BLOCK": 64, "num_warps": 4, "num_stages": 3}
+MANY_PROGRAMS = {"BLOCK": 32, "num_warps": 2, "num_stages": 4}
+"""positions per block, warps and pipeline stages, up to two programs per SM and above; there, small programs share it better.
+For 523 positions the two take 14.3 and 15.2 µs with 64 slots of two heads of 128, and 44.8 and 37.5 with 256; for
 three heads of 64 12.2 and 12.5, and 38.7 and 29.6"""
 
 
@@ -68,28 +68,28 @@ def decode_attention(
 
     The two halves of each RoPE pair are adjacent in queries and keys. `rope_B` [B, head_dim / 2, 2]: cos and sin at each slot's
     position, in float32."""
-    rows, heads, dim = q_BHD.shape
+    slots, heads, dim = q_BHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
-    splits = splits or choose_splits(rows * kv_heads, q_BHD.device)
-    launch = launch or (FEW if rows * kv_heads * splits <= 2 * count_sms(q_BHD.device) else MANY)
-    out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
-    partial_sums, peaks = (
-        out.new_empty((rows, kv_heads, splits, MIN_DOT, size) if splits > 1 else 0, dtype=torch.float32) for size in (dim, 2)
+    splits = splits or choose_splits(slots * kv_heads, q_BHD.device)
+    launch = launch or (FEW_PROGRAMS if slots * kv_heads * splits <= 2 * count_sms(q_BHD.device) else MANY_PROGRAMS)
+    out = torch.empty(slots, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
+    split_sums, split_stats = (
+        out.new_empty((slots, kv_heads, splits, MIN_DOT, size) if splits > 1 else 0, dtype=torch.float32) for size in (dim, 2)
     )
     from tacit.engines.local.fast.triton_kernels import (  # triton is only installed with a GPU
         decode_attention_kernel,
         merge_splits_kernel,
     )
 
-    decode_attention_kernel[(rows, kv_heads, splits)](
-        q_BHD, k_BGD, v_BGD, keys_BSGD, values_BSGD, positions_B, rope_B, out, partial_sums, peaks, scale, q_BHD.stride(0),
+    decode_attention_kernel[(slots, kv_heads, splits)](
+        q_BHD, k_BGD, v_BGD, keys_BSGD, values_BSGD, positions_B, rope_B, out, split_sums, split_stats, scale, q_BHD.stride(0),
         k_BGD.stride(0), v_BGD.stride(0), capacity,
         KV=kv_heads, GROUP=heads // kv_heads, PADDED=MIN_DOT, DIM=dim, SPLITS=splits, **launch,
-        **early_launch_options(q_BHD.device),
+        **pdl_options(q_BHD.device),
     )  # fmt: skip
     if splits > 1:
         shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": MIN_DOT, "DIM": dim, "SPLITS": splits}
-        merge_splits_kernel[(rows, heads)](partial_sums, peaks, out, **shape, num_warps=1, **early_launch_options(q_BHD.device))
+        merge_splits_kernel[(slots, heads)](split_sums, split_stats, out, **shape, num_warps=1, **pdl_options(q_BHD.device))
     return out
 
 
@@ -131,12 +131,12 @@ def check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int,
     scale = head_dim**-0.5
     rope = torch.polar(torch.ones(rows, head_dim // 2, device=device), random(rows, head_dim // 2).float())
     rope_cos_sin, old_keys, old_values = torch.view_as_real(rope), keys.clone(), values.clone()
-    result = decode_attention(q, k, v, keys, values, positions, rope_cos_sin, scale, 1, FEW)
-    for splits, launch in ((1, MANY), (2, FEW), (4, FEW), (MAX_SPLITS, FEW)):
-        there = old_keys.clone(), old_values.clone()
-        other = decode_attention(q, k, v, there[0], there[1], positions, rope_cos_sin, scale, splits, launch)
-        same = torch.equal(there[0], keys) and torch.equal(there[1], values)
-        if not (same and torch.allclose(other.float(), result.float(), atol=2e-2, rtol=2e-2)):
+    result = decode_attention(q, k, v, keys, values, positions, rope_cos_sin, scale, 1, FEW_PROGRAMS)
+    for splits, launch in ((1, MANY_PROGRAMS), (2, FEW_PROGRAMS), (4, FEW_PROGRAMS), (MAX_SPLITS, FEW_PROGRAMS)):
+        new_keys, new_values = old_keys.clone(), old_values.clone()
+        other = decode_attention(q, k, v, new_keys, new_values, positions, rope_cos_sin, scale, splits, launch)
+        same_cache = torch.equal(new_keys, keys) and torch.equal(new_values, values)
+        if not (same_cache and torch.allclose(other.float(), result.float(), atol=2e-2, rtol=2e-2)):
             return False
     q, k = (SamplerOps.apply_rope(x, rope[:, None]) for x in (q, k))
     for row, position in enumerate(positions.tolist()):
@@ -178,11 +178,11 @@ class SequenceLayout:
     @staticmethod
     def in_cache(queries_B: np.ndarray, keys_B: np.ndarray, starts_B: np.ndarray, device: torch.device) -> SequenceLayout:
         """Sequences whose keys start at these positions of a KV cache."""
-        starts_q, starts_k, number_B, blocks_N5 = (
+        starts_q, starts_k, counts_B, blocks_N5 = (
             to_device(x.astype(np.int32), device)
             for x in (_cumulative(queries_B), starts_B, keys_B, split_into_blocks(queries_B, keys_B, starts_B))
         )
-        return SequenceLayout(starts_q, starts_k, int(queries_B.max()), int(keys_B.max()), number_B, blocks_N5)
+        return SequenceLayout(starts_q, starts_k, int(queries_B.max()), int(keys_B.max()), counts_B, blocks_N5)
 
 
 def _cumulative(lengths_B: np.ndarray) -> np.ndarray:
@@ -254,11 +254,10 @@ def has_flash_attention(device: torch.device, dtype: torch.dtype, head_dim: int)
 @capability_probe
 def has_prefix_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     """Whether prompts can continue from cached prefixes: on a Hopper GPU, which LAUNCH is tuned for."""
-    if head_dim not in HEAD_DIMS or not has_flash_attention(device, dtype, head_dim):
-        return False
-    if nvidia_generation(device) != HOPPER:
-        return False
-    return is_kernel_usable("prefix attention", device, partial(_matches_torch, device, dtype, heads, key_heads, head_dim))
+    fits = head_dim in HEAD_DIMS and has_flash_attention(device, dtype, head_dim) and nvidia_generation(device) == HOPPER
+    return fits and is_kernel_usable(
+        "prefix attention", device, partial(_prefix_matches_torch, device, dtype, heads, key_heads, head_dim)
+    )
 
 
 def attend_varlen(q_QHD: Tensor, k_KGD: Tensor, v_KGD: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
@@ -272,18 +271,18 @@ def attend_varlen(q_QHD: Tensor, k_KGD: Tensor, v_KGD: Tensor, layout: SequenceL
     return attend_row_by_row(q_QHD, k_KGD, v_KGD, layout, scale)
 
 
-def _matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
+def _prefix_matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     """Compare with torch: sequences of one token and of several blocks, one with more keys than queries and one without
     queries, strided heads, scores from flat to sharp. Keys that no query may read are infinite."""
     generator, capacity = torch.Generator(device).manual_seed(0), 320
     queries_B, keys_B, starts_B = np.array([1, 150, 0, 131]), np.array([1, 150, 4, 300]), np.array([2, 0, 3, 1]) * capacity
     layout = SequenceLayout.in_cache(queries_B, keys_B, starts_B, device)
 
-    def drawn(tokens: int, heads: int) -> Tensor:
+    def random_heads(tokens: int, heads: int) -> Tensor:
         wide = torch.randn(tokens, heads + 1, head_dim, generator=generator, device=device)
         return (wide * torch.logspace(-1, 0.3, tokens, device=device)[:, None, None]).to(dtype)[:, 1:]
 
-    q, k, v = (drawn(n, h) for n, h in ((282, heads), (4 * capacity, key_heads), (4 * capacity, key_heads)))
+    q, k, v = (random_heads(n, h) for n, h in ((282, heads), (4 * capacity, key_heads), (4 * capacity, key_heads)))
     for start, count in zip(starts_B.tolist(), keys_B.tolist(), strict=True):
         for cached in (k, v):
             cached[start + count : start + capacity] = float("inf")
@@ -297,20 +296,18 @@ def _matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_hea
 class _FlashVarlenAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
-        rows = (layout.cu_seqlens_q, layout.starts_k, layout.max_seqlen_q, layout.max_seqlen_k)
-        results = torch.ops.aten._flash_attention_forward(q, k, v, *rows, 0.0, True, False, scale=scale)
+        ctx.seqlens, ctx.scale = (layout.cu_seqlens_q, layout.starts_k, layout.max_seqlen_q, layout.max_seqlen_k), scale
+        results = torch.ops.aten._flash_attention_forward(q, k, v, *ctx.seqlens, 0.0, True, False, scale=scale)
         out, logsumexp, seed, offset, _ = results
         ctx.save_for_backward(q, k, v, out, logsumexp, seed, offset)
-        ctx.layout, ctx.scale = layout, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (q, k, v, out, logsumexp, seed, offset), layout = ctx.saved_tensors, ctx.layout
-        rows = (layout.cu_seqlens_q, layout.starts_k, layout.max_seqlen_q, layout.max_seqlen_k)
+        q, k, v, out, logsumexp, seed, offset = ctx.saved_tensors
         with _strict_determinism():
             input_gradients = torch.ops.aten._flash_attention_backward(
-                gradients[0].contiguous(), q, k, v, out, logsumexp, *rows, 0.0, True, seed, offset, scale=ctx.scale
+                gradients[0].contiguous(), q, k, v, out, logsumexp, *ctx.seqlens, 0.0, True, seed, offset, scale=ctx.scale
             )
         return *input_gradients, None, None
 
@@ -331,17 +328,16 @@ def _strict_determinism() -> Iterator[None]:
 def attend_row_by_row(q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
     repeats = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
-    answers = []
+    outputs = []
     starts_q, starts_k = layout.cu_seqlens_q.tolist(), layout.starts_k.tolist()
     ends_k = starts_k[1:] if layout.keys_B is None else (layout.starts_k + layout.keys_B).tolist()
-    for a, b, c, d in zip(starts_q, starts_q[1:], starts_k, ends_k, strict=False):
-        if a == b:
+    for start_q, end_q, start_k, end_k in zip(starts_q, starts_q[1:], starts_k, ends_k, strict=False):
+        queries, keys = end_q - start_q, end_k - start_k
+        if not queries:
             continue
-        seen = torch.ones(b - a, d - c, dtype=torch.bool, device=q.device).tril_(d - c - (b - a))
-        row = scaled_dot_product_attention(
-            q[a:b].transpose(0, 1), k[c:d].transpose(0, 1), v[c:d].transpose(0, 1), attn_mask=seen, scale=scale
-        )
-        answers.append(row.transpose(0, 1))
-        if b - a > d - c:
-            answers[-1][: b - a - (d - c)] = 0  # queries that see no key
-    return torch.cat(answers)
+        visible = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril_(keys - queries)
+        q_HQD, k_HKD, v_HKD = (x.transpose(0, 1) for x in (q[start_q:end_q], k[start_k:end_k], v[start_k:end_k]))
+        outputs.append(scaled_dot_product_attention(q_HQD, k_HKD, v_HKD, attn_mask=visible, scale=scale).transpose(0, 1))
+        if queries > keys:
+            outputs[-1][: queries - keys] = 0  # queries that see no key
+    return torch.cat(outputs)

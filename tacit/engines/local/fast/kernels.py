@@ -23,7 +23,7 @@ HOPPER = 9  # `nvidia_generation` of a Hopper GPU
 MIN_PDL_DRIVER = 12_040
 """first CUDA driver used with programmatic dependent launches inside CUDA graphs (supported since 12.3)"""
 Rest = ParamSpec("Rest")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 disabled: set[str] = set()  # names of probes that return False, or `cuda_graphs`; set by benchmarks/ablation.py
 _fast: ContextVar[bool] = ContextVar("fast", default=True)
@@ -48,8 +48,8 @@ def capability_probe(probe: Callable[Rest, bool]) -> Callable[Rest, bool]:
     cached = cache(probe)
 
     @wraps(probe)
-    def check(*of: Rest.args, **more: Rest.kwargs) -> bool:
-        return _fast.get() and probe.__name__ not in disabled and cached(*of, **more)  # type: ignore[arg-type]
+    def check(*args: Rest.args, **kwargs: Rest.kwargs) -> bool:
+        return _fast.get() and probe.__name__ not in disabled and cached(*args, **kwargs)  # type: ignore[arg-type]
 
     return check
 
@@ -71,26 +71,26 @@ def is_kernel_usable(what: str, device: torch.device, matches_torch: Callable[[]
     return False
 
 
-def on_tensor_device(launch: Callable[Concatenate[Tensor, Rest], Answer]) -> Callable[Concatenate[Tensor, Rest], Answer]:
+def on_tensor_device(launch: Callable[Concatenate[Tensor, Rest], Result]) -> Callable[Concatenate[Tensor, Rest], Result]:
     """Decorator: launch on the device of the first argument, instead of the thread's current device."""
 
     @wraps(launch)
-    def launch_there(tensor: Tensor, /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
+    def launch_on_device(tensor: Tensor, /, *args: Rest.args, **kwargs: Rest.kwargs) -> Result:
         with torch.cuda.device_of(tensor):
-            return launch(tensor, *rest, **more)
+            return launch(tensor, *args, **kwargs)
 
-    return launch_there
+    return launch_on_device
 
 
 @cache
-def early_launch_options(device: torch.device) -> dict[str, bool]:
+def pdl_options(device: torch.device) -> dict[str, bool]:
     """Options for programmatic dependent launch (PDL), where device and driver support it: a kernel's programs are scheduled
     while the previous kernel finishes, and wait for it inside the kernel. Used by all kernels of a decode step."""
     driver: Callable[[], int] = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)
     supported = nvidia_generation(device) >= HOPPER and driver() >= MIN_PDL_DRIVER
     if supported and importlib.util.find_spec("triton.language.extra.cuda.gdc") is not None:
-        return {"EARLY": True, "launch_pdl": True}
-    return {"EARLY": False}
+        return {"USE_PDL": True, "launch_pdl": True}
+    return {"USE_PDL": False}
 
 
 def nvidia_generation(device: torch.device) -> int:

@@ -23,7 +23,7 @@ from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import silu
 
 from tacit.core.errors import first_line
-from tacit.engines.local.fast.kernels import capability_probe, early_launch_options, is_kernel_usable, on_tensor_device
+from tacit.engines.local.fast.kernels import capability_probe, is_kernel_usable, on_tensor_device, pdl_options
 from tacit.engines.local.memory import is_out_of_memory
 from tacit.engines.local.packing import next_power_of_two
 
@@ -57,8 +57,8 @@ def swiglu_forward(gate_up_NF: Tensor) -> Tensor:
     out_NF = gate_up_NF.new_empty(rows, inner)
     if rows:
         shape = (inner, gate_up_NF.stride(0))
-        how = {"BLOCK": SWIGLU_BLOCK, "num_warps": SWIGLU_WARPS} | early_launch_options(gate_up_NF.device)
-        swiglu_forward_kernel[_grid(rows, inner)](gate_up_NF, out_NF, *shape, **how)
+        options = {"BLOCK": SWIGLU_BLOCK, "num_warps": SWIGLU_WARPS} | pdl_options(gate_up_NF.device)
+        swiglu_forward_kernel[_grid(rows, inner)](gate_up_NF, out_NF, *shape, **options)
     return out_NF
 
 
@@ -124,7 +124,7 @@ def rms_norm_forward(h_ND: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     normed_ND = torch.empty_like(h_ND)
     if rows:
         shape = {"WIDTH": width, "PADDED": next_power_of_two(width), "num_warps": NORM_WARPS}
-        rms_norm_kernel[(rows,)](h_ND, weight, normed_ND, epsilon, **shape, **early_launch_options(h_ND.device))
+        rms_norm_kernel[(rows,)](h_ND, weight, normed_ND, epsilon, **shape, **pdl_options(h_ND.device))
     return normed_ND
 
 
@@ -161,11 +161,11 @@ def rope_into_cache(
 
     key_heads, dim = keys_SGD.shape[1:]
     padded = next_power_of_two(heads + 2 * key_heads)
-    tokens = max(1, ROPE_BLOCK // (padded * dim))
+    block_tokens = max(1, ROPE_BLOCK // (padded * dim))
     if len(qkv_NF):
-        rope_into_cache_kernel[(-(-len(qkv_NF) // tokens),)](
+        rope_into_cache_kernel[(-(-len(qkv_NF) // block_tokens),)](
             qkv_NF, positions_N, rotations, slots_N, keys_SGD, values_SGD, len(qkv_NF), qkv_NF.stride(0),
-            HEADS=heads, KEY_HEADS=key_heads, PADDED=padded, DIM=dim, TOKENS=tokens, num_warps=ROPE_WARPS,
+            HEADS=heads, KEY_HEADS=key_heads, PADDED=padded, DIM=dim, TOKENS=block_tokens, num_warps=ROPE_WARPS,
         )  # fmt: skip
 
 
@@ -179,30 +179,30 @@ class RopeQKV(torch.autograd.Function):
         ctx.save_for_backward(cos, sin)
         dim = 2 * cos.shape[-1]
         q, k, v = qkv_NF.unflatten(1, (-1, dim)).split(sizes, 1)
-        rotated_NF = rope_qkv(q, k, v, cos, sin, back=False)
+        rotated_NF = rope_qkv(q, k, v, cos, sin, inverse=False)
         return rotated_NF.unflatten(1, (-1, dim)).split(sizes, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (cos, sin), (q, k, v) = ctx.saved_tensors, (gradient.contiguous() for gradient in gradients)
-        return rope_qkv(q, k, v, cos, sin, back=True), None, None, None
+        return rope_qkv(q, k, v, cos, sin, inverse=True), None, None, None
 
 
 @on_tensor_device
-def rope_qkv(q_NHD: Tensor, k_NGD: Tensor, v_NGD: Tensor, cos: Tensor, sin: Tensor, back: bool) -> Tensor:
-    """[N, features]: q, k, v side by side, queries and keys rotated, or rotated back for the gradient."""
+def rope_qkv(q_NHD: Tensor, k_NGD: Tensor, v_NGD: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> Tensor:
+    """[N, features]: q, k, v side by side, queries and keys rotated, or with `inverse` rotated back, for the gradient."""
     from tacit.engines.local.fast.triton_kernels import rope_qkv_kernel
 
     (tokens, heads, dim), key_heads = q_NHD.shape, k_NGD.shape[1]
     rotated_NF = q_NHD.new_empty(tokens, (heads + 2 * key_heads) * dim)
     padded = next_power_of_two(heads)
-    together = max(1, ROPE_BLOCK // (padded * dim))
+    block_tokens = max(1, ROPE_BLOCK // (padded * dim))
     if tokens:
-        rope_qkv_kernel[(-(-tokens // together),)](
+        rope_qkv_kernel[(-(-tokens // block_tokens),)](
             q_NHD, k_NGD, v_NGD, cos, sin, rotated_NF, tokens, q_NHD.stride(0), k_NGD.stride(0), v_NGD.stride(0),
             HEADS=heads, KEY_HEADS=key_heads, PADDED=padded, PADDED_KEYS=next_power_of_two(key_heads), HALF=dim // 2,
-            TOKENS=together, BACK=back, num_warps=ROPE_WARPS,
+            TOKENS=block_tokens, INVERSE=inverse, num_warps=ROPE_WARPS,
         )  # fmt: skip
     return rotated_NF
 
@@ -221,11 +221,11 @@ def _rope_qkv_matches_torch(device: torch.device, dtype: torch.dtype, heads: int
     qkv = torch.randn(tokens, sum(sizes), head_dim, generator=generator, device=device).to(dtype)
     angles = torch.randn(tokens, 1, head_dim // 2, generator=generator, device=device)
     cos, sin = angles.cos(), angles.sin()
-    for back, (q, k, v) in ((False, qkv.split(sizes, 1)), (True, [x.contiguous() for x in qkv.split(sizes, 1)])):
+    for inverse, (q, k, v) in ((False, qkv.split(sizes, 1)), (True, [x.contiguous() for x in qkv.split(sizes, 1)])):
         a, b = torch.cat([q, k], 1).float().chunk(2, -1)
-        turn = -sin if back else sin
-        expected = torch.cat([torch.cat([a * cos - b * turn, b * cos + a * turn], -1), v.float()], 1).flatten(1)
-        result = rope_qkv(q, k, v, cos, sin, back).float()
+        sine = -sin if inverse else sin
+        expected = torch.cat([torch.cat([a * cos - b * sine, b * cos + a * sine], -1), v.float()], 1).flatten(1)
+        result = rope_qkv(q, k, v, cos, sin, inverse).float()
         if not torch.allclose(result, expected, atol=1e-5, rtol=2 * torch.finfo(dtype).eps):
             return False
     return True
@@ -246,12 +246,12 @@ def _rope_cache_matches_torch(device: torch.device, dtype: torch.dtype, heads: i
     before = wide.clone()
     positions_N = torch.randint(0, 9, (tokens,), generator=generator, device=device)
     angles = torch.randn(9, head_dim // 2, generator=generator, device=device)
-    turns = torch.polar(torch.ones_like(angles), angles)
+    rotations = torch.polar(torch.ones_like(angles), angles)
     slots_N = 2 * torch.randperm(tokens, generator=generator, device=device)
     keys, values = (torch.zeros(2 * tokens, key_heads, head_dim, dtype=dtype, device=device) for _ in "kv")
-    rope_into_cache(wide[:, :width], heads, positions_N, torch.view_as_real(turns), slots_N, keys, values)
+    rope_into_cache(wide[:, :width], heads, positions_N, torch.view_as_real(rotations), slots_N, keys, values)
     qk, v = before[:, :width].unflatten(1, (-1, head_dim)).split((heads + key_heads, key_heads), 1)
-    pairs = torch.view_as_complex(qk.float().unflatten(-1, (-1, 2))) * turns[positions_N, None]
+    pairs = torch.view_as_complex(qk.float().unflatten(-1, (-1, 2))) * rotations[positions_N, None]
     expected = torch.cat([torch.view_as_real(pairs).flatten(-2).to(dtype), v], 1)
     result = wide[:, :width].unflatten(1, (-1, head_dim))
     close = partial(torch.allclose, atol=1e-5, rtol=2 * torch.finfo(dtype).eps)
@@ -272,8 +272,8 @@ MIN_TOKENS_TO_COMPILE = 4096
 
 
 def rms_norm(h: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    wide = h.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(h.dtype) * weight
+    h_float32 = h.float()
+    return (h_float32 * torch.rsqrt(h_float32.square().mean(-1, keepdim=True) + epsilon)).to(h.dtype) * weight
 
 
 def add_rms_norm(h: Tensor, delta: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -352,9 +352,9 @@ class CompiledOp:
         try:
             result = compiled(*arguments)
             expected = self._op(*arguments)
-            for ours, theirs in zip(*(x if isinstance(x, tuple) else (x,) for x in (result, expected)), strict=True):
-                exact = theirs.dtype == torch.float32
-                if not torch.allclose(ours, theirs, rtol=1e-4 if exact else 2e-2, atol=1e-4 if exact else 2e-2):
+            for actual, eager in zip(*(x if isinstance(x, tuple) else (x,) for x in (result, expected)), strict=True):
+                exact = eager.dtype == torch.float32
+                if not torch.allclose(actual, eager, rtol=1e-4 if exact else 2e-2, atol=1e-4 if exact else 2e-2):
                     raise ArithmeticError("a compiled operation differs from the eager one")
         except Exception as error:
             if is_out_of_memory(error):

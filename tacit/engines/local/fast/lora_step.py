@@ -23,10 +23,10 @@ from torch.nn.functional import rms_norm, silu
 
 from tacit.engines.local.fast.kernels import (
     capability_probe,
-    early_launch_options,
     is_kernel_usable,
     make_random,
     on_tensor_device,
+    pdl_options,
 )
 from tacit.engines.local.fast.kv_cache import AttentionMetadata, KeyValueCache
 from tacit.engines.local.fast.layers import SamplerOps
@@ -34,9 +34,9 @@ from tacit.engines.local.packing import next_power_of_two
 
 MAX_RANK = 64  # for larger ranks separate products are faster, because every program reads all of B
 MAX_WIDTH = 8192  # widest residual stream that fits into a program's registers
-BLOCK_FEATURES, FEW_ROWS, MANY_ROWS = 64, 16, 32
+BLOCK_FEATURES, BLOCK_ROWS, LARGE_BLOCK_ROWS = 64, 16, 32
 """features and rows per program of the SwiGLU kernel: within 5% of the fastest of ten shapes, 64 to 2,048 rows on an H200"""
-MANY = 128  # above this many rows, a program computes MANY_ROWS
+LARGE_BATCH = 128  # above this many rows, a program computes LARGE_BLOCK_ROWS
 
 
 def lora_decode(
@@ -70,7 +70,7 @@ def add_lora_and_norm(h_BD: Tensor, norm: Any, product_BP: Tensor, lora_B: Tenso
     lora_add_rms_norm_kernel[(rows,)](
         h_BD, product_BP, lora_B, norm.weight, normed_BD, norm.variance_epsilon,
         WIDTH=width, RANK=rank, PADDED=next_power_of_two(rank), BLOCK=block, num_warps=max(1, min(16, block // 256)),
-        **early_launch_options(h_BD.device),
+        **pdl_options(h_BD.device),
     )  # fmt: skip
     return normed_BD
 
@@ -83,11 +83,11 @@ def lora_swiglu(product_BP: Tensor, lora_B: Tensor) -> Tensor:
     features, rank = lora_B.shape
     rows, inner = len(product_BP), features // 2
     out_BF = torch.empty(rows, inner, dtype=product_BP.dtype, device=product_BP.device)
-    together = FEW_ROWS if rows <= MANY else MANY_ROWS
-    lora_swiglu_kernel[(-(-inner // BLOCK_FEATURES), -(-rows // together))](
+    block_rows = BLOCK_ROWS if rows <= LARGE_BATCH else LARGE_BLOCK_ROWS
+    lora_swiglu_kernel[(-(-inner // BLOCK_FEATURES), -(-rows // block_rows))](
         product_BP, lora_B, out_BF, rows,
-        INNER=inner, RANK=rank, PADDED=max(16, next_power_of_two(rank)), ROWS=together, BLOCK=BLOCK_FEATURES,
-        **early_launch_options(product_BP.device),
+        INNER=inner, RANK=rank, PADDED=max(16, next_power_of_two(rank)), ROWS=block_rows, BLOCK=BLOCK_FEATURES,
+        **pdl_options(product_BP.device),
     )  # fmt: skip
     return out_BF
 
@@ -96,11 +96,11 @@ def has_lora_decode(layers: Sequence[Any], device: torch.device, dtype: torch.dt
     """Whether out, gate_up and down all have adapters of ranks that the kernels support."""
 
     def fits(layer: Any) -> bool:
-        adds, gates = (layer.out, layer.down), layer.gate_up
-        if not layer.uses_silu or not all(projection.lora_rank for projection in (*adds, gates)):
+        residual, gate_up = (layer.out, layer.down), layer.gate_up
+        if not layer.uses_silu or not all(projection.lora_rank for projection in (*residual, gate_up)):
             return False
-        return has_lora_swiglu_kernel(device, dtype, len(gates.weight) // 2, gates.lora_rank) and all(
-            has_lora_norm_kernel(device, dtype, len(projection.weight), projection.lora_rank) for projection in adds
+        return has_lora_swiglu_kernel(device, dtype, len(gate_up.weight) // 2, gate_up.lora_rank) and all(
+            has_lora_norm_kernel(device, dtype, len(projection.weight), projection.lora_rank) for projection in residual
         )
 
     return all(map(fits, layers))
@@ -128,8 +128,8 @@ def _check_norm_kernel(device: torch.device, dtype: torch.dtype, width: int, ran
     y_BD, a_BR = product_BP.double().split((width, rank), 1)
     expected_BD = h_BD.double() + y_BD + a_BR @ lora_B.double()
     normed_BD = add_lora_and_norm(h_BD, norm, product_BP, lora_B.t())
-    again_BD = rms_norm(h_BD.double(), (width,), weight_D.double(), norm.variance_epsilon)
-    return _is_close(h_BD, expected_BD) and _is_close(normed_BD, again_BD)
+    expected_normed_BD = rms_norm(h_BD.double(), (width,), weight_D.double(), norm.variance_epsilon)
+    return _is_close(h_BD, expected_BD) and _is_close(normed_BD, expected_normed_BD)
 
 
 def _check_swiglu_kernel(device: torch.device, dtype: torch.dtype, inner: int, rank: int) -> bool:
@@ -141,7 +141,7 @@ def _check_swiglu_kernel(device: torch.device, dtype: torch.dtype, inner: int, r
         gate_BF, up_BF = (y_BF + a_BR @ lora_B.double()).chunk(2, 1)
         return _is_close(lora_swiglu(product_BP, lora_B.t()), silu(gate_BF) * up_BF)
 
-    return close(FEW_ROWS + 3) and close(MANY + 3)
+    return close(BLOCK_ROWS + 3) and close(LARGE_BATCH + 3)
 
 
 def _is_close(result: Tensor, expected: Tensor) -> bool:

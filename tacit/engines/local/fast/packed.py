@@ -33,6 +33,7 @@ class PackedDecoder:
         body = hf.model
         attention = body.layers[0].self_attn
         self.body, self.layers = body, list(body.layers)
+        self.device: torch.device = body.embed_tokens.weight.device
         self.head_dim, self.scale = int(attention.head_dim), float(attention.scaling)
         self.heads, self.kv_heads = int(hf.config.num_attention_heads), int(hf.config.num_key_value_heads)
         self.has_qk_norm = hasattr(attention, "q_norm")
@@ -50,33 +51,34 @@ class PackedDecoder:
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """[T, D] hidden states after the final norm, at the positions that predict the completion tokens."""
-        device = self.body.embed_tokens.weight.device
-        distinct_U, which_N = np.unique(batch.tokens_N, return_inverse=True)
-        embedded_UD, of_N = self.body.embed_tokens(to_device(distinct_U, device)), to_device(which_N, device)
-        hidden_ND = embedded_UD.index_select(0, of_N)
-        # RoPE factors [N, 1, head_dim / 2] complex: cos + i sin, from the model's own rotary module.
-        positions_N = to_device(batch.positions_N, device)
-        sample = torch.zeros(1, device=positions_N.device)
-        cos, sin = self.body.rotary_emb(sample, positions_N[None])
-        half = self.head_dim // 2
-        rotation_N = torch.complex(cos[0, :, :half].float().contiguous(), sin[0, :, :half].float().contiguous())[:, None]
+        distinct_U, inverse_N = np.unique(batch.tokens_N, return_inverse=True)
+        embedded_UD, index_N = self.body.embed_tokens(to_device(distinct_U, self.device)), to_device(inverse_N, self.device)
+        hidden_ND = embedded_UD.index_select(0, index_N)
+        rotation_N = torch.complex(*self._cos_sin(batch))
         attentions = [_PaddedAttention(attention, hidden_ND) for attention in batch.lower_attention]
         for depth, layer in enumerate(self.layers[:-1]):
             # With dropout, repeated tokens differ, so the first layer cannot share their projections.
             if depth == 0 and not any(isinstance(m, nn.Dropout) and m.training for m in layer.self_attn.modules()):
-                q, k, v = (x.index_select(0, of_N) for x in self._project_qkv(layer, embedded_UD, embedded_UD))
+                q, k, v = (x.index_select(0, index_N) for x in self._project_qkv(layer, embedded_UD, embedded_UD))
             else:
                 q, k, v = self._project_qkv(layer, hidden_ND, hidden_ND)
             q, k = _apply_rope(q, rotation_N), _apply_rope(k, rotation_N)
             attended = [padded.attend(q, k, v, self.scale) for padded in attentions]
             hidden_ND = self._finish_layer(layer, hidden_ND, attended[0] if len(attended) == 1 else torch.cat(attended))
-        top, source_T = self.layers[-1], to_device(batch.source_T, device)
+        top, source_T = self.layers[-1], to_device(batch.source_T, self.device)
         hidden_TD = hidden_ND.index_select(0, source_T)
         q, k, v = self._project_qkv(top, hidden_TD, hidden_ND)
         q, k = _apply_rope(q, rotation_N.index_select(0, source_T)), _apply_rope(k, rotation_N)
         attended_TF = _PaddedAttention(batch.top_attention, hidden_ND).attend(q, k, v, self.scale)
         hidden_TD = self._finish_layer(top, hidden_TD, attended_TF)
         return _rms_norm(self.body.norm, hidden_TD)
+
+    def _cos_sin(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """cos and sin [N, 1, head_dim / 2] of RoPE, from the model's own rotary module."""
+        positions_N = to_device(batch.positions_N, self.device)
+        cos_sin = self.body.rotary_emb(torch.zeros(1, device=self.device), positions_N[None])
+        cos, sin = (part[0, :, None, : self.head_dim // 2].float().contiguous() for part in cos_sin)
+        return cos, sin
 
     def _project_qkv(self, layer: Any, queries_QD: Tensor, keys_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values before RoPE: [·, heads, head_dim]."""
@@ -105,16 +107,16 @@ class _PaddedAttention:
     def __init__(self, attention: AttentionPlan, like: Tensor):
         device = like.device
         self._query_shape, self._key_shape = attention.queries.shape, attention.keys.shape
-        # No gather if the rectangle holds the tokens in order.
+        # None: the padded rows hold the tokens in order, so no gather is needed.
         self._queries = None if is_arange(attention.queries) else to_device(attention.queries.ravel(), device)
         self._keys = None if is_arange(attention.keys) else to_device(attention.keys.ravel(), device)
         outputs = attention.outputs
         self._outputs = None if len(outputs) == attention.queries.size else to_device(outputs, device)
         self._mask: Tensor | None = None
         if attention.diagonal is not None:
-            reach = to_device(attention.diagonal, device)[:, None] + torch.arange(self._query_shape[1], device=device)
-            hidden = torch.arange(self._key_shape[1], device=device) > reach[:, :, None]
-            self._mask = torch.zeros(hidden.shape, dtype=like.dtype, device=device).masked_fill_(hidden, -torch.inf)[:, None]
+            last_key = to_device(attention.diagonal, device)[:, None] + torch.arange(self._query_shape[1], device=device)
+            masked = torch.arange(self._key_shape[1], device=device) > last_key[:, :, None]
+            self._mask = torch.zeros(masked.shape, dtype=like.dtype, device=device).masked_fill_(masked, -torch.inf)[:, None]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """[outputs, heads · head_dim]"""
@@ -138,8 +140,8 @@ def concat_linear(x: Tensor, *modules: Any) -> Tensor:
 
 def _gather(x: Tensor, index: Tensor | None, shape: tuple[int, ...]) -> Tensor:
     """[N, heads, head_dim] -> [B, heads, width, head_dim]"""
-    taken = x[: shape[0] * shape[1]] if index is None else x.index_select(0, index)
-    return taken.unflatten(0, shape).transpose(1, 2)
+    rows = x[: shape[0] * shape[1]] if index is None else x.index_select(0, index)
+    return rows.unflatten(0, shape).transpose(1, 2)
 
 
 def _apply_rope(x: Tensor, rotation: Tensor) -> Tensor:
@@ -173,12 +175,12 @@ class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         gradient, (up, sigmoid, activated) = gradients[0], ctx.saved_tensors
-        both = gradient.new_empty(*gradient.shape[:-1], 2 * gradient.shape[-1])
-        for_gate, for_up = both.chunk(2, dim=-1)
-        slope = (sigmoid + activated).addcmul_(sigmoid, activated, value=-1)
-        torch.mul(slope.mul_(gradient), up, out=for_gate)
-        torch.mul(gradient, activated, out=for_up)
-        return both
+        grad_gate_up = gradient.new_empty(*gradient.shape[:-1], 2 * gradient.shape[-1])
+        grad_gate, grad_up = grad_gate_up.chunk(2, dim=-1)
+        silu_slope = (sigmoid + activated).addcmul_(sigmoid, activated, value=-1)
+        torch.mul(silu_slope.mul_(gradient), up, out=grad_gate)
+        torch.mul(gradient, activated, out=grad_up)
+        return grad_gate_up
 
 
 def _rms_norm(module: Any, x: Tensor) -> Tensor:
@@ -193,20 +195,20 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        wide = x.float()
-        inverse = vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
-        normed = (wide * inverse).to(x.dtype)
-        ctx.save_for_backward(normed, weight, inverse)
+        x_float32 = x.float()
+        inverse_rms = vector_norm(x_float32, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+        normed = (x_float32 * inverse_rms).to(x.dtype)
+        ctx.save_for_backward(normed, weight, inverse_rms)
         return normed * weight
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        gradient, (normed, weight, inverse) = gradients[0], ctx.saved_tensors
-        wide, product = normed.float(), gradient.float() * normed
-        for_weight = product.flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        shared = (product @ weight.float()).div_(normed.shape[-1]).unsqueeze(-1)
-        scaled = (gradient * weight).float()
-        return scaled.addcmul_(wide, shared, value=-1).mul_(inverse).to(normed.dtype), for_weight, None
+        gradient, (normed, weight, inverse_rms) = gradients[0], ctx.saved_tensors
+        product = gradient.float() * normed
+        grad_weight = product.flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        mean_gn = (product @ weight.float()).div_(normed.shape[-1]).unsqueeze(-1)
+        g = (gradient * weight).float()
+        return g.addcmul_(normed.float(), mean_gn, value=-1).mul_(inverse_rms).to(normed.dtype), grad_weight, None
 
 
 class VarlenDecoder(PackedDecoder):
@@ -220,7 +222,6 @@ class VarlenDecoder(PackedDecoder):
 
     def __init__(self, hf: Any):
         super().__init__(hf)
-        self.device: torch.device = hf.model.embed_tokens.weight.device
         self._compiles = can_compile(self.device)
 
     def __call__(self, batch: PackedBatch) -> Tensor:
@@ -249,11 +250,7 @@ class VarlenDecoder(PackedDecoder):
         every layer in `states` if given."""
         ops = self.choose_ops(batch)
         hidden_ND = self.body.embed_tokens(to_device(batch.tokens_N, self.device))
-        # cos and sin [N, 1, head_dim / 2] of RoPE, from the model's own rotary module.
-        positions_N = to_device(batch.positions_N, self.device)
-        cos, sin = self.body.rotary_emb(torch.zeros(1, device=positions_N.device), positions_N[None])
-        half = self.head_dim // 2
-        rotation_N = cos[0, :, None, :half].float().contiguous(), sin[0, :, None, :half].float().contiguous()
+        rotation_N = self._cos_sin(batch)
         attentions = [_VarlenAttention(attention, self.device) for attention in batch.lower_attention]
         norms = [*(layer.input_layernorm for layer in self.layers), self.body.norm]
         normed_ND = ops.rms_norm(hidden_ND, norms[0].weight, norms[0].variance_epsilon)

@@ -4,7 +4,7 @@
 
 `FusedLinear` is the sampler's version, with copies of the weights; `fused_linear` is differentiable, for training. LoRA is not
 merged into the weights, because bfloat16 rounding would lose most of an adapter, except for small float32 matrices on a CPU
-(`wants_input_major`). On a GPU, A is stacked below the weights for a single product [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ, which
+(`wants_column_major`). On a GPU, A is stacked below the weights for a single product [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ, which
 needs a copy of the matrix; for single matrices above `STACK_LORA_LIMIT`, y and a are two products.
 """
 
@@ -23,10 +23,10 @@ from tacit.engines.local.memory import is_out_of_memory
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")  # model types that the Llama forward pass supports
 Adapter = tuple[Tensor, Tensor, float]  # A, B, scale
-Parts = tuple[Tensor, Tensor | None, list[Adapter]]  # weight, bias and adapters of a linear module
-INPUT_MAJOR_LIMIT = 1 << 22  # largest matrix, in elements, that is copied in input-major order
+LinearTensors = tuple[Tensor, Tensor | None, list[Adapter]]  # weight, bias and adapters of a linear module
+COLUMN_MAJOR_LIMIT = 1 << 22  # largest matrix, in elements, that is copied in column-major order
 STACK_LORA_LIMIT = 1 << 24
-"""single matrices with fewer elements are copied with A below; reading larger ones takes longer than the saved launch"""
+"""single matrices with fewer elements are copied with A below; with larger ones, reading takes longer than a second launch"""
 RANK_STEP = 16
 """on a GPU A is zero-padded to a multiple of this many rows, so that rows of [y, a] are aligned to 16 bytes and triton
 vectorizes its loads"""
@@ -128,7 +128,7 @@ class FusedLinear:
         key = [(m.disable_adapters, tuple(m.merged_adapters), tuple(m.active_adapters)) for m in lora]
         if self._sources[0] != key:
             layers: list[nn.Module] = []
-            for base, adapters in map(find_layers, self._modules):
+            for base, adapters in map(split_lora, self._modules):
                 layers += [base, *(layer for lora_A, lora_B, _ in adapters for layer in (lora_A, lora_B))]
             self._sources = key, layers
         return self._sources[1]
@@ -136,22 +136,22 @@ class FusedLinear:
     def refresh(self) -> None:
         """Copy the weights, with the active adapter."""
         self._sources = None, []
-        parts, order = [parts_of(module) for module in self._modules], self._order
+        parts, order = [tensors_of(module) for module in self._modules], self._order
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
-        on_gpu, input_major = is_launch_bound(weights[0].device), wants_input_major(weights)
+        on_gpu, column_major = is_launch_bound(weights[0].device), wants_column_major(weights)
         lora_A: Tensor | None = None
         lora_B: Tensor | None = None
-        if input_major:  # merge the adapters: W + s·B·A
+        if column_major:  # merge the adapters: W + s·B·A
             for i, (_, _, adapters) in enumerate(parts):
                 for a, b, scale in adapters:
                     weights[i] = torch.addmm(weights[i], b.to(weights[i].dtype), a.to(weights[i].dtype), alpha=scale)
         else:
             lora_A, lora_B = _fuse_adapters(parts, order)
         if on_gpu and lora_A is not None and lora_B is not None:
-            missing = -len(lora_A) % RANK_STEP
-            lora_A, lora_B = pad(lora_A, (0, 0, 0, missing)), pad(lora_B, (0, missing))
+            padding = -len(lora_A) % RANK_STEP
+            lora_A, lora_B = pad(lora_A, (0, 0, 0, padding)), pad(lora_B, (0, padding))
 
-        needs_copy = len(parts) > 1 or order is not None or input_major
+        needs_copy = len(parts) > 1 or order is not None or column_major
         below: list[Tensor] = []  # A, where it is stacked below the weights
         if on_gpu and lora_A is not None and (needs_copy or weights[0].numel() < STACK_LORA_LIMIT):
             below = [lora_A]
@@ -159,12 +159,11 @@ class FusedLinear:
             self._stacked, self._stacked_bias = weights[0], biases[0]
         else:
             rows = weights if order is None else [torch.cat(weights)[order]]
-            self._stacked = _copy_into(self._stacked, torch.cat([*rows, *below]), input_major)
+            self._stacked = _copy_into(self._stacked, torch.cat([*rows, *below]), column_major)
             if any(bias is not None for bias in biases):
-                filled = _fill_biases(weights, biases)
-                ordered = filled if order is None else filled[order]
-                stacked = torch.cat([ordered, *(a.new_zeros(len(a)) for a in below)])
-                self._stacked_bias = _copy_into(self._stacked_bias, stacked)
+                bias = _fill_biases(weights, biases)
+                bias = torch.cat([bias if order is None else bias[order], *(a.new_zeros(len(a)) for a in below)])
+                self._stacked_bias = _copy_into(self._stacked_bias, bias)
 
         features = sum(len(weight) for weight in weights)
         self.weight = self._stacked[:features]
@@ -174,7 +173,7 @@ class FusedLinear:
             self._lora_A = self._stacked[features:]
         else:
             self._lora_A = None if lora_A is None else _copy_into(self._lora_A, lora_A)
-        self._lora_B = None if lora_B is None else _copy_into(self._lora_B, lora_B, input_major=on_gpu)
+        self._lora_B = None if lora_B is None else _copy_into(self._lora_B, lora_B, column_major=on_gpu)
 
 
 def add_lora_product(y: Tensor, a: Tensor, lora_B: Tensor) -> Tensor:
@@ -184,7 +183,7 @@ def add_lora_product(y: Tensor, a: Tensor, lora_B: Tensor) -> Tensor:
     return y
 
 
-def _fuse_adapters(parts: Sequence[Parts], order: Tensor | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
+def _fuse_adapters(parts: Sequence[LinearTensors], order: Tensor | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """[A₁; A₂; …] and diag(s₁B₁, s₂B₂, …) of all adapters."""
     adapters = [(a, b * scale, i) for i, (_, _, loras) in enumerate(parts) for a, b, scale in loras]
     if not adapters:
@@ -200,29 +199,29 @@ def _fuse_adapters(parts: Sequence[Parts], order: Tensor | None) -> tuple[Tensor
 
 
 def is_launch_bound(device: torch.device) -> bool:
-    """Whether launches cost more than an adapter's products: on GPUs only."""
+    """Whether kernel launches cost more than an adapter's products: on GPUs only."""
     return device.type == "cuda"
 
 
-def wants_input_major(weights: Sequence[Tensor]) -> bool:
-    """Whether to store the matrix input-major (all weights of an input contiguous; the shape stays [out, in]). On a CPU the
-    product of a few rows with a float32 matrix then takes a third to a half less time."""
+def wants_column_major(weights: Sequence[Tensor]) -> bool:
+    """Whether to store the [out, in] matrix column-major (all weights of an input contiguous). On a CPU the product of a few
+    rows with a float32 matrix then takes a third to a half less time."""
     elements = sum(weight.numel() for weight in weights)
-    return weights[0].device.type == "cpu" and weights[0].dtype == torch.float32 and elements <= INPUT_MAJOR_LIMIT
+    return weights[0].device.type == "cpu" and weights[0].dtype == torch.float32 and elements <= COLUMN_MAJOR_LIMIT
 
 
-def _copy_into(old: Tensor | None, new: Tensor, input_major: bool = False) -> Tensor:
+def _copy_into(old: Tensor | None, new: Tensor, column_major: bool = False) -> Tensor:
     """`new`, in the memory of `old` if it fits, because CUDA graphs read fixed addresses."""
     if old is None or old.shape != new.shape or old.dtype != new.dtype or old.device != new.device:
-        return new.t().clone(memory_format=torch.contiguous_format).t() if input_major else new.clone()
-    if input_major:
+        return new.t().clone(memory_format=torch.contiguous_format).t() if column_major else new.clone()
+    if column_major:
         old.t().copy_(new.t())  # into contiguous memory, torch transposes by blocks, in a third of the time
         return old
     return old.copy_(new)
 
 
-def find_layers(module: Any) -> tuple[nn.Linear, list[tuple[nn.Linear, nn.Linear, float]]]:
-    """The plain layers of a linear module: its base, and A, B and scale of each active adapter."""
+def split_lora(module: Any) -> tuple[nn.Linear, list[tuple[nn.Linear, nn.Linear, float]]]:
+    """The base layer of a linear module, and A, B and scale of each active adapter."""
     if type(module) is nn.Linear:
         return module, []
     if type(module) is not _lora_linear():
@@ -245,9 +244,9 @@ def find_layers(module: Any) -> tuple[nn.Linear, list[tuple[nn.Linear, nn.Linear
     return base, adapters
 
 
-def parts_of(module: Any) -> Parts:
+def tensors_of(module: Any) -> LinearTensors:
     """Weight, bias and active adapters of a linear module."""
-    base, adapters = find_layers(module)
+    base, adapters = split_lora(module)
     return base.weight, base.bias, [(lora_A.weight, lora_B.weight, scale) for lora_A, lora_B, scale in adapters]
 
 
@@ -266,7 +265,7 @@ LoRALayout = tuple[list[int], list[int], list[float]]  # features, LoRA rank (0:
 
 def fused_linear(x_ND: Tensor, *modules: Any) -> Tensor:
     """[y₁, y₂, …] of several linear modules. Unsupported modules, and LoRA with dropout, run their own forward."""
-    parts = find_parts(modules)
+    parts = fusable_tensors(modules)
     if parts is None:
         return torch.cat([module(x_ND) for module in modules], dim=-1)
     loras = [adapters[0] if adapters else None for _, _, adapters in parts]  # at most one each
@@ -278,10 +277,10 @@ def fused_linear(x_ND: Tensor, *modules: Any) -> Tensor:
     return FusedLoRALinear.apply(x_ND, *_fuse_weights(parts), lora_A, layout, *all_B)
 
 
-def find_parts(modules: Sequence[Any]) -> list[Parts] | None:
+def fusable_tensors(modules: Sequence[Any]) -> list[LinearTensors] | None:
     """Weights and adapters of these modules. None if one is unsupported, uses dropout, or has several adapters."""
     try:
-        parts = [parts_of(module) for module in modules]
+        parts = [tensors_of(module) for module in modules]
     except UnsupportedModule:
         return None
     if any(len(adapters) > 1 for _, _, adapters in parts):
@@ -308,41 +307,39 @@ class FusedLoRALinear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, lora_A: Tensor, layout: LoRALayout, *lora_B: Tensor | None
     ) -> Tensor:
         ctx.layout = layout
-        y, read = linear(x, weight, bias), linear(x, lora_A)
+        y, a = linear(x, weight, bias), linear(x, lora_A)
         features, ranks, scales = layout
-        columns = zip(y.split_with_sizes(features, 1), read.split_with_sizes(ranks, 1), strict=True)
-        for B, scale, (y_i, a_i) in zip(lora_B, scales, columns, strict=True):
+        columns = y.split_with_sizes(features, 1), a.split_with_sizes(ranks, 1)
+        for B, scale, y_i, a_i in zip(lora_B, scales, *columns, strict=True):
             if B is not None:
                 y_i.addmm_(a_i, B.t(), alpha=scale)
-        ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None, lora_A, read, *lora_B)
+        ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None, lora_A, a, *lora_B)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = gradients[0]
-        x, weight, lora_A, read, *lora_B = ctx.saved_tensors
+        g, (x, weight, lora_A, a, *lora_B) = gradients[0], ctx.saved_tensors
         needs_x, needs_weight, needs_bias, needs_A, _, *needs_B = ctx.needs_input_grad
         features, ranks, scales = ctx.layout
-        a, of_y = read.split_with_sizes(ranks, 1), gradient.split_with_sizes(features, 1)
-        back = torch.empty_like(read)  # e
-        of_a = back.split_with_sizes(ranks, 1)
-        for_B: list[Tensor | None] = []
-        for i, (B, scale, needed) in enumerate(zip(lora_B, scales, needs_B, strict=True)):
+        e = torch.empty_like(a)
+        columns = g.split_with_sizes(features, 1), a.split_with_sizes(ranks, 1), e.split_with_sizes(ranks, 1)
+        grad_B: list[Tensor | None] = []
+        for B, scale, needed, g_i, a_i, e_i in zip(lora_B, scales, needs_B, *columns, strict=True):
             if B is not None:
-                of_a[i].addmm_(of_y[i], B, beta=0, alpha=scale)
-            for_B.append(torch.addmm(B, of_y[i].t(), a[i], beta=0, alpha=scale) if needed else None)
+                e_i.addmm_(g_i, B, beta=0, alpha=scale)
+            grad_B.append(torch.addmm(B, g_i.t(), a_i, beta=0, alpha=scale) if needed else None)
         return (
-            torch.mm(gradient, weight).addmm_(back, lora_A) if needs_x else None,
-            gradient.t() @ x if needs_weight else None,
-            gradient.sum(0) if needs_bias else None,
-            back.t() @ x if needs_A else None,
+            torch.mm(g, weight).addmm_(e, lora_A) if needs_x else None,
+            g.t() @ x if needs_weight else None,
+            g.sum(0) if needs_bias else None,
+            e.t() @ x if needs_A else None,
             None,
-            *for_B,
+            *grad_B,
         )
 
 
-def _fuse_weights(parts: Sequence[Parts]) -> tuple[Tensor, Tensor | None]:
+def _fuse_weights(parts: Sequence[LinearTensors]) -> tuple[Tensor, Tensor | None]:
     """[W₁; W₂; …] and [b₁; b₂; …]"""
     weights, biases = [weight for weight, _, _ in parts], [bias for _, bias, _ in parts]
     if all(bias is None for bias in biases):

@@ -12,38 +12,38 @@ except ImportError:  # an older triton, without programmatic dependent launch
 
 
 @triton.jit
-def wait_for_previous_kernel(EARLY: tl.constexpr):
+def wait_for_previous_kernel(USE_PDL: tl.constexpr):
     """Programmatic dependent launch: wait until all earlier kernels are done, then let the next kernel start and wait in turn.
-    Every program of an early-launched kernel must call this, since later kernels rely on it. Before the call it must write
+    Every program of a kernel launched this way must call it, since later kernels rely on it. Before the call it must write
     nothing, and read only what neither of the two preceding kernels writes: library kernels may be launched early, too."""
-    if EARLY:
+    if USE_PDL:
         gdc_wait()
         gdc_launch_dependents()
 
 
 @triton.jit
 def decode_attention_kernel(
-    q, k_new, v_new, keys, values, positions, rotations, out, partial, peaks, scale, q_row, k_row, v_row, capacity,
+    q, k_new, v_new, keys, values, positions, rotations, out, split_sums, split_stats, scale, q_row, k_row, v_row, capacity,
     KV: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
-    SPLITS: tl.constexpr, EARLY: tl.constexpr,
+    SPLITS: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     """One program per slot, key head and split of the positions. The first split also has the new token."""
-    wait_for_previous_kernel(EARLY)
+    wait_for_previous_kernel(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     split = tl.program_id(2)
     first_split = split == 0
     dims = tl.arange(0, DIM)
     queries = tl.arange(0, PADDED)
-    # All loads before the cached keys are issued together: one wait. The new key, value and rotation are replicated for every
-    # query. Padding repeats the last query, or the last position.
+    # Issue all loads together, to wait for memory once. The new key, value and rotation are replicated for every query. Padding
+    # repeats the last query, or the last position.
     position = tl.load(positions + row)
-    own = tl.minimum(queries, GROUP - 1)[:, None] * DIM + dims[None, :]
-    same = queries[:, None] * 0 + dims[None, :]
-    query = tl.load(q + row * q_row + head * GROUP * DIM + own)
-    rotation = tl.load(rotations + row * DIM + same)
-    key = tl.load(k_new + row * k_row + head * DIM + same)
-    value = tl.load(v_new + row * v_row + head * DIM + same)
+    query_offsets = tl.minimum(queries, GROUP - 1)[:, None] * DIM + dims[None, :]
+    shared_offsets = queries[:, None] * 0 + dims[None, :]
+    query = tl.load(q + row * q_row + head * GROUP * DIM + query_offsets)
+    rotation = tl.load(rotations + row * DIM + shared_offsets)
+    key = tl.load(k_new + row * k_row + head * DIM + shared_offsets)
+    value = tl.load(v_new + row * v_row + head * DIM + shared_offsets)
     # (a + ib)(cos + i sin) for every pair, of the queries and of the new key
     cos, sin = tl.split(tl.reshape(rotation, (PADDED, DIM // 2, 2)))
     a, b = tl.split(tl.reshape(query.to(tl.float32), (PADDED, DIM // 2, 2)))
@@ -52,8 +52,8 @@ def decode_attention_kernel(
     key = tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (PADDED, DIM)).to(key.dtype)
     first = (row * capacity * KV + head) * DIM
     new = queries[:, None] < tl.where(first_split, 1, 0)
-    tl.store(keys + first + position * (KV * DIM) + same, key, mask=new)
-    tl.store(values + first + position * (KV * DIM) + same, value, mask=new)
+    tl.store(keys + first + position * (KV * DIM) + shared_offsets, key, mask=new)
+    tl.store(values + first + position * (KV * DIM) + shared_offsets, value, mask=new)
     # The new token comes from registers: a program does not read back what it stores.
     max_score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
     # Weights are summed per column of a block, and these sums at the end: no reduction inside the loop.
@@ -85,30 +85,30 @@ def decode_attention_kernel(
     total = tl.sum(totals, 1)
     if SPLITS == 1:
         acc = acc / total[:, None]
-        tl.store(out + row * (KV * GROUP * DIM) + head * GROUP * DIM + own, acc.to(query.dtype), mask=real)
+        tl.store(out + row * (KV * GROUP * DIM) + head * GROUP * DIM + query_offsets, acc.to(query.dtype), mask=real)
     else:
         index = ((row * KV + head) * SPLITS + split) * PADDED + queries
-        tl.store(partial + index[:, None] * DIM + dims[None, :], acc, mask=real)
-        tl.store(peaks + 2 * index, max_score)
-        tl.store(peaks + 2 * index + 1, total)
+        tl.store(split_sums + index[:, None] * DIM + dims[None, :], acc, mask=real)
+        tl.store(split_stats + 2 * index, max_score)
+        tl.store(split_stats + 2 * index + 1, total)
 
 
 @triton.jit
 def merge_splits_kernel(
-    partial, peaks, out,
+    split_sums, split_stats, out,
     KV: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr,
-    EARLY: tl.constexpr,
+    USE_PDL: tl.constexpr,
 ):  # fmt: skip
     """One program per slot and query head merges its splits."""
-    wait_for_previous_kernel(EARLY)
+    wait_for_previous_kernel(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     q_head = tl.program_id(1)
     dims = tl.arange(0, DIM)
     splits = tl.arange(0, SPLITS)
     index = ((row * KV + q_head // GROUP) * SPLITS + splits) * PADDED + q_head % GROUP
-    max_score, total = tl.load(peaks + 2 * index), tl.load(peaks + 2 * index + 1)
+    max_score, total = tl.load(split_stats + 2 * index), tl.load(split_stats + 2 * index + 1)
     weight = tl.exp(max_score - tl.max(max_score, 0))  # an empty split has −∞ and weight 0
-    merged = tl.sum(tl.load(partial + index[:, None] * DIM + dims[None, :]) * weight[:, None], 0) / tl.sum(total * weight, 0)
+    merged = tl.sum(tl.load(split_sums + index[:, None] * DIM + dims[None, :]) * weight[:, None], 0) / tl.sum(total * weight, 0)
     tl.store(out + (row * KV * GROUP + q_head) * DIM + dims, merged.to(out.dtype.element_ty))
 
 
@@ -119,8 +119,8 @@ def merge_splits_kernel(
 @triton.jit
 def load_block(blocks, index):
     """(first token within the sequence, start and number of its queries, start and number of its keys)"""
-    here = blocks + index * 5
-    return tl.load(here), tl.load(here + 1), tl.load(here + 2), tl.load(here + 3), tl.load(here + 4)
+    block = blocks + index * 5
+    return tl.load(block), tl.load(block + 1), tl.load(block + 2), tl.load(block + 3), tl.load(block + 4)
 
 
 @triton.jit
@@ -138,10 +138,10 @@ def attend_keys(
     """Online softmax over the keys `low` … `high`: updates the running maximum, the sum of weights and the output.
 
     The block's first query sees the keys 0 … `seen`, each further query one more."""
-    for here in range(low, high, BLOCK_K):
-        key_index = here + tl.arange(0, BLOCK_K)
-        k_pointers = token_pointers(k, start_k + here, k_token, BLOCK_K, DIM)
-        v_pointers = token_pointers(v, start_k + here, v_token, BLOCK_K, DIM)
+    for block_start in range(low, high, BLOCK_K):
+        key_index = block_start + tl.arange(0, BLOCK_K)
+        k_pointers = token_pointers(k, start_k + block_start, k_token, BLOCK_K, DIM)
+        v_pointers = token_pointers(v, start_k + block_start, v_token, BLOCK_K, DIM)
         if DIAGONAL:
             key = tl.load(k_pointers, mask=key_index[:, None] < keys, other=0.0)
         else:
@@ -199,20 +199,21 @@ def prefix_attention_kernel(
 @triton.jit
 def load_gate_up(gate_up, row, columns, inner, stride):
     """A block of gate and up values of one row, in float32; 0 beyond the row."""
-    here = gate_up + row * stride + columns
-    real = columns < inner
-    return tl.load(here, mask=real, other=0.0).to(tl.float32), tl.load(here + inner, mask=real, other=0.0).to(tl.float32)
+    gate_pointers = gate_up + row * stride + columns
+    gate = tl.load(gate_pointers, mask=columns < inner, other=0.0)
+    up = tl.load(gate_pointers + inner, mask=columns < inner, other=0.0)
+    return gate.to(tl.float32), up.to(tl.float32)
 
 
 @triton.jit
-def swiglu_forward_kernel(gate_up, output, inner, stride, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+def swiglu_forward_kernel(gate_up, output, inner, stride, BLOCK: tl.constexpr, USE_PDL: tl.constexpr):
     """One program: a block of one row."""
-    wait_for_previous_kernel(EARLY)
+    wait_for_previous_kernel(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    real = columns < inner
+    in_row = columns < inner
     gate, up = load_gate_up(gate_up, row, columns, inner, stride)
-    tl.store(output + row * inner + columns, (gate * tl.sigmoid(gate) * up).to(output.dtype.element_ty), mask=real)
+    tl.store(output + row * inner + columns, (gate * tl.sigmoid(gate) * up).to(output.dtype.element_ty), mask=in_row)
 
 
 @triton.jit
@@ -220,27 +221,27 @@ def swiglu_backward_kernel(gate_up, grad_out, grad_gate_up, inner, stride, BLOCK
     """One program: the gradients of gate and up, side by side, of a block of one row."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    real = columns < inner
+    in_row = columns < inner
     gate, up = load_gate_up(gate_up, row, columns, inner, stride)
-    grad = tl.load(grad_out + row * inner + columns, mask=real, other=0.0).to(tl.float32)
+    grad = tl.load(grad_out + row * inner + columns, mask=in_row, other=0.0).to(tl.float32)
     sigmoid = tl.sigmoid(gate)
     activated = gate * sigmoid
-    there = grad_gate_up + row * 2 * inner + columns
-    tl.store(there, (grad * up * (sigmoid + activated * (1.0 - sigmoid))).to(grad_gate_up.dtype.element_ty), mask=real)
-    tl.store(there + inner, (grad * activated).to(grad_gate_up.dtype.element_ty), mask=real)
+    output = grad_gate_up + row * 2 * inner + columns
+    tl.store(output, (grad * up * (sigmoid + activated * (1.0 - sigmoid))).to(grad_gate_up.dtype.element_ty), mask=in_row)
+    tl.store(output + inner, (grad * activated).to(grad_gate_up.dtype.element_ty), mask=in_row)
 
 
 @triton.jit
-def rms_norm_kernel(h, weight, normed, epsilon, WIDTH: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr):
+def rms_norm_kernel(h, weight, normed, epsilon, WIDTH: tl.constexpr, PADDED: tl.constexpr, USE_PDL: tl.constexpr):
     """One program: one row."""
-    wait_for_previous_kernel(EARLY)
+    wait_for_previous_kernel(USE_PDL)
     columns = tl.arange(0, PADDED)
-    real = columns < WIDTH
-    at = tl.program_id(0).to(tl.int64) * WIDTH + columns
-    wide = tl.load(h + at, mask=real, other=0.0).to(tl.float32)
-    gain = tl.load(weight + columns, mask=real, other=0.0)
-    scaled = wide * tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + epsilon)
-    tl.store(normed + at, scaled.to(gain.dtype) * gain, mask=real)
+    in_row = columns < WIDTH
+    offsets = tl.program_id(0).to(tl.int64) * WIDTH + columns
+    h_float32 = tl.load(h + offsets, mask=in_row, other=0.0).to(tl.float32)
+    gain = tl.load(weight + columns, mask=in_row, other=0.0)
+    scaled = h_float32 * tl.rsqrt(tl.sum(h_float32 * h_float32, 0) / WIDTH + epsilon)
+    tl.store(normed + offsets, scaled.to(gain.dtype) * gain, mask=in_row)
 
 
 @triton.jit(do_not_specialize=["total"])
@@ -250,120 +251,121 @@ def rope_into_cache_kernel(
 ):  # fmt: skip
     """One program: all heads of a few tokens, so cos and sin are loaded once."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    here = token < total
+    in_batch = token < total
     head = tl.arange(0, PADDED)[None, :, None]
     feature = tl.arange(0, DIM)
     within = head * DIM + feature[None, None, :]
-    at = qkv + token.to(tl.int64)[:, None, None] * row + within
-    there = here[:, None, None]
-    old = tl.load(at, mask=there & (head < HEADS + 2 * KEY_HEADS), other=0.0)
-    slot = tl.load(slots + token, mask=here, other=0).to(tl.int64)
-    position = tl.load(positions + token, mask=here, other=0).to(tl.int64)
+    pointers = qkv + token.to(tl.int64)[:, None, None] * row + within
+    in_batch_3d = in_batch[:, None, None]
+    qkv_heads = tl.load(pointers, mask=in_batch_3d & (head < HEADS + 2 * KEY_HEADS), other=0.0)
+    slot = tl.load(slots + token, mask=in_batch, other=0).to(tl.int64)
+    position = tl.load(positions + token, mask=in_batch, other=0).to(tl.int64)
     cos_sin = tl.load(rotations + position[:, None] * DIM + feature[None, :])
     cos, sin = tl.split(tl.reshape(cos_sin, (TOKENS, 1, DIM // 2, 2)))
-    a, b = tl.split(tl.reshape(old.to(tl.float32), (TOKENS, PADDED, DIM // 2, 2)))
-    rotated = tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (TOKENS, PADDED, DIM)).to(old.dtype)
+    a, b = tl.split(tl.reshape(qkv_heads.to(tl.float32), (TOKENS, PADDED, DIM // 2, 2)))
+    rotated = tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (TOKENS, PADDED, DIM)).to(qkv_heads.dtype)
     is_rotated = head < HEADS + KEY_HEADS
-    tl.store(at, rotated, mask=there & is_rotated)
-    kept = slot[:, None, None] * (KEY_HEADS * DIM) + within
-    tl.store(keys + kept - HEADS * DIM, rotated, mask=there & (head >= HEADS) & is_rotated)
+    tl.store(pointers, rotated, mask=in_batch_3d & is_rotated)
+    cache_offsets = slot[:, None, None] * (KEY_HEADS * DIM) + within
+    tl.store(keys + cache_offsets - HEADS * DIM, rotated, mask=in_batch_3d & (head >= HEADS) & is_rotated)
     is_value = (head >= HEADS + KEY_HEADS) & (head < HEADS + 2 * KEY_HEADS)
-    tl.store(values + kept - (HEADS + KEY_HEADS) * DIM, old, mask=there & is_value)
+    tl.store(values + cache_offsets - (HEADS + KEY_HEADS) * DIM, qkv_heads, mask=in_batch_3d & is_value)
 
 
 @triton.jit
 def rope_heads(
-    source, row, target, token, there, cos, sin,
+    source, row, target, token, in_batch, cos, sin,
     FIRST: tl.constexpr, COUNT: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
     ROTATE: tl.constexpr,
 ):  # fmt: skip
     """Store COUNT heads of a few tokens after the first FIRST heads of the output, with RoPE if ROTATE."""
     head = tl.arange(0, PADDED)[None, :, None]
     within = head * (2 * HALF) + tl.arange(0, HALF)[None, None, :]
-    real = there & (head < COUNT)
-    at = source + token * row + within
-    a = tl.load(at, mask=real, other=0.0)
-    b = tl.load(at + HALF, mask=real, other=0.0)
-    to = target + token * WIDTH + FIRST * (2 * HALF) + within
+    mask = in_batch & (head < COUNT)
+    pointers = source + token * row + within
+    a = tl.load(pointers, mask=mask, other=0.0)
+    b = tl.load(pointers + HALF, mask=mask, other=0.0)
+    output = target + token * WIDTH + FIRST * (2 * HALF) + within
     if ROTATE:
-        wide_a, wide_b = a.to(tl.float32), b.to(tl.float32)
-        a = (wide_a * cos - wide_b * sin).to(a.dtype)
-        b = (wide_b * cos + wide_a * sin).to(b.dtype)
-    tl.store(to, a, mask=real)
-    tl.store(to + HALF, b, mask=real)
+        a_float32, b_float32 = a.to(tl.float32), b.to(tl.float32)
+        a = (a_float32 * cos - b_float32 * sin).to(a.dtype)
+        b = (b_float32 * cos + a_float32 * sin).to(b.dtype)
+    tl.store(output, a, mask=mask)
+    tl.store(output + HALF, b, mask=mask)
 
 
 @triton.jit(do_not_specialize=["total"])
 def rope_qkv_kernel(
     q, k, v, cosines, sines, rotated, total, q_row, k_row, v_row,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, PADDED: tl.constexpr, PADDED_KEYS: tl.constexpr, HALF: tl.constexpr,
-    TOKENS: tl.constexpr, BACK: tl.constexpr,
+    TOKENS: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
-    """One program: all heads of a few tokens. BACK rotates back, for the gradient."""
+    """One program: all heads of a few tokens. INVERSE rotates back, for the gradient."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     angle = token[:, None] * HALF + tl.arange(0, HALF)[None, :]
-    here = token < total
-    cos = tl.load(cosines + angle, mask=here[:, None], other=0.0)[:, None, :]
-    sin = tl.load(sines + angle, mask=here[:, None], other=0.0)[:, None, :]
-    if BACK:
+    in_batch = token < total
+    cos = tl.load(cosines + angle, mask=in_batch[:, None], other=0.0)[:, None, :]
+    sin = tl.load(sines + angle, mask=in_batch[:, None], other=0.0)[:, None, :]
+    if INVERSE:
         sin = -sin
     token = token.to(tl.int64)[:, None, None]
-    there = here[:, None, None]
+    in_batch_3d = in_batch[:, None, None]
     WIDTH: tl.constexpr = (HEADS + 2 * KEY_HEADS) * 2 * HALF
-    rope_heads(q, q_row, rotated, token, there, cos, sin, 0, HEADS, PADDED, WIDTH, HALF, True)
-    rope_heads(k, k_row, rotated, token, there, cos, sin, HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, True)
-    rope_heads(v, v_row, rotated, token, there, cos, sin, HEADS + KEY_HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, False)
+    rope_heads(q, q_row, rotated, token, in_batch_3d, cos, sin, 0, HEADS, PADDED, WIDTH, HALF, True)
+    rope_heads(k, k_row, rotated, token, in_batch_3d, cos, sin, HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, True)
+    rope_heads(v, v_row, rotated, token, in_batch_3d, cos, sin, HEADS + KEY_HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, False)
 
 
 @triton.jit
 def lora_add_rms_norm_kernel(
     h, product, lora_B, weight, normed, epsilon,
-    WIDTH: tl.constexpr, RANK: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    WIDTH: tl.constexpr, RANK: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: one row. h += product + LoRA term, then RMSNorm; summed in float32 and rounded once. B and the norm's weight
     are loaded before waiting for the previous kernel, which does not change them."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     ranks = tl.arange(0, PADDED)
-    real = columns < WIDTH
-    here = product + row * (WIDTH + RANK)
+    in_row = columns < WIDTH
+    inputs = product + row * (WIDTH + RANK)
     # Load all of B at once: row by row, each load would wait for the previous one.
-    in_range = (ranks[:, None] < RANK) & real[None, :]
+    in_range = (ranks[:, None] < RANK) & in_row[None, :]
     adapter = tl.load(lora_B + ranks[:, None] * WIDTH + columns[None, :], mask=in_range, other=0.0).to(tl.float32)
-    gain = tl.load(weight + columns, mask=real, other=0.0).to(tl.float32)
-    wait_for_previous_kernel(EARLY)
-    lora_a = tl.load(here + WIDTH + ranks, mask=ranks < RANK, other=0.0).to(tl.float32)
-    total = tl.load(here + columns, mask=real, other=0.0).to(tl.float32)
-    total += tl.load(h + row * WIDTH + columns, mask=real, other=0.0).to(tl.float32)
+    gain = tl.load(weight + columns, mask=in_row, other=0.0).to(tl.float32)
+    wait_for_previous_kernel(USE_PDL)
+    lora_a = tl.load(inputs + WIDTH + ranks, mask=ranks < RANK, other=0.0).to(tl.float32)
+    total = tl.load(inputs + columns, mask=in_row, other=0.0).to(tl.float32)
+    total += tl.load(h + row * WIDTH + columns, mask=in_row, other=0.0).to(tl.float32)
     total += tl.sum(lora_a[:, None] * adapter, 0)
     new_h = total.to(h.dtype.element_ty)
-    tl.store(h + row * WIDTH + columns, new_h, mask=real)
-    wide = new_h.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + epsilon)
-    tl.store(normed + row * WIDTH + columns, (wide * scale * gain).to(normed.dtype.element_ty), mask=real)
+    tl.store(h + row * WIDTH + columns, new_h, mask=in_row)
+    h_float32 = new_h.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(h_float32 * h_float32, 0) / WIDTH + epsilon)
+    tl.store(normed + row * WIDTH + columns, (h_float32 * scale * gain).to(normed.dtype.element_ty), mask=in_row)
 
 
 @triton.jit
 def lora_swiglu_kernel(
     product, lora_B, out, count,
-    INNER: tl.constexpr, RANK: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    INNER: tl.constexpr, RANK: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """One program: SwiGLU with LoRA of a few rows and a block of features. B is loaded early, as above."""
+    """One program: SwiGLU with LoRA of a few rows and a block of features. B is loaded before waiting, as above."""
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ranks = tl.arange(0, PADDED)
-    real = (rows[:, None] < count) & (columns[None, :] < INNER)
-    here = product + rows[:, None].to(tl.int64) * (2 * INNER + RANK)
-    there = lora_B + ranks[:, None] * (2 * INNER) + columns[None, :]
+    in_block = (rows[:, None] < count) & (columns[None, :] < INNER)
+    inputs = product + rows[:, None].to(tl.int64) * (2 * INNER + RANK)
+    gate_B_pointers = lora_B + ranks[:, None] * (2 * INNER) + columns[None, :]
     in_range = (ranks[:, None] < RANK) & (columns[None, :] < INNER)
     # Issue all loads before any product: a waiting product would delay later loads.
-    gate_B = tl.load(there, mask=in_range, other=0.0)
-    up_B = tl.load(there + INNER, mask=in_range, other=0.0)
-    wait_for_previous_kernel(EARLY)
-    gate = tl.load(here + columns[None, :], mask=real, other=0.0)
-    up = tl.load(here + INNER + columns[None, :], mask=real, other=0.0)
-    lora_a = tl.load(here + 2 * INNER + ranks[None, :], mask=(rows[:, None] < count) & (ranks[None, :] < RANK), other=0.0)
+    gate_B = tl.load(gate_B_pointers, mask=in_range, other=0.0)
+    up_B = tl.load(gate_B_pointers + INNER, mask=in_range, other=0.0)
+    wait_for_previous_kernel(USE_PDL)
+    gate = tl.load(inputs + columns[None, :], mask=in_block, other=0.0)
+    up = tl.load(inputs + INNER + columns[None, :], mask=in_block, other=0.0)
+    lora_a = tl.load(inputs + 2 * INNER + ranks[None, :], mask=(rows[:, None] < count) & (ranks[None, :] < RANK), other=0.0)
     gate = tl.dot(lora_a, gate_B) + gate.to(tl.float32)
     up = tl.dot(lora_a, up_B) + up.to(tl.float32)
     output = gate * tl.sigmoid(gate) * up
-    tl.store(out + rows[:, None].to(tl.int64) * INNER + columns[None, :], output.to(out.dtype.element_ty), mask=real)
+    tl.store(out + rows[:, None].to(tl.int64) * INNER + columns[None, :], output.to(out.dtype.element_ty), mask=in_block)

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tacit.core.protocols import Sampling
 from tacit.engines.local.fast import attention, kernels, layers, lora_step
-from tacit.engines.local.fast.kernels import early_launch_options
+from tacit.engines.local.fast.kernels import pdl_options
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import LlamaForward
 from tacit.engines.local.sampling import sample_tokens
@@ -24,7 +24,7 @@ from triton.compiler import ASTSource
 from tacit.engines.local.fast import triton_kernels
 
 TYPES = {"positions": "*i64"}
-TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks")}
+TYPES |= {name: "*fp32" for name in ("rotations", "split_sums", "split_stats")}
 TYPES |= {name: "fp32" for name in ("scale", "epsilon")}
 INTEGERS = ("q_row", "k_row", "v_row", "capacity", "rows", "count", "inner", "stride")
 TYPES |= dict.fromkeys(INTEGERS, "i32")
@@ -40,16 +40,16 @@ KERNELS = [
 READS = re.compile(r"ld\\.global|cp\\.async|ld\\.volatile")
 WRITES = re.compile(r"st\\.global|atom\\.|red\\.global")
 for kernel, sizes in KERNELS:
-    for is_early in (True, False):
-        fixed = sizes | {"EARLY": is_early}
+    for uses_pdl in (True, False):
+        fixed = sizes | {"USE_PDL": uses_pdl}
         signature = {name: "constexpr" if name in fixed else TYPES.get(name, "*bf16") for name in kernel.arg_names}
         aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
         source = ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs=aligned)
-        how = {"num_stages": 3, "launch_pdl": is_early}
-        ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how).asm["ptx"]
+        options = {"num_stages": 3, "launch_pdl": uses_pdl}
+        ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
         before, *after = re.split(r"griddepcontrol\\.wait", ptx)
-        assert len(after) == is_early, (kernel, len(after))
-        if not is_early:
+        assert len(after) == uses_pdl, (kernel, len(after))
+        if not uses_pdl:
             continue
         assert "griddepcontrol.launch_dependents" in after[0], kernel
         assert READS.search(after[0]) and WRITES.search(after[0]) and not WRITES.search(before), kernel
@@ -64,9 +64,9 @@ def test_kernels_wait_before_memory_access() -> None:
 
 @pytest.fixture
 def clear_cache():
-    early_launch_options.cache_clear()
+    pdl_options.cache_clear()
     yield
-    early_launch_options.cache_clear()
+    pdl_options.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -79,22 +79,22 @@ def clear_cache():
         ((9, 4), 13000, "6.4", False),  # an AMD GPU
     ],
 )
-def test_early_launches_need_a_new_device_and_driver(monkeypatch, clear_cache, capability, driver, hip, has) -> None:
+def test_dependent_launches_need_a_new_device_and_driver(monkeypatch, clear_cache, capability, driver, hip, has) -> None:
     pytest.importorskip("triton.language.extra.cuda.gdc")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: driver, raising=False)
     monkeypatch.setattr(torch.version, "hip", hip)
-    assert early_launch_options(torch.device("cuda")) == ({"EARLY": True, "launch_pdl": True} if has else {"EARLY": False})
+    assert pdl_options(torch.device("cuda")) == ({"USE_PDL": True, "launch_pdl": True} if has else {"USE_PDL": False})
 
 
-def test_no_early_launches_on_a_cpu() -> None:
-    assert early_launch_options(torch.device("cpu")) == {"EARLY": False}
+def test_no_dependent_launches_on_a_cpu() -> None:
+    assert pdl_options(torch.device("cpu")) == {"USE_PDL": False}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("rank", [0, 8])
 @torch.inference_mode()
-def test_early_launches_and_graphs_give_the_same_bits(monkeypatch, rank) -> None:
+def test_dependent_launches_and_graphs_give_the_same_bits(monkeypatch, rank) -> None:
     """Forty steps, each continuing from the previous one."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
@@ -140,7 +140,7 @@ def test_early_launches_and_graphs_give_the_same_bits(monkeypatch, rank) -> None
     found = {(True, recorded): run(recorded) for recorded in (False, True)}
     launching = (lora_step, attention, layers, kernels)
     for module in launching:
-        monkeypatch.setattr(module, "early_launch_options", lambda device: {"EARLY": False})
+        monkeypatch.setattr(module, "pdl_options", lambda device: {"USE_PDL": False})
     found |= {(False, recorded): run(recorded) for recorded in (False, True)}
     assert found[False, False][0].float().std() > 100, "all is one token"
     for key, others in found.items():
