@@ -25,8 +25,8 @@ from tacit.core.types import HiddenState
 from tacit.engines.local.packing import to_device
 from tacit.engines.local.sampling import sample_tokens
 
-PendingTokens = Callable[[], tuple[np.ndarray, np.ndarray]]
-"""tokens and log-probabilities, [B, K] each, that the device may still be computing; calling it waits for them"""
+PendingResults = Callable[[], list[np.ndarray]]
+"""results that the device may still be computing; calling it waits for them"""
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,12 @@ class PrefillBatch:
     """tokens of each prompt that are already in its slot's KV cache; requires that no two requests share a prompt"""
 
 
-PendingPrefill = Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray | None]]
-"""each request's first token, its log-probability and, if requested, the hidden state of its prompt; calling it waits"""
-
-
 class DecodeBatch(ABC):
     """Sequences in slots 0, 1, … that decode together. Finished slots run along; their output is discarded."""
 
     decoder: Decoder
     steps_per_sync = 1
-    """maximum decode steps between reads of the sampled tokens; more than 1 if a read has to wait for the device"""
+    """maximum decode steps between reads of the sampled tokens (multi-step scheduling); above 1 on a GPU"""
     is_async = False  # whether steps can be launched before the tokens of earlier ones are read
     compact_below = 0.75
     """compact when at most this share of the slots is active; moving a slot costs about as much as a step reads from it"""
@@ -62,13 +58,13 @@ class DecodeBatch(ABC):
         return True
 
     @abstractmethod
-    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
-        """Prefill the prompts and sample each request's first token. `occupied` slots keep their contents; 0 starts an empty
-        batch. `hidden.layer` counts from 0, the embeddings."""
+    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingResults:
+        """Prefill the prompts. Returns each request's first token, its log-probability and, if requested, its prompt's hidden
+        state. `occupied` slots keep their contents; 0 starts an empty batch. `hidden.layer` counts from 0, the embeddings."""
 
     @abstractmethod
-    def decode(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> PendingTokens:
-        """Sample the next K tokens of every slot. `longest`: tokens of the longest sequence."""
+    def decode(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> PendingResults:
+        """Every slot's next K tokens and log-probabilities, [B, K] each. `longest`: tokens of the longest sequence."""
 
     @abstractmethod
     def compact(self, order: np.ndarray) -> None:
@@ -130,7 +126,7 @@ class DecodeState:
     def sample(self, logits_BV: Tensor, sampling: Sampling, capacity: int) -> None:
         """Sample each slot's next token and advance its position, up to `capacity` − 1. Does not synchronize with the host."""
         slots = len(logits_BV)
-        index = self._sampled_B[:1]  # the number of the step since `load_noise`
+        index = self._sampled_B[:1]  # number of steps since `load_noise`
         tokens_B, logprobs_B = sample_tokens(logits_BV, self._noise_BK[:slots].index_select(1, index)[:, 0], sampling)
         self.tokens_B[:slots].copy_(tokens_B)
         self._out_tokens_BK[:slots].index_copy_(1, index, tokens_B[:, None])
@@ -138,16 +134,15 @@ class DecodeState:
         self._sampled_B += 1
         self.positions_B.add_(1).clamp_(max=capacity - 1)
 
-    def fetch_tokens(self, slots: int, steps: int) -> PendingTokens:
+    def fetch_tokens(self, slots: int, steps: int) -> PendingResults:
         """The tokens sampled since `load_noise`, and their log-probabilities."""
-        read = fetch_async(self._out_tokens_BK[:slots, :steps], self._out_logprobs_BK[:slots, :steps])
-        return lambda: (read()[0], read()[1])
+        return fetch_async(self._out_tokens_BK[:slots, :steps], self._out_logprobs_BK[:slots, :steps])
 
     def compact(self, order: np.ndarray) -> None:
         """Move slot order[i] to slot i, for each i."""
-        to, source = find_moved(order, self.tokens_B.device)
+        target, source = find_moved(order, self.tokens_B.device)
         for tensor in (self.tokens_B, self.positions_B):
-            tensor[to] = tensor[source]
+            tensor[target] = tensor[source]
         self.positions_B[len(order) :] = 0  # so that unused slots, which pad a step, read little
 
     def save(self) -> Callable[[], None]:
@@ -163,11 +158,11 @@ class DecodeState:
 
 def find_moved(order: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
     """(slots that change, the slots their contents come from)"""
-    to = np.flatnonzero(order != np.arange(len(order)))
-    return to_device(to, device), to_device(order[to], device)
+    moved = np.flatnonzero(order != np.arange(len(order)))
+    return to_device(moved, device), to_device(order[moved], device)
 
 
-def fetch_async(*tensors: Tensor) -> Callable[[], list[np.ndarray]]:
+def fetch_async(*tensors: Tensor) -> PendingResults:
     """Start an asynchronous copy to the host; the returned function waits for it."""
     if tensors[0].device.type == "cpu":
         copies = [tensor.numpy().copy() for tensor in tensors]
@@ -184,19 +179,10 @@ def fetch_async(*tensors: Tensor) -> Callable[[], list[np.ndarray]]:
 
 def sample_first_tokens(
     logits_NV: Tensor, hidden_ND: Tensor | None, batch: PrefillBatch, sampling: Sampling
-) -> tuple[Tensor, PendingPrefill]:
-    """Each request's first token from the prefill's logits: (tokens on the device, the result for the host)."""
+) -> tuple[Tensor, PendingResults]:
+    """Each request's first token from the prefill's logits: (tokens on the device, the results of `DecodeBatch.prefill`)."""
     tokens_N, logprobs_N = sample_tokens(logits_NV, to_device(batch.uniform_N, logits_NV.device), sampling)
-    wanted = [tokens_N, logprobs_N]
-    if hidden_ND is not None:
-        wanted.append(hidden_ND.float())
-    read = fetch_async(*wanted)
-
-    def result() -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        tokens, logprobs, *hidden = read()
-        return tokens, logprobs, hidden[0] if hidden else None
-
-    return tokens_N, result
+    return tokens_N, fetch_async(tokens_N, logprobs_N, *([] if hidden_ND is None else [hidden_ND.float()]))
 
 
 class GenericDecoder:
@@ -249,16 +235,16 @@ class GenericDecodeBatch(DecodeBatch):
         """False with sliding-window or recurrent layers, whose caches cannot be padded later."""
         return all(type(layer) is DynamicLayer for layer in self._cache.layers)
 
-    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
+    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingResults:
         decoder, device = self.decoder, self.decoder.device
         lengths_N = np.array([len(p) for p in batch.prompts])
         tokens_NT = np.zeros((len(lengths_N), lengths_N.max()), dtype=np.int64)
         for row, prompt in zip(tokens_NT, batch.prompts, strict=True):
             row[len(row) - len(prompt) :] = prompt
-        before_N1 = (tokens_NT.shape[1] - lengths_N)[:, None]
+        padding_N1 = (tokens_NT.shape[1] - lengths_N)[:, None]
         columns_T = np.arange(tokens_NT.shape[1])[None]
-        mask_NT = to_device((columns_T >= before_N1).astype(np.int64), device)
-        positions_NT = to_device(np.maximum(columns_T - before_N1, 0), device)
+        mask_NT = to_device((columns_T >= padding_N1).astype(np.int64), device)
+        positions_NT = to_device(np.maximum(columns_T - padding_N1, 0), device)
         cache = DynamicCache(config=decoder.model.config)
         tokens = to_device(tokens_NT, device)
         output = decoder.forward(tokens, mask_NT, positions_NT, cache, output_hidden_states=hidden is not None)
@@ -274,12 +260,12 @@ class GenericDecodeBatch(DecodeBatch):
         elif hidden is not None and hidden.pooling == "mean":
             weights_NT = mask_NT / mask_NT.sum(1, keepdim=True)
             hidden_ND = (weights_NT[:, None] @ output.hidden_states[hidden.layer].float()).squeeze(1)[source]
-        tokens_N, result = sample_first_tokens(output.logits[:, -1][source], hidden_ND, batch, sampling)
+        tokens_N, results = sample_first_tokens(output.logits[:, -1][source], hidden_ND, batch, sampling)
         self._state = self._state.grow(len(self._mask_BT))
         self._state.assign(batch.slots_N, tokens_N, lengths_N[batch.source_N])
-        return result
+        return results
 
-    def decode(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> PendingTokens:
+    def decode(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> PendingResults:
         slots, steps = noise_BK.shape
         self._state.load_noise(noise_BK)
         for _ in range(steps):
@@ -299,16 +285,15 @@ class GenericDecodeBatch(DecodeBatch):
 
     def _merge(self, cache: DynamicCache, mask_NT: Tensor, slots_N: np.ndarray) -> None:
         """Move the sequences of another cache into these slots."""
-        ours, theirs = len(self._mask_BT), len(mask_NT)
-        order = np.arange(max(ours, int(slots_N.max()) + 1))
-        order[slots_N] = ours + np.arange(theirs)
+        occupied = len(self._mask_BT)
+        order = np.arange(max(occupied, int(slots_N.max()) + 1))
+        order[slots_N] = occupied + np.arange(len(mask_NT))
         order_B = to_device(order, mask_NT.device)
         columns = max(self._mask_BT.shape[1], mask_NT.shape[1])
-        for here, there in zip(self._cache.layers, cache.layers, strict=True):
-            for part in ("keys", "values"):
-                both = [getattr(here, part), getattr(there, part)]
-                padded = [pad(t, (0, 0, columns - t.shape[-2], 0)) for t in both]
-                setattr(here, part, torch.cat(padded)[order_B])
+        for layer, new_layer in zip(self._cache.layers, cache.layers, strict=True):
+            for name in ("keys", "values"):
+                padded = [pad(t, (0, 0, columns - t.shape[-2], 0)) for t in (getattr(layer, name), getattr(new_layer, name))]
+                setattr(layer, name, torch.cat(padded)[order_B])
         masks = [pad(mask, (columns - mask.shape[1], 0)) for mask in (self._mask_BT, mask_NT)]
         self._mask_BT = torch.cat(masks)[order_B]
         self._trim()
@@ -319,5 +304,4 @@ class GenericDecodeBatch(DecodeBatch):
         if unused:
             self._mask_BT = self._mask_BT[:, unused:]
             for layer in self._cache.layers:
-                for part in ("keys", "values"):
-                    setattr(layer, part, getattr(layer, part)[..., unused:, :])
+                layer.keys, layer.values = layer.keys[..., unused:, :], layer.values[..., unused:, :]

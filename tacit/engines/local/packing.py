@@ -6,6 +6,7 @@ in which rows that share a prompt store it once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,13 +26,13 @@ def plan_padded_batches(lengths: Sequence[int] | np.ndarray, token_budget: int) 
     own. Longest rows come first, so that out of memory errors come early. Ties keep their order."""
     lengths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")
-    cut: list[np.ndarray] = []
+    batches: list[np.ndarray] = []
     start = 0
     while start < len(order):
         rows = max(1, token_budget // max(1, int(lengths[order[start]])))
-        cut.append(order[start : start + rows])
+        batches.append(order[start : start + rows])
         start += rows
-    return cut
+    return batches
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,47 +159,45 @@ def make_packed_batch(prompts: Sequence[np.ndarray], completions: Sequence[np.nd
                                                           targets   . 7 8   of the first row
                                                           targets   . 9     of the second
     """
-    heads: list[np.ndarray] = []  # the U distinct prompts
+    distinct: list[np.ndarray] = []  # the U distinct prompts
     index: dict[bytes, int] = {}
-    head_R = np.zeros(len(rows), np.int64)  # the prompt of each row
+    source_R = np.zeros(len(rows), np.int64)  # index of each row's prompt among them
     for i, r in enumerate(rows):
         prompt = np.asarray(prompts[r], np.int64)
-        key = prompt.tobytes()
-        if key not in index:
-            index[key] = len(heads)
-            heads.append(prompt)
-        head_R[i] = index[key]
-    tails = [np.asarray(completions[r], np.int64)[:-1] for r in rows]  # the last token is only predicted
+        source_R[i] = index.setdefault(prompt.tobytes(), len(distinct))
+        if source_R[i] == len(distinct):
+            distinct.append(prompt)
+    suffixes = [np.asarray(completions[r], np.int64)[:-1] for r in rows]  # the last token is only predicted
     lengths_R = np.array([len(completions[r]) for r in rows], dtype=np.int64)
-    prompt_R = np.array([len(heads[u]) for u in head_R], dtype=np.int64)
-    tails_R = lengths_R - 1
-    if len(heads) == len(rows):
+    prompt_R = np.array([len(distinct[u]) for u in source_R], dtype=np.int64)
+    suffix_R = lengths_R - 1
+    if len(distinct) == len(rows):
         # each row's prompt, then its completion: one causal attention per row
-        tokens_N = np.concatenate([part for pair in zip(heads, tails, strict=True) for part in pair])
-        total_R = prompt_R + tails_R
+        tokens_N = np.concatenate([part for pair in zip(distinct, suffixes, strict=True) for part in pair])
+        total_R = prompt_R + suffix_R
         starts_R = np.cumsum(total_R) - total_R
-        tails_start_R = starts_R + prompt_R
+        suffix_start_R = starts_R + prompt_R
         positions_N = ragged_arange(total_R)
         keys = _padded_ranges(starts_R, total_R)
         lower = [AttentionPlan(keys, keys, None, total_R, total_R)]
     else:
         # all prompts, then all completions, which attend to their prompt and to themselves
-        tokens_N = np.concatenate([*heads, *tails])
-        sizes_U = np.array([len(head) for head in heads], dtype=np.int64)
+        tokens_N = np.concatenate([*distinct, *suffixes])
+        sizes_U = np.array([len(prompt) for prompt in distinct], dtype=np.int64)
         starts_U = np.cumsum(sizes_U) - sizes_U
-        starts_R = starts_U[head_R]
-        tails_start_R = sizes_U.sum() + np.cumsum(tails_R) - tails_R
-        positions_N = np.concatenate([ragged_arange(sizes_U), np.repeat(prompt_R, tails_R) + ragged_arange(tails_R)])
+        starts_R = starts_U[source_R]
+        suffix_start_R = sizes_U.sum() + np.cumsum(suffix_R) - suffix_R
+        positions_N = np.concatenate([ragged_arange(sizes_U), np.repeat(prompt_R, suffix_R) + ragged_arange(suffix_R)])
         prompt_keys = _padded_ranges(starts_U, sizes_U)
         lower = [AttentionPlan(prompt_keys, prompt_keys, None, sizes_U, sizes_U)]
-        keys = _concat_ranges(starts_R, prompt_R, tails_start_R, tails_R)
-        if tails_R.any():
-            tails_keys = _padded_ranges(tails_start_R, tails_R)
-            lower.append(AttentionPlan(tails_keys, keys, prompt_R, tails_R, prompt_R + tails_R))
+        keys = _concat_ranges(starts_R, prompt_R, suffix_start_R, suffix_R)
+        if suffix_R.any():
+            suffix_keys = _padded_ranges(suffix_start_R, suffix_R)
+            lower.append(AttentionPlan(suffix_keys, keys, prompt_R, suffix_R, prompt_R + suffix_R))
     first_R = np.cumsum(lengths_R) - lengths_R
-    top = AttentionPlan(_padded_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + tails_R)
+    top = AttentionPlan(_padded_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + suffix_R)
     # a completion is predicted from the prompt's last token and its own tokens but the last
-    sources = _concat_ranges(starts_R + prompt_R - 1, np.ones_like(lengths_R), tails_start_R, tails_R)
+    sources = _concat_ranges(starts_R + prompt_R - 1, np.ones_like(lengths_R), suffix_start_R, suffix_R)
     return PackedBatch(
         rows=rows,
         targets_T=concat_column([completions[r] for r in rows], np.int64),
@@ -217,25 +216,23 @@ def plan_packed_batches(
     """Row indices of each micro-batch: at most `token_budget` tokens, unless a single row has more. Rows that share a prompt
     are kept together, and their prompt counts once. The others are grouped by length."""
     keys = {int(r): np.asarray(prompts[r], np.int64).tobytes() for r in rows}
-    counts: dict[bytes, int] = {}
-    for key in keys.values():
-        counts[key] = counts.get(key, 0) + 1
-    alone = np.array([r for r in rows if counts[keys[r]] == 1], dtype=np.int64)
+    counts = Counter(keys.values())
+    unshared = np.array([r for r in rows if counts[keys[r]] == 1], dtype=np.int64)
     shared = [int(r) for r in rows if counts[keys[r]] > 1]
     shared.sort(key=lambda r: (-len(prompts[r]), keys[r], -len(completions[r]), r))
-    cut: list[list[int]] = []
+    groups: list[list[int]] = []
     size = 0
     for row in shared:
-        new = not cut or keys[row] != keys[cut[-1][-1]]
-        tail = max(len(completions[row]) - 1, 0)
-        size += tail + (len(prompts[row]) if new else 0)
-        if not cut or size > token_budget:
-            cut.append([])
-            size = tail + len(prompts[row])
-        cut[-1].append(row)
-    batches = [np.array(part, dtype=np.int64) for part in cut]
-    lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in alone]
-    return batches + [alone[part] for part in plan_padded_batches(lengths, token_budget)]
+        new_prompt = not groups or keys[row] != keys[groups[-1][-1]]
+        suffix = max(len(completions[row]) - 1, 0)
+        size += suffix + (len(prompts[row]) if new_prompt else 0)
+        if not groups or size > token_budget:
+            groups.append([])
+            size = suffix + len(prompts[row])
+        groups[-1].append(row)
+    batches = [np.array(group, dtype=np.int64) for group in groups]
+    lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in unshared]
+    return batches + [unshared[part] for part in plan_padded_batches(lengths, token_budget)]
 
 
 def is_arange(index: np.ndarray) -> bool:

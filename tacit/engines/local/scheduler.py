@@ -26,8 +26,7 @@ from tacit.engines.local.decoding import (
     DecodeBatch,
     Decoder,
     GenericDecoder,
-    PendingPrefill,
-    PendingTokens,
+    PendingResults,
     PrefillBatch,
 )
 from tacit.engines.local.fast.kernels import fast_paths, is_fast_enabled
@@ -49,7 +48,7 @@ from tacit.engines.local.slots import (
 
 ADMIT_COST = 4
 """cost of admitting any number of requests, in decode steps of all slots. Chosen for GPU prefills without CUDA graphs, whose
-launches take several decode steps. On a CPU the cost is lower, but then fewer identical prompts would be prefilled together"""
+launches take as long as several decode steps. Lower on a CPU, but then fewer identical prompts would be prefilled together"""
 MAX_WAIT_STEPS = 8 * ADMIT_COST  # maximum decode steps that a finished sequence waits for others
 
 Prefixes = dict[int, CachedPrefix]  # request id -> cached prefix of its prompt
@@ -138,7 +137,7 @@ class LocalScheduler:
         if self.batch is not None and self.batch.decoder.weights_version != self._weights_seen:
             self.slots.episodes_S[:] = -1  # cached prefixes are those of the old weights
             self._weights_seen = self.batch.decoder.weights_version
-        self._decode_until_return(self._admit(max_slots))
+        self._decode_until_admission(self._admit(max_slots))
 
     # Admission and prefill.
 
@@ -164,10 +163,10 @@ class LocalScheduler:
             prefixes = {}
         extending = [request for request in requests if request.request_id in prefixes]
         others = [request for request in requests if request.request_id not in prefixes]
-        for together in filter(None, (extending, others)):
-            for request in together:  # the others stay queued, in case that the first prefill fails
+        for group in filter(None, (extending, others)):
+            for request in group:  # the others stay queued, in case that the first prefill fails
                 self.waiting.remove(request)
-            self._prefill(together, prefixes, occupied)
+            self._prefill(group, prefixes, occupied)
         return True
 
     def _start_empty(self, max_length: int) -> None:
@@ -202,18 +201,18 @@ class LocalScheduler:
             cached_N = np.array([prefixes[request.request_id].tokens for request in requests])
         else:
             requests = sorted(requests, key=lambda r: (len(r.prompt), r.prompt.tobytes()))
-            groups = [list(same) for _, same in groupby(requests, key=lambda r: r.prompt.tobytes())]
-            prompts = [same[0].prompt for same in groups]
-            source_N = np.repeat(np.arange(len(groups)), [len(same) for same in groups])
+            groups = [list(group) for _, group in groupby(requests, key=lambda r: r.prompt.tobytes())]
+            prompts = [group[0].prompt for group in groups]
+            source_N = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
             cached_N = None
         slots_N, uniform_N = self.slots.assign(requests, [prefixes.get(request.request_id) for request in requests])
         max_length = max(request.max_length for request in requests) + batch.steps_per_sync
         prefill_batch = PrefillBatch(slots_N, prompts, source_N, uniform_N, max_length, cached_N)
-        result = batch.prefill(prefill_batch, occupied, self._sampling, self._hidden)
+        results = batch.prefill(prefill_batch, occupied, self._sampling, self._hidden)
         self._sampler.prefilled_tokens += sum(len(prompt) for prompt in prompts)
         if cached_N is not None:
             self._sampler.prefilled_tokens -= int(cached_N.sum())
-        self._pending.append(partial(self._record_prefill, slots_N, result))
+        self._pending.append(partial(self._record_prefill, slots_N, results))
 
     # Prefix cache.
 
@@ -248,11 +247,11 @@ class LocalScheduler:
         order = slots.compact([prefix.slot for prefix in prefixes.values()])
         batch.compact(order)
         new_slot = {int(old): new for new, old in enumerate(order)}
-        return {request_id: CachedPrefix(new_slot[one.slot], one.tokens) for request_id, one in prefixes.items()}
+        return {request_id: CachedPrefix(new_slot[slot], tokens) for request_id, (slot, tokens) in prefixes.items()}
 
     # Decoding.
 
-    def _decode_until_return(self, admitted: bool) -> None:
+    def _decode_until_admission(self, admitted: bool) -> None:
         """Decode until idle slots have cost as much as an admission:
 
             Σ over steps of (finished slots)  ≥  ADMIT_COST · (slots active at the start)
@@ -263,31 +262,29 @@ class LocalScheduler:
         finished (its steps would be wasted). The GPU also decodes while the host prepares a prefill."""
         batch, slots = self.batch, self.slots
         assert batch is not None
-        runs_ahead = batch.is_async and bool((slots.remaining_N > 0).any())
-        if admitted and runs_ahead:
+        launch_ahead = batch.is_async and bool((slots.remaining_N > 0).any())
+        if admitted and launch_ahead:
             self._launch_decode()
-        left_pending = 1 if runs_ahead else 0
-        while len(self._pending) > left_pending:
+        while len(self._pending) > int(launch_ahead):
             self._pending.popleft()()
         num_finished = len(self._finished)
         num_started = slots.num_active + num_finished
-        steady = num_finished == 0
-        idle = waited = 0
-        while slots.num_active and idle < ADMIT_COST * num_started and waited < MAX_WAIT_STEPS:
+        just_finished = num_finished > 0
+        idle_slot_steps = waited_steps = 0
+        while slots.num_active and idle_slot_steps < ADMIT_COST * num_started and waited_steps < MAX_WAIT_STEPS:
             sparse = slots.num_active <= batch.compact_below * len(slots)
             if sparse and not self._pending and not self._keeps_prefixes:
                 batch.compact(slots.compact())
             if not self._pending:
                 self._launch_decode()
-            if batch.is_async and steady and bool((slots.remaining_N > 0).all()):
+            if batch.is_async and not just_finished and bool((slots.remaining_N > 0).all()):
                 self._launch_decode()
             self._pending.popleft()()
-            before = num_finished
-            num_finished = num_started - slots.num_active
-            steady = num_finished == before
-            idle += num_finished * batch.steps_per_sync
+            finished_before, num_finished = num_finished, num_started - slots.num_active
+            just_finished = num_finished > finished_before
+            idle_slot_steps += num_finished * batch.steps_per_sync
             if num_finished:
-                waited += batch.steps_per_sync
+                waited_steps += batch.steps_per_sync
         if not slots.num_active:
             self._pending.clear()
         elif batch.is_async and not self._pending and (slots.remaining_N > 0).any():
@@ -305,13 +302,13 @@ class LocalScheduler:
 
     # Results.
 
-    def _record_prefill(self, slots_N: np.ndarray, pending: PendingPrefill) -> None:
-        tokens_N, logprobs_N, hidden_ND = pending()
+    def _record_prefill(self, slots_N: np.ndarray, pending: PendingResults) -> None:
+        tokens_N, logprobs_N, *hidden_ND = pending()
         for i, slot in enumerate(slots_N):
-            self.slots.hidden[slot] = None if hidden_ND is None else hidden_ND[i].copy()
+            self.slots.hidden[slot] = hidden_ND[0][i].copy() if hidden_ND else None
         self._finish(self.slots.record(slots_N, tokens_N[:, None], logprobs_N[:, None], self._stops))
 
-    def _record_tokens(self, occupants: Occupants, pending: PendingTokens) -> None:
+    def _record_tokens(self, occupants: Occupants, pending: PendingResults) -> None:
         """Record tokens, except of sequences that have finished since the launch; their slots may have new requests."""
         tokens_BK, logprobs_BK = pending()
         slots_N = self.slots.find_still_active(occupants)
@@ -320,10 +317,10 @@ class LocalScheduler:
 
     def _finish(self, sequences: list[FinishedSequence]) -> None:
         texts = self._stops.decode_all([sequence.tokens_T for sequence in sequences])
-        for one, text in zip(sequences, texts, strict=True):
-            finish: Literal["stop", "length"] = "stop" if one.stopped else "length"
-            completion = Completion(one.tokens_T, one.logprobs_T, text, finish, one.hidden_D, self._version)
-            self._finished.append((one.request.request_id, completion))
+        for sequence, text in zip(sequences, texts, strict=True):
+            finish: Literal["stop", "length"] = "stop" if sequence.stopped else "length"
+            completion = Completion(sequence.tokens_T, sequence.logprobs_T, text, finish, sequence.hidden_D, self._version)
+            self._finished.append((sequence.request.request_id, completion))
 
 
 class LocalSampler:
@@ -371,7 +368,7 @@ class LocalSampler:
     ) -> LocalScheduler:
         """`version` is called before every round: it activates the right weights and returns their version."""
         check_sampling(sampling)
-        scheduler = LocalScheduler(self, sampling, self._resolve(hidden), version)
+        scheduler = LocalScheduler(self, sampling, self._resolve_layer(hidden), version)
         self._schedulers.add(scheduler)
         return scheduler
 
@@ -460,7 +457,7 @@ class LocalSampler:
             raise TacitError(f"request {request_id}: episode must be a non-negative 64-bit integer, got {request.episode}.")
         return EngineRequest(request_id, prompt, request.seed, max_new_tokens, request.episode)
 
-    def _resolve(self, hidden: HiddenState | None) -> HiddenState | None:
+    def _resolve_layer(self, hidden: HiddenState | None) -> HiddenState | None:
         """The hidden state with its layer counted from 0 (embeddings) to the number of layers (after the final norm)."""
         if hidden is None:
             return None

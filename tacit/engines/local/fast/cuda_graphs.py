@@ -67,13 +67,13 @@ class CudaGraphs:
     def capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """Capture a step after a warm-up on another stream, since library initialization cannot be captured. None if capturing
         fails."""
-        ours, capture_stream = torch.cuda.current_stream(), get_capture_stream(torch.cuda.current_device())
-        capture_stream.wait_stream(ours)
+        main_stream, capture_stream = torch.cuda.current_stream(), get_capture_stream(torch.cuda.current_device())
+        capture_stream.wait_stream(main_stream)
         try:
             with torch.cuda.stream(capture_stream):
                 step()
         finally:  # kernels of a failed step must finish, too
-            ours.wait_stream(capture_stream)
+            main_stream.wait_stream(capture_stream)
         graph = torch.cuda.CUDAGraph()
         # Steps only have in-place results and never overlap, so their graphs can share a memory pool.
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
@@ -86,7 +86,7 @@ class CudaGraphs:
             warnings.warn(f"CUDA graphs are off and sampling is slower: capturing a step failed: {error}", stacklevel=2)
             return None
         finally:
-            torch.cuda.set_stream(ours)  # torch stays on the capture stream if a capture cannot be ended
+            torch.cuda.set_stream(main_stream)  # torch stays on the capture stream if a capture cannot be ended
         return graph
 
 
@@ -128,15 +128,14 @@ class PrefillBuffers:
 
     def __init__(self, shape: PrefillShape, device: torch.device) -> None:
         self.shape, (tokens, prompts, _) = shape, shape
-        parts = (tokens, tokens, tokens, prompts, prompts + 1, prompts, prompts, 5 * max_blocks(tokens, prompts), 5 * prompts)
-        self._all = torch.zeros(sum(parts), dtype=torch.long, device=device)
-        self.tokens_N, self._positions_N, self.kv_index_N, self._ends_U, self._starts, *more = self._all.split(parts)
-        self._starts_k, self._keys = more[:2]
-        self._blocks, self._last_blocks = (work_list.view(-1, 5) for work_list in more[2:])
+        sizes = (tokens, tokens, tokens, prompts, prompts + 1, prompts, prompts, 5 * max_blocks(tokens, prompts), 5 * prompts)
+        self._all = torch.zeros(sum(sizes), dtype=torch.long, device=device)
+        self.tokens_N, self._positions_N, self.kv_index_N, self._ends_U, *rest = self._all.split(sizes)
+        self._starts, self._starts_k, self._keys, self._blocks, self._last_blocks = rest
         self._single = torch.arange(prompts + 1, dtype=torch.int32, device=device)
-        self._staging = torch.zeros(sum(parts), dtype=torch.long, pin_memory=device.type == "cuda")
+        self._staging = torch.zeros(sum(sizes), dtype=torch.long, pin_memory=device.type == "cuda")
         """the same on the host"""
-        self.staging_parts = [part.numpy() for part in self._staging.split(parts)]
+        self.staging_parts = [part.numpy() for part in self._staging.split(sizes)]
         self.copy_event: torch.cuda.Event | None = None
 
     def fill(
@@ -161,9 +160,9 @@ class PrefillBuffers:
             starts_k[:count], keys[:count] = prefixes.kv_start_U, prefixes.cached_U + lengths_U[:count]
             starts_k[count:], keys[count:] = spare, 1  # padding has no queries
             queries_U = np.append(lengths_U[:count], np.zeros_like(lengths_U[count:]))
-            for work_list, counts_U in ((blocks, queries_U), (last_blocks, np.minimum(queries_U, 1))):
-                shares = split_into_blocks(counts_U, keys, starts_k).ravel()
-                work_list[: len(shares)], work_list[len(shares) :] = shares, 0  # zeros: empty blocks
+            for buffer, counts_U in ((blocks, queries_U), (last_blocks, np.minimum(queries_U, 1))):
+                table = split_into_blocks(counts_U, keys, starts_k).ravel()
+                buffer[: len(table)], buffer[len(table) :] = table, 0  # zeros: empty blocks
         self._all.copy_(self._staging, non_blocking=True)
         if self._all.is_cuda:
             self.copy_event = torch.cuda.current_stream(self._all.device).record_event()
@@ -175,8 +174,8 @@ class PrefillBuffers:
         if in_cache:
             starts_k, keys_B = self._starts_k.int(), self._keys.int()
             layout, last = (
-                replace(one, starts_k=starts_k, keys_B=keys_B, blocks_N5=blocks_N5.int())
-                for one, blocks_N5 in ((layout, self._blocks), (last, self._last_blocks))
+                replace(each, starts_k=starts_k, keys_B=keys_B, blocks_N5=blocks.view(-1, 5).int())
+                for each, blocks in ((layout, self._blocks), (last, self._last_blocks))
             )
         return PackedPrompts(self.tokens_N, self._positions_N, self._ends_U, layout, last)
 
@@ -236,8 +235,8 @@ class PrefillGraphs:
         buffers.fill(prompts, kv_index_N, spare, prefixes)
 
         def prefill() -> None:
-            to = buffers.kv_index_N
-            store, rope_and_store = partial(cache.store, to, None), cache.make_rope_and_store(to)
+            kv_index_N = buffers.kv_index_N
+            store, rope_and_store = partial(cache.store, kv_index_N, None), cache.make_rope_and_store(kv_index_N)
             packed, cached = buffers.as_prompts(prefixes is not None), None if prefixes is None else cache.flat_view
             results = forward.prefill_varlen(packed, hidden, store, rope_and_store, cached)
             for output, result in zip(outputs, results, strict=True):

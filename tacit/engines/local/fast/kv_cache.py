@@ -85,7 +85,7 @@ class KeyValueCache:
             self.keys = self.values = self._heads = []
             empty_cache(s.device)  # the freed blocks are too small for the new ones
             memory = [torch.zeros(2, size, dtype=s.dtype, device=s.device) for _ in range(s.layers)]
-            self._heads, self.memory = [one.view(-1, s.head_dim) for one in memory], memory
+            self._heads, self.memory = [layer.view(-1, s.head_dim) for layer in memory], memory
         if len(self._positions) < capacity:
             self._positions = torch.arange(capacity, device=s.device)
         self._head_starts = torch.zeros(0)
@@ -96,8 +96,8 @@ class KeyValueCache:
         self.values = [self.view_slots(memory[1, :size], slots) for memory in self.memory]
         self.slots, self.capacity = slots, capacity
         for layer, parts in enumerate(kept):
-            for here, part in zip(self.first_tokens(layer, kept_slots, kept_tokens), parts, strict=True):
-                here.copy_(part)
+            for target, part in zip(self.first_tokens(layer, kept_slots, kept_tokens), parts, strict=True):
+                target.copy_(part)
 
     def addresses(self) -> tuple[Any, ...]:
         """Addresses and sizes of all tensors that a CUDA graph reads. Values follow the keys, so the size matters."""
@@ -197,9 +197,9 @@ class KeyValueCache:
         visible = keys.as_strided(shape, strides), values.as_strided(shape, strides)
         return scaled_dot_product_attention(q_BHGD, *visible, step.mask, scale=s.scale).reshape(step.slots, -1)
 
-    def copy_slots(self, to: Tensor, source: Tensor, tokens: int) -> None:
+    def copy_slots(self, target: Tensor, source: Tensor, tokens: int) -> None:
         for tensor in (*self.keys, *self.values):
-            tensor[to, :tokens] = tensor[source, :tokens]
+            tensor[target, :tokens] = tensor[source, :tokens]
 
 
 def attend_last_token(q_BHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, mask: Tensor, scale: float) -> Tensor:

@@ -16,8 +16,7 @@ from tacit.core.types import HiddenState
 from tacit.engines.local.decoding import (
     DecodeBatch,
     DecodeState,
-    PendingPrefill,
-    PendingTokens,
+    PendingResults,
     PrefillBatch,
     find_moved,
     sample_first_tokens,
@@ -63,18 +62,17 @@ class Prefiller:
         positions = ragged_arange(lengths[source_N])
         kv_index = np.repeat(starts_N, lengths[source_N]) + positions
         shared = len(source_N) > len(prompts)
-        replayed = None
         if not shared:
             replayed = self._graphs.run(forward, cache, suffixes, kv_index, spare, hidden, prefixes)
-        if replayed is not None:
-            return replayed
-        first = np.cumsum(lengths) - lengths
-        taken = to_device(np.repeat(first[source_N], lengths[source_N]) + positions, device) if shared else None
-        to = to_device(kv_index, device)
-        rope_and_store = None if shared else cache.make_rope_and_store(to)
+            if replayed is not None:
+                return replayed
+        starts = np.cumsum(lengths) - lengths
+        source_M = to_device(np.repeat(starts[source_N], lengths[source_N]) + positions, device) if shared else None
+        kv_index_M = to_device(kv_index, device)
+        rope_and_store = None if shared else cache.make_rope_and_store(kv_index_M)
         packed = PackedPrompts.pack(suffixes, device, prefixes)
         cached = cache.flat_view if prefixes else None
-        return forward.prefill_varlen(packed, hidden, partial(cache.store, to, taken), rope_and_store, cached)
+        return forward.prefill_varlen(packed, hidden, partial(cache.store, kv_index_M, source_M), rope_and_store, cached)
 
     def _prefill_padded(
         self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, source_N: np.ndarray, hidden: HiddenState | None
@@ -102,27 +100,27 @@ def can_extend_prefix(forward: LlamaForward) -> bool:
     cache.resize(2, TRIAL_TOKENS)
     prefiller = Prefiller(forward, cache, True, PrefillGraphs(enabled=False))
     prompt, cached = np.arange(TRIAL_TOKENS - 1) % forward.vocabulary, TRIAL_TOKENS // 2
-    first = np.zeros(1, dtype=np.int64)
+    zero = np.zeros(1, dtype=np.int64)
     with torch.inference_mode():
-        whole, _ = prefiller.prefill([prompt], first, first, None, None)
-        prefiller.prefill([prompt[:cached]], first + 1, first, None, None)
-        in_two, _ = prefiller.prefill([prompt], first + 1, first, first + cached, None)
-    if bool((in_two - whole).norm() <= TOLERANCE * whole.norm()):
+        whole, _ = prefiller.prefill([prompt], zero, zero, None, None)
+        prefiller.prefill([prompt[:cached]], zero + 1, zero, None, None)
+        continued, _ = prefiller.prefill([prompt], zero + 1, zero, zero + cached, None)
+    if bool((continued - whole).norm() <= TOLERANCE * whole.norm()):
         return True
-    why = "continuing from a cached prefix gives different logits on this device"
-    warnings.warn(f"the prefix cache is off and every turn prefills its whole prompt, which is slower: {why}", stacklevel=2)
+    reason = "continuing from a cached prefix gives different logits on this device"
+    warnings.warn(f"the prefix cache is off and every turn prefills its whole prompt, which is slower: {reason}", stacklevel=2)
     return False
 
 
 def split_prefill(lengths_N: np.ndarray, budget: int, padded: bool) -> list[tuple[int, int]]:
     """Split prompts, sorted by length, into ranges (start, end) of at most `budget` tokens; a single prompt may exceed it."""
-    runs, start = [], 0
+    ranges, start = [], 0
     for end in range(1, len(lengths_N) + 1):
         size = (end + 1 - start) * lengths_N[end] if padded and end < len(lengths_N) else lengths_N[start : end + 1].sum()
         if end == len(lengths_N) or size > budget:
-            runs.append((start, end))
+            ranges.append((start, end))
             start = end
-    return runs
+    return ranges
 
 
 class LlamaDecoder:
@@ -243,7 +241,7 @@ class LlamaDecodeBatch(DecodeBatch):
         self._graph_epoch = decoder.graph_epoch
         self._used = 0  # cache positions from here on are unused in all slots
 
-    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
+    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingResults:
         decoder, slots_N, source_N = self.decoder, batch.slots_N, batch.source_N
         lengths_N = np.array([len(p) for p in batch.prompts])
         self.resize(max(occupied, int(slots_N.max()) + 1), batch.max_length, occupied)
@@ -262,11 +260,11 @@ class LlamaDecodeBatch(DecodeBatch):
             logits.append(logits_U[index])
             if states is not None:
                 pooled.append(states[index])
-        tokens_N, result = sample_first_tokens(torch.cat(logits), torch.cat(pooled) if pooled else None, batch, sampling)
+        tokens_N, results = sample_first_tokens(torch.cat(logits), torch.cat(pooled) if pooled else None, batch, sampling)
         self._state.assign(slots_N, tokens_N, lengths_N[source_N])
-        return result
+        return results
 
-    def decode(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> PendingTokens:
+    def decode(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> PendingResults:
         decoder, state, cache = self.decoder, self._state, self.cache
         self.drop_stale_graphs()
         slots, steps = noise_BK.shape
@@ -285,9 +283,9 @@ class LlamaDecodeBatch(DecodeBatch):
         return state.fetch_tokens(slots, steps)
 
     def compact(self, order: np.ndarray) -> None:
-        to, source = find_moved(order, self.decoder.device)
-        if len(to):
-            self.cache.copy_slots(to, source, self._used)
+        target, source = find_moved(order, self.decoder.device)
+        if len(target):
+            self.cache.copy_slots(target, source, self._used)
         self._state.compact(order)
 
     def drop_stale_graphs(self) -> None:
