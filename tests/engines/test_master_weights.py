@@ -54,7 +54,7 @@ def test_bfloat16_model_learns_as_fast_as_float32(exact, coarse, monkeypatch, ma
 
 def test_master_weights_are_dithered_once_within_rounding(coarse):
     weights, before = coarse.engine.member("default").weights, coarse.digest()
-    on_grid = {name: p.detach().clone() for name, p in weights.live.items()}
+    on_grid = {name: p.detach().clone() for name, p in weights.params.items()}
     weights.dither_masters()
     first = {name: p.detach().clone() for name, p in weights.master.items()}
     assert all(torch.equal(first[name].bfloat16(), on_grid[name]) for name in on_grid)
@@ -64,7 +64,7 @@ def test_master_weights_are_dithered_once_within_rounding(coarse):
     assert all(torch.equal(p, first[name]) for name, p in weights.master.items())
     coarse.update(a_batch(), [Imitation()], 0.0)
     assert all(torch.equal(p, first[name]) for name, p in weights.master.items())
-    assert all(torch.equal(p, on_grid[name]) for name, p in weights.live.items())
+    assert all(torch.equal(p, on_grid[name]) for name, p in weights.params.items())
     assert coarse.engine.digest(masters=False) == before
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.engines.local.update import PARTS, PretrainingTrainer
+from tacit.engines.local.update import MICRO_BATCHES, PretrainingTrainer
 
 LR, DECAY = 3e-3, 0.05
 
@@ -65,7 +65,7 @@ def test_loss_does_not_depend_on_the_order_or_batching_of_documents(make_policy,
 
 def test_step_works_with_fewer_documents_than_micro_batches(make_policy, texts_as_rows):
     learner = trainer(make_policy())
-    assert len(texts_as_rows[:2]) < PARTS["cpu"] and float(learner.step(texts_as_rows[:2], LR)) > 0
+    assert len(texts_as_rows[:2]) < MICRO_BATCHES["cpu"] and float(learner.step(texts_as_rows[:2], LR)) > 0
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ def test_nonfinite_loss_changes_no_weights(make_policy, batch, poison: float, se
     assert caught.value.batch.advantages is bad
     assert policy.digest() == before
     weights = policy.engine.member("default").weights
-    assert all(p.grad is None for p in (*weights.live.values(), *weights.master.values()))
+    assert all(p.grad is None for p in (*weights.params.values(), *weights.master.values()))
     assert not any(moment.any() for state in weights.optimizer.state.values() for moment in state.values())
     assert weights.steps == 0
     assert np.isfinite(policy.update(batch, [PolicyGradient()], 1e-3)["loss"])

@@ -43,11 +43,11 @@ def save(engine: LocalEngine, directory: Path, optimizer: bool) -> None:
             state = _head_state(member)
             if optimizer and member.steps:
                 weights = member.weights
-                for own, master in weights.master.items():
-                    if master is not weights.live[own]:
-                        state[f"master/{own}"] = master
+                for param, master in weights.master.items():
+                    if master is not weights.params[param]:
+                        state[f"master/{param}"] = master
                     # A parameter that no loss has used yet (e.g. the value head) has no moments.
-                    state |= {f"{moment}/{own}": value for moment, value in weights.optimizer.state.get(master, {}).items()}
+                    state |= {f"{moment}/{param}": value for moment, value in weights.optimizer.state.get(master, {}).items()}
             write_tensors(directory / "training" / f"{name}.safetensors", state)
             if isinstance(member.reference, LanguageModel):
                 write_tensors(directory / "reference" / f"{name}.safetensors", dict(member.reference.hf.named_parameters()))
@@ -113,8 +113,8 @@ def load_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
         raise TacitError(f"{directory} holds a LoRA adapter, but this policy trains all parameters (lora_rank 0).")
     member, file = engine.member(name), directory / "adapter_model.safetensors"
     targets, tensors = _adapter_state(engine, name), read_tensors(file)
-    formats = {key: target.dtype for key, target in targets.items()}
-    _copy_into(targets, {key: t.to(formats.get(key, t.dtype)) for key, t in tensors.items()}, file)
+    dtypes = {key: target.dtype for key, target in targets.items()}
+    _copy_into(targets, {key: t.to(dtypes.get(key, t.dtype)) for key, t in tensors.items()}, file)
     member.reset_training()
     member.reference = None
     engine.weights_changed(name)
@@ -141,7 +141,7 @@ def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int
     has_masters = any(name.startswith("master/") for name in state)  # compact files have none: masters start from the weights
     try:
         for name, master in weights.master.items():
-            if master is not weights.live[name] and has_masters:
+            if master is not weights.params[name] and has_masters:
                 master.data.copy_(state[f"master/{name}"])
             if any(f"{moment}/{name}" in state for moment in MOMENTS):
                 moments = {moment: state[f"{moment}/{name}"].to(master.device) for moment in MOMENTS}
@@ -167,13 +167,15 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 @torch.no_grad()
 def _copy_into(targets: dict[str, Tensor], tensors: dict[str, Tensor], file: Path) -> None:
     """Copy every tensor into its target. A missing or extra tensor, or another shape or dtype, is an error."""
-    if odd := sorted(set(targets) ^ set(tensors)):
-        raise TacitError(f"checkpoint file {file} does not fit this policy: {len(odd)} tensors differ, first {odd[0]}.")
+    if unmatched := sorted(set(targets) ^ set(tensors)):
+        raise TacitError(
+            f"checkpoint file {file} does not fit this policy: {len(unmatched)} tensors differ, first {unmatched[0]}."
+        )
     for name, target in targets.items():
         saved = tensors[name]
         if target.shape != saved.shape or target.dtype != saved.dtype:
-            form = str(saved.dtype).removeprefix("torch.")
-            remedy = f" Load it as it was saved: --engine.dtype {form}." if target.dtype != saved.dtype else ""
+            dtype = str(saved.dtype).removeprefix("torch.")
+            remedy = f" Load it as it was saved: --engine.dtype {dtype}." if target.dtype != saved.dtype else ""
             raise TacitError(
                 f"checkpoint file {file} does not fit this policy: {name} is {tuple(saved.shape)} {saved.dtype} in the file "
                 f"and {tuple(target.shape)} {target.dtype} in the policy.{remedy}"
@@ -249,8 +251,8 @@ def compact_file(file: Path) -> bytes | None:
                 small[f"exp_avg_sq.{side}/{rest}"] = tensor.mean(dim).bfloat16()
         elif kind != "master":
             # With B = 0 the adapter has no effect, so A can be zeroed.
-            idle = "lora_A" in name and not bool(tensors[name.replace("lora_A", "lora_B")].any())
-            small[name] = torch.zeros_like(tensor) if idle and file.parent.name == "reference" else tensor
+            unused = "lora_A" in name and not bool(tensors[name.replace("lora_A", "lora_B")].any())
+            small[name] = torch.zeros_like(tensor) if unused and file.parent.name == "reference" else tensor
     return save_bytes({name: tensor.contiguous() for name, tensor in small.items()}, metadata={"format": "pt"})
 
 

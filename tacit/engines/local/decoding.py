@@ -303,5 +303,6 @@ class GenericDecodeBatch(DecodeBatch):
         unused = int(self._mask_BT.any(0).int().argmax())
         if unused:
             self._mask_BT = self._mask_BT[:, unused:]
-            for layer in self._cache.layers:
+            layers: list[Any] = self._cache.layers
+            for layer in layers:
                 layer.keys, layer.values = layer.keys[..., unused:, :], layer.values[..., unused:, :]

@@ -66,10 +66,10 @@ class LoraAdapters:
                 else:
                     self.peft.add_adapter(name, config, autocast_adapter_dtype=False)
             except ValueError as error:
-                linear = {n.rsplit(".", 1)[-1] for n, m in self.hf.named_modules() if isinstance(m, nn.Linear)}
+                available = {n.rsplit(".", 1)[-1] for n, m in self.hf.named_modules() if isinstance(m, nn.Linear)}
                 raise TacitError(
                     f"cannot put a LoRA adapter on {', '.join(self.settings.lora_targets)}: {error} "
-                    f"Linear modules of this model: {', '.join(sorted(linear))}."
+                    f"Linear modules of this model: {', '.join(sorted(available))}."
                 ) from error
         self.peft.eval()
         self.names.append(name)
@@ -95,16 +95,15 @@ class LoraAdapters:
         self._on_switch()
 
     def parameters(self, name: str) -> dict[str, nn.Parameter]:
-        mark = f".{name}."
-        return {n: p for n, p in self.hf.named_parameters() if ".lora_" in n and mark in n}
+        return {n: p for n, p in self.hf.named_parameters() if ".lora_" in n and f".{name}." in n}
 
     @torch.no_grad()
     def copy(self, source: str, target: str) -> None:
         """Copy the weights of `source` to `target`, which is created if needed."""
         self.add(target)
-        theirs = self.parameters(target)
+        copies = self.parameters(target)
         for name, parameter in self.parameters(source).items():
-            theirs[name.replace(f".{source}.", f".{target}.")].copy_(parameter)
+            copies[name.replace(f".{source}.", f".{target}.")].copy_(parameter)
         if self._active in (target, ""):
             self._on_switch()
 
@@ -145,10 +144,10 @@ class AdapterState:
         return dict(self._weights.master if self._weights and masters else self.parameters)
 
 
-def update_digest(total: Any, member: str, name: str, tensor: torch.Tensor) -> None:
+def update_digest(hasher: Any, member: str, name: str, tensor: torch.Tensor) -> None:
     """Add one trained tensor to a digest, as float32. All engines use this, so equal weights have equal digests."""
-    total.update(f"{member} {name} {tuple(tensor.shape)}\n".encode())
-    total.update(tensor.detach().cpu().float().contiguous().numpy().data)  # converted on the CPU: the GPU may be full
+    hasher.update(f"{member} {name} {tuple(tensor.shape)}\n".encode())
+    hasher.update(tensor.detach().cpu().float().contiguous().numpy().data)  # converted on the CPU: the GPU may be full
 
 
 def make_value_head(width: int, device: torch.device) -> nn.Linear:
@@ -226,8 +225,8 @@ class LocalEngine:
 
     def enter_phase(self, phase: str) -> None:
         """On a nearly full GPU, empty torch's cache when the phase changes, or before an update if it is fragmented."""
-        stale = phase != self._phase or (phase == "update" and is_fragmented(self.device))
-        if stale and is_nearly_full(self.device):
+        may_free = phase != self._phase or (phase == "update" and is_fragmented(self.device))
+        if may_free and is_nearly_full(self.device):
             empty_cache(self.device)
         self._phase = phase
 
@@ -255,9 +254,9 @@ class LocalEngine:
         if name in self._copies:  # keep the caches and CUDA graphs
             copied, sampler = self._copies[name]
             with torch.no_grad():
-                for own, theirs in zip(hf.parameters(), copied.parameters(), strict=True):
-                    if own is not theirs:
-                        theirs.copy_(own)
+                for source, target in zip(hf.parameters(), copied.parameters(), strict=True):
+                    if source is not target:
+                        target.copy_(source)
             sampler.weights_changed()
             return sampler
         trained = {id(p) for p in self.members[name].parameters.values()}
@@ -273,8 +272,8 @@ class LocalEngine:
         return self.members[name].version
 
     def scorer(self, adapter: str | None, model: LanguageModel | None = None) -> ModelScorer:
-        ready = (lambda: None) if model else (lambda: self.activate(adapter))
-        return ModelScorer(model or self.model, self.codec, self.scoring_budget, ready)
+        activate = (lambda: None) if model else (lambda: self.activate(adapter))
+        return ModelScorer(model or self.model, self.codec, self.scoring_budget, activate)
 
     def make_updater(self, name: str) -> Updater:
         member = self.member(name)
@@ -302,10 +301,10 @@ class LocalEngine:
                 state.append((tensor_name, tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version))
         cached = self._digests.get((name, masters))
         if cached is None or cached[0] != state:
-            total = hashlib.sha256()
+            hasher = hashlib.sha256()
             for member_name, tensor_name, tensor in tensors:
-                update_digest(total, member_name, tensor_name, tensor)
-            cached = self._digests[name, masters] = state, total.hexdigest()
+                update_digest(hasher, member_name, tensor_name, tensor)
+            cached = self._digests[name, masters] = state, hasher.hexdigest()
         return cached[1]
 
 

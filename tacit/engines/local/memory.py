@@ -26,11 +26,11 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.planning.plans import Training, activation_bytes, logit_bytes, rank_state
 from tacit.planning.shapes import DEVICES, ModelShape, shape_of_config
 
-CROWDED = 0.25
+CROWDED_SHARE = 0.25
 """caches are released between phases if less than this fraction of the GPU is free; work waits for other processes if they hold
 more than this fraction"""
-FRAGMENTED = 1.5  # reserved / peak allocated memory above which torch's cache counts as fragmented
-GROWN = 1.25  # a budget grows once this many times as much memory is available as when it last shrank
+FRAGMENTED_RATIO = 1.5  # reserved / peak allocated memory above which torch's cache counts as fragmented
+REGROWTH_RATIO = 1.25  # a budget grows once the available memory is this many times that of when it last shrank
 WAITS_S = (2.0, 4.0, 8.0, 16.0, *19 * (30.0,))
 """seconds between attempts while other processes hold the memory: ten minutes in total"""
 GIB = 2**30
@@ -65,14 +65,14 @@ def is_nearly_full(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     free, total = torch.cuda.mem_get_info(device)
-    return free < CROWDED * total
+    return free < CROWDED_SHARE * total
 
 
 def is_fragmented(device: torch.device) -> bool:
     """Whether torch reserves far more memory than its peak use, for example because every pass has new shapes."""
     if device.type != "cuda":
         return False
-    return torch.cuda.memory_reserved(device) > FRAGMENTED * torch.cuda.max_memory_allocated(device)
+    return torch.cuda.memory_reserved(device) > FRAGMENTED_RATIO * torch.cuda.max_memory_allocated(device)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -124,7 +124,7 @@ class MemoryWait:
     @property
     def can_help(self) -> bool:
         available, total = available_and_total(self._device)
-        return bool(self._waits) and total - available > CROWDED * total
+        return bool(self._waits) and total - available > CROWDED_SHARE * total
 
     def wait(self, reason: str = "") -> None:
         """Sleep once. The first call warns with the reason and the memory that others hold."""
@@ -150,7 +150,7 @@ class AdaptiveBudget:
     def can_grow(self) -> bool:
         """Whether `current` was never set, or clearly more memory is available than when it was lowered."""
         return (self.current < self.limit or not self._available) and (
-            available_and_total(self._device)[0] > GROWN * self._available
+            available_and_total(self._device)[0] > REGROWTH_RATIO * self._available
         )
 
     def run(

@@ -116,7 +116,7 @@ def last_token_attention(hf: Any, layer: int, before_RSD: Tensor, lengths_R: Ten
     return attention_padded(q_RSHK, k_RSGK, lengths_R - 1, attention.scaling)
 
 
-BATCH = 64
+BATCH = 64  # texts per forward pass
 
 
 class SentenceModel:
@@ -126,10 +126,10 @@ class SentenceModel:
         from transformers import AutoModel, AutoTokenizer
 
         try:
-            place = find_pretrained(name)
+            source = find_pretrained(name)
             with no_progress_bars():
-                self.tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=is_code_trusted())
-                self.model = AutoModel.from_pretrained(place, trust_remote_code=is_code_trusted()).eval()
+                self.tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=is_code_trusted())
+                self.model = AutoModel.from_pretrained(source, trust_remote_code=is_code_trusted()).eval()
             self(["any text"])  # fail now, not in the middle of a run
         except Exception as error:
             raise TacitError(
@@ -144,8 +144,8 @@ class SentenceModel:
         means_ND = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
-            read = self.tokenizer([texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt")
-            states_RSD = self.model(**read).last_hidden_state.float()
-            mask_RS1 = read["attention_mask"][:, :, None].float()
+            inputs = self.tokenizer([texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt")
+            states_RSD = self.model(**inputs).last_hidden_state.float()
+            mask_RS1 = inputs["attention_mask"][:, :, None].float()
             means_ND[rows] = ((states_RSD * mask_RS1).sum(1) / mask_RS1.sum(1)).numpy()
         return means_ND

@@ -80,18 +80,18 @@ def logprobs_from_logits(
 
 
 Rest = ParamSpec("Rest")
-Answer = TypeVar("Answer")
-Scoring = Callable[Concatenate["ModelScorer", Sequence[np.ndarray], Rest], Answer]
+Result = TypeVar("Result")
+Scoring = Callable[Concatenate["ModelScorer", Sequence[np.ndarray], Rest], Result]
 
 
-def _retry_with_smaller_batches(score: Scoring[Rest, Answer]) -> Scoring[Rest, Answer]:
+def _retry_with_smaller_batches(score: Scoring[Rest, Result]) -> Scoring[Rest, Result]:
     """On out of memory, run the scoring method again with a smaller token budget."""
 
     @wraps(score)
-    def run(self: ModelScorer, prompts: Sequence[np.ndarray], /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
-        def work(token_budget: int) -> Answer:
+    def run(self: ModelScorer, prompts: Sequence[np.ndarray], /, *args: Rest.args, **kwargs: Rest.kwargs) -> Result:
+        def work(token_budget: int) -> Result:
             self.token_budget = token_budget
-            return score(self, prompts, *rest, **more)
+            return score(self, prompts, *args, **kwargs)
 
         least = max((len(prompt) for prompt in prompts), default=1)
         try:
@@ -106,12 +106,12 @@ def _retry_with_smaller_batches(score: Scoring[Rest, Answer]) -> Scoring[Rest, A
 
 
 class ModelScorer:
-    """Scores tokens under one model. `ready` is called before each pass and activates the right adapter."""
+    """Scores tokens under one model. `activate` is called before each pass and activates the right adapter."""
 
     def __init__(
-        self, model: LanguageModel, codec: TextCodec, budget: AdaptiveBudget, ready: Callable[[], None] = lambda: None
+        self, model: LanguageModel, codec: TextCodec, budget: AdaptiveBudget, activate: Callable[[], None] = lambda: None
     ):
-        self.model, self.codec, self._ready = model, codec, ready
+        self.model, self.codec, self._activate = model, codec, activate
         self._budget, self.token_budget = budget, budget.current
 
     @_retry_with_smaller_batches
@@ -148,9 +148,9 @@ class ModelScorer:
                     ids.append(np.broadcast_to(all_ids, tuple(logps_CV.shape)))
                     values.append(logps_CV.cpu().numpy())
                 else:
-                    best = logps_CV.topk(top_k, dim=-1)
-                    ids.append(best.indices.cpu().numpy())
-                    values.append(best.values.cpu().numpy())
+                    top = logps_CV.topk(top_k, dim=-1)
+                    ids.append(top.indices.cpu().numpy())
+                    values.append(top.values.cpu().numpy())
             ids_per_row = _per_row(np.concatenate(ids) if len(ids) > 1 else ids[0], packed)
             values_per_row = _per_row(np.concatenate(values), packed)
             for row, row_ids, row_values in zip(packed.rows, ids_per_row, values_per_row, strict=True):
@@ -170,7 +170,7 @@ class ModelScorer:
         states = {(i, p): np.zeros((len(prompts), self.model.width), np.float32) for i in layers for p in poolings}
         no_completions: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, no_completions, self.codec.context_limit)
-        self._ready()
+        self._activate()
         if isinstance(self.model.packed_decoder, VarlenDecoder) and "attention" not in poolings:
             self._scan_packed(self.model.packed_decoder, prompts, states)
             return states
@@ -192,12 +192,12 @@ class ModelScorer:
         depths = {layer: layer % (self.model.layers + 1) for layer, _ in states}
         for rows in plan_packed_batches(prompts, one_token, np.arange(len(prompts)), self.token_budget):
             packed = make_packed_batch(prompts, one_token, rows)
-            ends_U, of_R = np.unique(packed.source_T, return_inverse=True)
+            ends_U, prompt_R = np.unique(packed.source_T, return_inverse=True)
             cu_seqlens = to_device(np.append(0, ends_U + 1), self.model.device)
             by_layer = decoder.states(packed, list(depths.values()))
             for (layer, pooling), states_ND in states.items():
                 pooled = pool_varlen(by_layer[depths[layer]].float(), cu_seqlens, pooling)
-                states_ND[rows] = pooled.cpu().numpy()[of_R]
+                states_ND[rows] = pooled.cpu().numpy()[prompt_R]
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -218,7 +218,7 @@ class ModelScorer:
     ) -> Iterator[tuple[PackedBatch | PaddedBatch, Tensor]]:
         """Micro-batches with the hidden states [T, D] that predict their completion tokens. Empty completions are skipped."""
         input_lengths(prompts, completions, self.codec.context_limit)
-        self._ready()
+        self._activate()
         rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
         for part in self.model.plan_micro_batches(prompts, completions, rows, self.token_budget):
             packed = self.model.make_micro_batch(prompts, completions, part, self.codec.pad)

@@ -54,11 +54,11 @@ class MasterWeights:
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], settings: EngineSettings):
-        self.live = dict(sorted(named.items()))
+        self.params = dict(sorted(named.items()))  # the model's own
         self.master = {
-            name: p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for name, p in self.live.items()
+            name: p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for name, p in self.params.items()
         }
-        self.split = any(self.master[name] is not p for name, p in self.live.items())
+        self.has_copies = any(self.master[name] is not p for name, p in self.params.items())
         self.optimizer = make_adamw(self.master.values(), settings.betas, settings.weight_decay)
         self.clip_norm = settings.clip_norm
         self.steps = 0
@@ -72,7 +72,7 @@ class MasterWeights:
         """Allocate missing AdamW moments and load the optimizer kernels, so that the step itself does not run out of memory."""
         for p in self.master.values():
             if p.grad is not None and not self.optimizer.state.get(p):
-                if not self.optimizer.state:  # load what `step` launches with one element
+                if not self.optimizer.state:  # run the kernels of `step` once, on one element
                     number = nn.Parameter(torch.zeros(1, device=p.device))
                     number.grad = torch.zeros_like(number)
                     torch._foreach_mul_([number.grad], 1.0)
@@ -86,18 +86,16 @@ class MasterWeights:
         """Dither the masters before the first step. Depends on names and weights only, so a retry gives the same result."""
         if self.steps:
             return
-        for name, weight in self.live.items():
+        for name, weight in self.params.items():
             master = self.master[name]
             if master is not weight:
                 noise = dither_noise(name, weight.shape, weight.device)
                 master.copy_(dither(weight.float(), noise, weight.dtype))
 
     def accumulate_gradients(self) -> None:
-        if not self.split:
-            return  # the masters are the parameters, so autograd accumulates
-        for name, p in self.live.items():
+        for name, p in self.params.items():
             master = self.master[name]
-            if p.grad is None or master is p:
+            if p.grad is None or master is p:  # if they are one tensor, autograd accumulates
                 continue
             master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
             p.grad = None
@@ -130,11 +128,11 @@ class MasterWeights:
     @torch.no_grad()
     def copy_masters_to_model(self) -> None:
         """Round the masters into the model's own tensors, in place."""
-        if self.split:
-            torch._foreach_copy_(list(self.live.values()), list(self.master.values()))
+        if self.has_copies:
+            torch._foreach_copy_(list(self.params.values()), list(self.master.values()))
 
     def zero_grad(self) -> None:
-        for p in (*self.live.values(), *self.master.values()):
+        for p in (*self.params.values(), *self.master.values()):
             p.grad = None
 
 
@@ -263,23 +261,23 @@ class Updater:
         compare_teacher = None
         if "teacher" in needs:
             with torch.no_grad():
-                taught = self.model.make_micro_batch(teacher_prompts(batch), batch.completions, packed.rows, self.codec.pad)
-                teacher_TD = self.model.forward_hidden(taught)
+                prompts = teacher_prompts(batch)
+                teacher_batch = self.model.make_micro_batch(prompts, batch.completions, packed.rows, self.codec.pad)
+                teacher_TD = self.model.forward_hidden(teacher_batch)
             compare_teacher = partial(compare_with_teacher, self.model, hidden_TD, teacher_TD, batch.temperature)
-
-        computed = {"entropy_T": entropy_T, "values_R": values_R, "compare_with_teacher": compare_teacher}
-        return make_view(batch, packed.rows, packed.lengths_R, total_rows, logprobs_T, **computed)
+        inputs = {"entropy_T": entropy_T, "values_R": values_R, "compare_with_teacher": compare_teacher}
+        return make_view(batch, packed.rows, packed.lengths_R, total_rows, logprobs_T, **inputs)
 
 
 def make_view(
-    batch: Batch, rows: Sequence[int] | np.ndarray, lengths_R: np.ndarray, total_rows: int, logprobs_T: Tensor, **computed: Any
+    batch: Batch, rows: Sequence[int] | np.ndarray, lengths_R: np.ndarray, total_rows: int, logprobs_T: Tensor, **inputs: Any
 ) -> TokenView:
-    """The inputs of the loss terms for these rows. `lengths_R`: completion tokens of each."""
+    """The inputs of the loss terms for these rows. `lengths_R`: completion tokens of each; `inputs`: further fields."""
     device = logprobs_T.device
 
     def to_tensor(values: np.ndarray) -> Tensor:
-        kind = np.float32 if np.issubdtype(values.dtype, np.floating) else values.dtype
-        return to_device(values.astype(kind, copy=False), device)
+        dtype = np.float32 if np.issubdtype(values.dtype, np.floating) else values.dtype
+        return to_device(values.astype(dtype, copy=False), device)
 
     return TokenView(
         logprobs_T=logprobs_T,
@@ -291,7 +289,7 @@ def make_view(
         total_rows=total_rows,
         tokens={name: to_tensor(np.concatenate([column[r] for r in rows])) for name, column in batch.tokens.items()},
         rows={name: to_tensor(np.asarray(column)[rows]) for name, column in batch.rows.items()},
-        **computed,
+        **inputs,
     )
 
 
@@ -307,7 +305,7 @@ class LossMetrics:
             name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", label).lower()
             self.names.append(name if name not in self.names else f"{name}_{len(self.names)}")
         self.totals: dict[str, Tensor] = {}  # `part:` of the loss by term, `sum:` and `max:` of statistics
-        self.owner: dict[str, str] = {}
+        self.owner: dict[str, str] = {}  # of each statistic: the first term that reports it
 
     def add(self, view: TokenView, sampled: bool) -> Tensor:
         """The micro-batch loss: the sum of all terms."""
@@ -318,8 +316,8 @@ class LossMetrics:
             self._count(f"part:{name}", value)
             for key, number in statistics.items():
                 # If two terms report the same key, the second's is prefixed with its name.
-                mine = self.owner.setdefault(key, name) == name
-                self._count(key if mine else f"{name}/{key}", number)
+                is_first = self.owner.setdefault(key, name) == name
+                self._count(key if is_first else f"{name}/{key}", number)
         with torch.no_grad():
             self._count("logprob", view.logprobs_T.sum())
             if view.entropy_T is not None and "entropy" not in self.owner:
@@ -337,16 +335,16 @@ class LossMetrics:
         return dict(zip(columns, numbers, strict=True))
 
     def metrics(self, read: Mapping[str, float]) -> dict[str, float]:
-        def of_kind(kind: str) -> dict[str, float]:
-            return {key.removeprefix(kind): read[key] for key in self.totals if key.startswith(kind)}
+        def with_prefix(prefix: str) -> dict[str, float]:
+            return {key.removeprefix(prefix): read[key] for key in self.totals if key.startswith(prefix)}
 
-        parts = of_kind("part:")
+        parts = with_prefix("part:")
         metrics = {"loss": sum(parts.values()), "grad_norm": read["norm"]}
         if len(parts) > 1:
             metrics |= {f"loss/{name}": part for name, part in parts.items()}
-        for key, total in of_kind("sum:").items():
+        for key, total in with_prefix("sum:").items():
             metrics[key] = total / self.total_tokens
-        return metrics | of_kind("max:")
+        return metrics | with_prefix("max:")
 
     def _count(self, key: str, number: Any) -> None:
         number = torch.as_tensor(number).detach()
@@ -420,25 +418,25 @@ def plan_token_budget(updater: Updater, batch: Batch, losses: Sequence[LossTerm]
         return min(budget, PROBE_TOKENS)
     if not updater.settings.token_budget:
         budget = min(budget, max(PROBE_TOKENS, int(SHARE * free_bytes(model.device) / per_token)))
-    logits = LOGIT_COPIES * 4 * min(batch.total_tokens, model.chunk_tokens) * model.vocabulary
+    logit_bytes = LOGIT_COPIES * 4 * min(batch.total_tokens, model.chunk_tokens) * model.vocabulary
 
-    def fits() -> int:
-        left = free_bytes(model.device) - gradient_and_moment_bytes(updater.weights) - logits - fixed
+    def tokens_that_fit() -> int:
+        left = free_bytes(model.device) - gradient_and_moment_bytes(updater.weights) - logit_bytes - fixed
         return int(left / (SLACK * per_token))
 
-    if fits() < budget:
+    if tokens_that_fit() < budget:
         free_memory(model.device)
-    return min(budget, max(fits(), PROBE_TOKENS))
+    return min(budget, max(tokens_that_fit(), PROBE_TOKENS))
 
 
 def gradient_and_moment_bytes(weights: MasterWeights) -> int:
     """Bytes of the gradients and of AdamW moments not allocated yet."""
     needed = 0
     for name, master in weights.master.items():
-        live = weights.live[name]
+        param = weights.params[name]
         needed += 4 * master.numel()
-        if live is not master:
-            needed += live.element_size() * live.numel()
+        if param is not master:
+            needed += param.element_size() * param.numel()
         if not weights.optimizer.state.get(master):
             needed += 8 * master.numel()
     return needed
@@ -452,7 +450,7 @@ def measure_activation_bytes(
     needs: frozenset[str] = frozenset().union(*(loss.needs for loss in losses))
     in_chunks = TEACHER not in needs
 
-    def counts(tensor: Tensor) -> bool:
+    def is_counted(tensor: Tensor) -> bool:
         """False for the logits of a single chunk, which are planned for separately."""
         shape = tuple(tensor.shape)
         return not (in_chunks and len(shape) == 2 and shape[0] <= model.chunk_tokens and shape[1] == model.vocabulary)
@@ -462,13 +460,13 @@ def measure_activation_bytes(
         view = updater._forward(batch, packed, needs, len(rows))
         LossMetrics(losses, batch.total_tokens).add(view, batch.sampled)
 
-    parameters = (*updater.weights.live.values(), *model.hf.parameters())
+    parameters = (*updater.weights.params.values(), *model.hf.parameters())
     saved: dict[int, int] = {}
     for budget in (PROBE_TOKENS, 2 * PROBE_TOKENS):
         part = model.plan_micro_batches(batch.prompts, batch.completions, rows, budget)[0]
         packed = model.make_micro_batch(batch.prompts, batch.completions, part, updater.codec.pad)
         with training_mode(model, updater.settings, dropout=False, seed=0):
-            saved[packed.num_tokens], _ = count_saved_bytes(partial(forward, packed), parameters, counts)
+            saved[packed.num_tokens], _ = count_saved_bytes(partial(forward, packed), parameters, is_counted)
     fewer, more = min(saved), max(saved)
     if more == fewer:  # the whole batch fits into the smaller probe
         return 0.0, max(1.0, saved[more] / more)
@@ -477,17 +475,17 @@ def measure_activation_bytes(
 
 
 def count_saved_bytes(
-    work: Callable[[], Any], exclude: Sequence[Tensor], counts: Callable[[Tensor], bool] = lambda _: True
+    work: Callable[[], Any], exclude: Sequence[Tensor], is_counted: Callable[[Tensor], bool] = lambda _: True
 ) -> tuple[int, Any]:
-    """(bytes of distinct storage that autograd saves in `work()`, its result), without `exclude` and tensors for which `counts`
-    is false."""
+    """(bytes of distinct storage that autograd saves in `work()`, its result), without `exclude` and tensors for which
+    `is_counted` is false."""
     local: list[Any] = [t.to_local() if hasattr(t, "to_local") else t for t in exclude]  # this rank's shard of a weight
     excluded = {t.untyped_storage().data_ptr() for t in local}
     saved: dict[int, int] = {}
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in excluded and counts(tensor):
+        if storage.data_ptr() not in excluded and is_counted(tensor):
             saved[storage.data_ptr()] = storage.nbytes()
         # Detached: an operation that saves its own output would otherwise keep itself alive.
         return tensor.detach()
@@ -500,7 +498,7 @@ def count_saved_bytes(
 # Next-token pretraining on documents of similar length. `Updater` is for long prompts and short completions; here every token
 # is predicted, so a padded transformers forward pass is faster. Uses bfloat16 autocast on a GPU.
 
-PARTS = {"cpu": 4, "cuda": 2}
+MICRO_BATCHES = {"cpu": 4, "cuda": 2}
 """padded micro-batches per step, sorted by length; fewer on a GPU, where launches cost more than padding"""
 
 
@@ -518,7 +516,7 @@ class PretrainingTrainer:
         rows = sorted(rows, key=len)
         total = sum(len(row) - 1 for row in rows)
         loss = torch.zeros((), device=self.device)
-        for part in np.array_split(np.arange(len(rows)), min(PARTS[self.device.type], len(rows))):
+        for part in np.array_split(np.arange(len(rows)), min(MICRO_BATCHES[self.device.type], len(rows))):
             loss = loss + self._backward([rows[i] for i in part], total)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for group in self.optimizer.param_groups:
@@ -529,12 +527,10 @@ class PretrainingTrainer:
 
     def _backward(self, rows: Sequence[np.ndarray], total: int) -> torch.Tensor:
         width = max(len(row) for row in rows)
-        tokens = np.full((len(rows), width), self.pad, np.int64)
-        wanted = np.full((len(rows), width), -100, np.int64)
+        padded_ids, padded_targets = (np.full((len(rows), width), value, np.int64) for value in (self.pad, -100))
         for i, row in enumerate(rows):
-            tokens[i, : len(row)] = row
-            wanted[i, : len(row)] = row
-        ids, targets = to_device(tokens, self.device), to_device(wanted, self.device)
+            padded_ids[i, : len(row)] = padded_targets[i, : len(row)] = row
+        ids, targets = to_device(padded_ids, self.device), to_device(padded_targets, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             # Right padding needs no mask under causal attention.
             logits = self.model(input_ids=ids[:, :-1], use_cache=False).logits
