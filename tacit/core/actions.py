@@ -84,14 +84,14 @@ class Tags(ActionFormat):
         cased = text if self.keep_case else text.lower()
         tags = cased.translate(_LOWER)
         spans = [(tags.find(f"<{kind}>"), tags.find(f"</{kind}>"), kind) for kind in self.kinds]
-        complete = [place for place in spans if min(place[:2]) >= 0]
+        complete = [span for span in spans if min(span[:2]) >= 0]
         if not complete:
             return Parsed(cased[-_FALLBACK_CHARACTERS:], False)
         start, end, kind = min(complete)
         inside = cased[start + len(kind) + 2 : end].strip() if start < end else ""
-        thought = not self.thinks or ("<think>" in text and "</think>" in text)
+        has_thought = not self.thinks or ("<think>" in text and "</think>" in text)
         action = f"{kind} {inside}" if inside and len(self.kinds) > 1 else inside
-        return Parsed(action, bool(action) and thought and (self.cjk or not _CJK.search(text)))
+        return Parsed(action, bool(action) and has_thought and (self.cjk or not _CJK.search(text)))
 
     def write(self, action: str, thought: str = "") -> str:
         kind, inside = _split_kind(self.kinds, action)

@@ -82,15 +82,15 @@ class Chat:
         """The messages for a template; with `as_text`, arguments of calls are JSON strings, as endpoints expect."""
         dicts: list[dict[str, Any]] = []
         for number, message in enumerate(self.messages):
-            own: dict[str, Any] = {"role": message.role, "content": message.content}
+            entry: dict[str, Any] = {"role": message.role, "content": message.content}
             if message.call is not None:
                 arguments: Any = dict(message.call.arguments)
                 arguments = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
                 function = {"name": message.call.name, "arguments": arguments}
-                own["tool_calls"] = [{"id": _call_id(number), "type": "function", "function": function}]
+                entry["tool_calls"] = [{"id": _call_id(number), "type": "function", "function": function}]
             elif message.role == "tool":
-                own["tool_call_id"] = _call_id(number - 1)
-            dicts.append(own)
+                entry["tool_call_id"] = _call_id(number - 1)
+            dicts.append(entry)
         return dicts
 
     def dumps(self) -> str:

@@ -36,23 +36,23 @@ class Rewards:
 
     @classmethod
     def per_step(cls, group: Group, values_N: np.ndarray) -> Rewards:
-        return cls(group, _sized(values_N, len(group.steps), "step"), np.zeros(len(group.steps)))
+        return cls(group, _check_shape(values_N, len(group.steps), "step"), np.zeros(len(group.steps)))
 
     @classmethod
     def local(cls, group: Group, values_N: np.ndarray) -> Rewards:
-        return cls(group, np.zeros(len(group.steps)), _sized(values_N, len(group.steps), "step"))
+        return cls(group, np.zeros(len(group.steps)), _check_shape(values_N, len(group.steps), "step"))
 
     @classmethod
     def at_the_end(cls, group: Group, values_G: np.ndarray) -> Rewards:
         """One reward per trajectory, at its last step. A trajectory without steps gets none."""
-        values_G = _sized(values_G, len(group), "trajectory")
+        values_G = _check_shape(values_G, len(group), "trajectory")
         flow_N = np.zeros(len(group.steps))
         has_steps = group.lengths > 0
         flow_N[np.cumsum(group.lengths)[has_steps] - 1] = values_G[has_steps]
         return cls(group, flow_N, np.zeros_like(flow_N))
 
     def __add__(self, other: Rewards) -> Rewards:
-        _same_group(self.group, other.group)
+        _check_same_group(self.group, other.group)
         return Rewards(self.group, self.flow_N + other.flow_N, self.local_N + other.local_N)
 
     def outcomes_G(self) -> np.ndarray:
@@ -61,7 +61,7 @@ class Rewards:
 
     def returns_N(self, gamma: float) -> np.ndarray:
         """R_t = r_t + γ R_{t+1} over the flowing rewards of each trajectory, plus the step's own local part."""
-        returns_N = self.flow_N.astype(np.float64).copy()
+        returns_N = self.flow_N.astype(np.float64)
         start = 0
         for length in self.group.lengths:
             for t in range(start + length - 2, start - 1, -1):
@@ -84,11 +84,11 @@ class Credit:
     @classmethod
     def per_step(cls, group: Group, values_N: np.ndarray) -> Credit:
         """Every token of a step gets the step's value."""
-        values_N = _sized(values_N, len(group.steps), "step")
+        values_N = _check_shape(values_N, len(group.steps), "step")
         return cls(group, np.repeat(values_N, group.tokens_per_step))
 
     def __add__(self, other: Credit) -> Credit:
-        _same_group(self.group, other.group)
+        _check_same_group(self.group, other.group)
         return Credit(self.group, self.tokens_T + other.tokens_T)
 
     def __mul__(self, weight: float) -> Credit:
@@ -104,24 +104,24 @@ class Credit:
 K = TypeVar("K", Rewards, Credit)
 
 
-def given_by(term: object, results: Any, groups: Sequence[Group], kind: type[K]) -> Sequence[K]:
+def check_results(term: object, results: Any, groups: Sequence[Group], kind: type[K]) -> Sequence[K]:
     """Check what a term of a method returned: one `kind` per group, all numbers finite. Otherwise raise with the reason."""
     name = type(term).__name__
-    kinds = [type(one).__name__ for one in results] if isinstance(results, Sequence) else None
-    if kinds is None or len(kinds) != len(groups) or not all(isinstance(one, kind) for one in results):
-        seen = (
-            f"[{', '.join(kinds[:3])}{', …' if len(kinds) > 3 else ''}], of length {len(kinds)}"
-            if kinds is not None
+    types = [type(result).__name__ for result in results] if isinstance(results, Sequence) else None
+    if types is None or len(types) != len(groups) or not all(isinstance(result, kind) for result in results):
+        shown = (
+            f"[{', '.join(types[:3])}{', …' if len(types) > 3 else ''}], of length {len(types)}"
+            if types is not None
             else results
         )
-        wanted = f"a list with one {kind.__name__} for each of the {len(groups)} groups"
-        raise TacitError(f"the term {name} must return {wanted}, but returned {seen}.")
-    for one in results:
-        numbers = one.flow_N + one.local_N if isinstance(one, Rewards) else one.tokens_T
+        expected = f"a list with one {kind.__name__} for each of the {len(groups)} groups"
+        raise TacitError(f"the term {name} must return {expected}, but returned {shown}.")
+    for result in results:
+        numbers = result.flow_N + result.local_N if isinstance(result, Rewards) else result.tokens_T
         if not np.isfinite(numbers).all():
-            wrong = numbers[~np.isfinite(numbers)][0]
+            number = numbers[~np.isfinite(numbers)][0]
             raise TacitError(
-                f"the term {name} returned {wrong} for the group of task {one.group.task.id!r}; its numbers must be finite."
+                f"the term {name} returned {number} for the group of task {result.group.task.id!r}; its numbers must be finite."
             )
     return results
 
@@ -130,14 +130,14 @@ def sum_terms(terms: Iterable[Sequence[K]]) -> list[K]:
     return [reduce(add, parts) for parts in zip(*terms, strict=True)]
 
 
-def _sized(values: np.ndarray, size: int, of: str) -> np.ndarray:
+def _check_shape(values: np.ndarray, size: int, of: str) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (size,):
         raise ValueError(f"expected one number per {of} ({size}), got an array of shape {values.shape}")
     return values
 
 
-def _same_group(a: Group, b: Group) -> None:
+def _check_same_group(a: Group, b: Group) -> None:
     if a is not b:
         raise ValueError(f"cannot add terms of two different groups ({a.task.id} and {b.task.id})")
 
@@ -181,9 +181,9 @@ class Batch:
             completions=[s.completion.tokens for s in steps],
             behavior=[s.completion.logprobs for s in steps],
             advantages=[a for credit in credits for a in credit.steps()],
-            group=_columns(np.full(len(g.steps), i) for i, g in enumerate(groups)),
-            trajectory=_columns(g.trajectory_of_step + first[i] for i, g in enumerate(groups)),
-            step=_columns(np.arange(n) for g in groups for n in g.lengths),
+            group=_concat_int64(np.full(len(g.steps), i) for i, g in enumerate(groups)),
+            trajectory=_concat_int64(g.trajectory_of_step + first[i] for i, g in enumerate(groups)),
+            step=_concat_int64(np.arange(n) for g in groups for n in g.lengths),
             temperature=temperature,
         )
 
@@ -220,9 +220,9 @@ class Batch:
 
         return cls(
             **{name: joined(getattr(b, name) for b in batches) for name in RAGGED},
-            group=_columns(b.group + groups[i] for i, b in enumerate(batches)),
-            trajectory=_columns(b.trajectory + trajectories[i] for i, b in enumerate(batches)),
-            step=_columns(b.step for b in batches),
+            group=_concat_int64(b.group + groups[i] for i, b in enumerate(batches)),
+            trajectory=_concat_int64(b.trajectory + trajectories[i] for i, b in enumerate(batches)),
+            step=_concat_int64(b.step for b in batches),
             temperature=first.temperature,
             sampled=first.sampled,
             tokens={name: joined(b.tokens[name] for b in batches) for name in first.tokens},
@@ -255,7 +255,7 @@ class Batch:
         )
 
 
-def _columns(parts) -> np.ndarray:
+def _concat_int64(parts) -> np.ndarray:
     parts = list(parts)
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
 

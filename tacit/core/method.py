@@ -25,7 +25,7 @@ import numpy as np
 
 from tacit.core.actions import ActionFormat
 from tacit.core.bounds import AtLeastOne, Basic, Bound, Count, NotNegative, PositiveShare, Share
-from tacit.core.credit import Credit, Per, Rewards, given_by, sum_terms
+from tacit.core.credit import Credit, Per, Rewards, check_results, sum_terms
 from tacit.core.errors import TacitError, unknown
 from tacit.core.protocols import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING, LossTerm, Policy
 from tacit.core.types import (
@@ -165,7 +165,7 @@ def credit_terms(
     terms: Sequence[CreditTerm], groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo
 ) -> list[Sequence[Credit]]:
     """The credits of each term after `weigh`; one list per term, one credit per group."""
-    credits = [given_by(term, term(groups, rewards, policy, info), groups, Credit) for term in terms]
+    credits = [check_results(term, term(groups, rewards, policy, info), groups, Credit) for term in terms]
     others = [sum_terms(credits[:i] + credits[i + 1 :]) for i in range(len(credits))]
     return [term.weigh(own, rest, policy, info) for term, own, rest in zip(terms, credits, others, strict=True)]
 
@@ -245,11 +245,11 @@ class Alike(Conditions):
 
 def companions_of(methods: Sequence[Method]) -> list[tuple[Companion, list[int]]]:
     """Every companion once, with the indices of the methods that have it. Worlds of a run may share a companion."""
-    places_by_id: dict[int, tuple[Companion, list[int]]] = {}
-    for place, method in enumerate(methods):
+    indices_by_id: dict[int, tuple[Companion, list[int]]] = {}
+    for index, method in enumerate(methods):
         for companion in method.companions:
-            places_by_id.setdefault(id(companion), (companion, []))[1].append(place)
-    return list(places_by_id.values())
+            indices_by_id.setdefault(id(companion), (companion, []))[1].append(index)
+    return list(indices_by_id.values())
 
 
 NOT_GREEDY = Bound(lambda v: v > 0, "must be above 0 in training: greedy episodes of one task are all the same")
@@ -322,8 +322,7 @@ class Method:
 
     def __post_init__(self) -> None:
         for piece in ("rewards", "credits", "losses"):
-            beside = piece == "losses" and self.companions
-            if not getattr(self, piece) and not beside:
+            if not getattr(self, piece) and not (piece == "losses" and self.companions):
                 raise TacitError(f"method {self.name!r} has no {piece}, so it cannot learn; give it at least one.")
         for piece in ("columns", "companions"):
             names = [each.name for each in getattr(self, piece)]
@@ -342,9 +341,9 @@ class Method:
     def needs(self) -> frozenset[str]:
         """Engine capabilities it needs, by the names of core/protocols.py."""
         pieces = (*self.rewards, *self.credits, *self.columns, *self.companions, self.conditions)
-        of_pieces = frozenset().union(*(piece.needs for piece in pieces))
+        needs = frozenset().union(*(piece.needs for piece in pieces))
         hidden = {HIDDEN_STATES} if self.hidden_state is not None else frozenset()
-        return of_pieces | hidden | (self._read_by_losses & DURING_UPDATES) | {SAMPLING, LEARNING}
+        return needs | hidden | (self._read_by_losses & DURING_UPDATES) | {SAMPLING, LEARNING}
 
     @property
     def compares_episodes(self) -> bool:
@@ -376,7 +375,7 @@ class Part:
     replaces: bool = False
 
     @property
-    def place(self) -> tuple[str, str]:
+    def slot(self) -> tuple[str, str]:
         return self.piece, self.role
 
 
@@ -394,17 +393,17 @@ def compose(
     name: str, context: Context, schedule: Schedule, base: Sequence[Part], changes: Mapping[str, Sequence[Part]]
 ) -> Method:
     """The method made of the parts `base` and the changes of each method by name."""
-    check_places(changes)
-    parts = {part.place: part for part in base}
+    check_conflicts(changes)
+    parts = {part.slot: part for part in base}
     for method, own in changes.items():
         for part in own:
-            if part.place in parts and not part.replaces:
+            if part.slot in parts and not part.replaces:
                 raise TacitError(
                     f"{method!r} adds a {part.role} to the {part.piece}, but there is one already; use `replaces`, not `adds`."
                 )
     ordered = [part for method in sorted(changes) for part in changes[method]]
     for part in (*(p for p in ordered if p.replaces), *(p for p in ordered if not p.replaces)):
-        parts[part.place] = part
+        parts[part.slot] = part
     pieces: dict[str, Any] = {}
     for part in parts.values():
         pieces[part.piece] = (*pieces.get(part.piece, ()), *part.terms)
@@ -421,7 +420,7 @@ def compose(
     return Method(name=name, context=context, schedule=schedule, **{"rewards": (), "credits": (), "losses": (), **pieces})
 
 
-def check_places(changes: Mapping[str, Sequence[Part]]) -> None:
+def check_conflicts(changes: Mapping[str, Sequence[Part]]) -> None:
     """Refuse values that are not parts, and different changes of two methods to one role."""
     for method, parts in changes.items():
         if not isinstance(parts, Sequence) or not all(isinstance(part, Part) for part in parts):
@@ -431,23 +430,23 @@ def check_places(changes: Mapping[str, Sequence[Part]]) -> None:
         for part in parts:
             if part.piece not in get_args(Piece):
                 raise unknown(f"piece of the method {method!r}", part.piece, get_args(Piece))
-    holders: dict[tuple[str, str], tuple[str, Part]] = {}
+    first_changes: dict[tuple[str, str], tuple[str, Part]] = {}
     for method, parts in changes.items():
         for part in parts:
-            first, held = holders.setdefault(part.place, (method, part))
-            if held == part:
+            first, other = first_changes.setdefault(part.slot, (method, part))
+            if other == part:
                 continue
             if first == method:
                 raise TacitError(
                     f"{method!r} changes the {part.role} twice; give all of its terms to one `adds` or `replaces`."
                 )
-            if part.replaces and held.replaces:
+            if part.replaces and other.replaces:
                 reason = f"both replace the {part.role}, and one of the two would be lost"
-            elif not part.replaces and not held.replaces:
+            elif not part.replaces and not other.replaces:
                 reason = f"both add a {part.role}, which would be counted twice"
             else:
-                adding, taking = (first, method) if part.replaces else (method, first)
-                reason = f"{adding} adds a {part.role} and {taking} would drop it"
+                adding, replacing = (first, method) if part.replaces else (method, first)
+                reason = f"{adding} adds a {part.role} and {replacing} would drop it"
             raise TacitError(f"{first!r} and {method!r} cannot be combined: {reason}.")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tacit.core.errors import TacitError, first_line, install_command
 from tacit.core.trust import check_typed
 
-OWN = "local"  # address that starts a new Ray on this machine
+LOCAL_CLUSTER = "local"  # address that starts a new Ray on this machine
 
 ANSWER_S = 10.0  # seconds to wait for a cluster; Ray itself would wait for more than nine minutes
 
@@ -24,7 +24,7 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
     """Join the Ray cluster at `address` and return the module `ray`. `local` starts a new Ray with at least `processes` CPUs.
     `setting`: the flag that gave the address, for messages."""
     global _joined
-    if address not in (OWN, "auto"):
+    if address not in (LOCAL_CLUSTER, "auto"):
         check_typed(address, f"a file names the Ray cluster at {address!r}, which could run any code here", setting)
     try:
         import ray
@@ -37,7 +37,7 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
                 "use the same address for the engine and the world workers."
             )
         return ray
-    own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == OWN else {}
+    own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == LOCAL_CLUSTER else {}
     try:
         # Fail at once if nothing listens at the address; Ray would wait for minutes.
         if place := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
@@ -46,11 +46,11 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:
         first = first_line(error).rstrip(".")
-        if address == OWN:
+        if address == LOCAL_CLUSTER:
             raise TacitError(f"Ray did not start on this machine: {first}. If the machine is busy, try again later.") from error
         raise TacitError(
             f"no Ray cluster answers at {address!r}: {first}. Start one with `ray start --head` and give its address, "
-            f"or use {setting} {OWN} for a new one. A cluster that requires a token "
+            f"or use {setting} {LOCAL_CLUSTER} for a new one. A cluster that requires a token "
             "needs RAY_AUTH_MODE=token here too."
         ) from error
     _joined = address

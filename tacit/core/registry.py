@@ -117,8 +117,8 @@ class Registry:
     def file_hash(self, name: str) -> str:
         """`guess.py 3f2a91c04b7d`: file and hash of the imported module that defines the user's object; else empty."""
         base = name.partition("+")[0]
-        place = (self.plugins[base].value if base in self.plugins else base).rpartition(":")[0]
-        module = sys.modules.get(Path(place).stem if place.endswith(".py") else place)
+        source = (self.plugins[base].value if base in self.plugins else base).rpartition(":")[0]
+        module = sys.modules.get(Path(source).stem if source.endswith(".py") else source)
         file = Path(getattr(module, "__file__", None) or "")
         if base in self.registered or not file.is_file():
             return ""
@@ -126,7 +126,7 @@ class Registry:
 
     def _import(self, name: str) -> Any:
         """The object `package.module:NAME` or `path/to/file.py:NAME`."""
-        kind, (place, colon, attribute) = self.kind, name.rpartition(":")
+        kind, (path, colon, attribute) = self.kind, name.rpartition(":")
         if not colon:
             if name.endswith(".py"):
                 raise TacitError(f"{name!r} is a file; name the {kind} in it: {name}:NAME.")
@@ -134,7 +134,7 @@ class Registry:
         if name not in self.own.values() and not re.fullmatch(self.unlisted, name):
             check_import(kind, name)
         try:
-            module = _import_file(kind, Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
+            module = _import_file(kind, Path(path).expanduser()) if path.endswith(".py") else importlib.import_module(path)
         except TacitError:
             raise
         except (Exception, SystemExit) as error:  # a script may call sys.exit()
@@ -142,6 +142,6 @@ class Registry:
             raise TacitError(f"cannot import the {kind} {name!r}: {reason}.") from error
         if not hasattr(module, attribute):
             valid = [own for own, value in vars(module).items() if not own.startswith("_") and self.fits(value)]
-            has = f"{place} has {', '.join(valid) or f'no {kind}'}"
+            has = f"{path} has {', '.join(valid) or f'no {kind}'}"
             raise TacitError(f"cannot import the {kind} {name!r}: {has}, not {attribute!r}.")
         return getattr(module, attribute)

@@ -46,7 +46,7 @@ class Served(Generic[S]):
         self._open, self._make, self.threads = open_simulator, make, threads
         self.simulator: S | None = None
         self.lock = RLock()
-        self.turn: AbstractContextManager[Any] = self.lock if threads == 1 else contextlib.nullcontext()
+        self.call_lock: AbstractContextManager[Any] = self.lock if threads == 1 else contextlib.nullcontext()
         """held during calls"""
         self._abandoned: list[S] = []
 
@@ -94,7 +94,7 @@ class _Episode(Generic[S]):
         self.world: Any = None
 
     def reset(self, task: Task) -> Observation:
-        with self._served.turn:
+        with self._served.call_lock:
             simulator = self._served.start()
             if simulator is not self._simulator:
                 self._simulator, self.world = simulator, None
@@ -102,13 +102,13 @@ class _Episode(Generic[S]):
             return self._call(lambda: self.world.reset(task))
 
     def step(self, action: str) -> Transition:
-        with self._served.turn:
+        with self._served.call_lock:
             if self._simulator is None or self._simulator is not self._served.simulator:
                 raise SimulatorDied("the simulator of this episode is gone")
             return self._call(lambda: self.world.step(action))
 
     def close(self) -> None:
-        with self._served.turn:
+        with self._served.call_lock:
             world, self.world = self.world, None
             simulator, self._simulator = self._simulator, None
             if world is not None and simulator is self._served.simulator:

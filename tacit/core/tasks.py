@@ -79,8 +79,8 @@ class GoalClassifier:
 
     def _fit(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Full-batch gradient descent on the mean cross-entropy."""
-        counts = Counter(feature for goal, _ in pairs for feature in self._split_goal(goal))
-        self._index = {feature: at for at, feature in enumerate(sorted(f for f, n in counts.items() if n > 1))}
+        counts = Counter(feature for goal, _ in pairs for feature in self._words_and_bigrams(goal))
+        self._index = {feature: i for i, feature in enumerate(sorted(f for f, n in counts.items() if n > 1))}
         self._labels = sorted({label for _, label in pairs})
         if not pairs:
             return
@@ -91,13 +91,13 @@ class GoalClassifier:
             gradient = rows_NF.T @ (_softmax(rows_NF @ self._weights_FL) - targets_NL) / len(pairs)
             self._weights_FL -= self.RATE * (gradient + self.DECAY * self._weights_FL)
 
-    def _split_goal(self, goal: str) -> set[str]:
+    def _words_and_bigrams(self, goal: str) -> set[str]:
         words = re.findall(r"[a-z]+|\d+", goal)
         return {*words, *map(" ".join, pairwise(words))}
 
     def _encode(self, goal: str) -> np.ndarray:
         row = np.zeros(len(self._index) + 1, np.float32)
-        row[[self._index[feature] for feature in self._split_goal(goal) if feature in self._index]] = 1.0
+        row[[self._index[feature] for feature in self._words_and_bigrams(goal) if feature in self._index]] = 1.0
         row[-1] = 1.0
         return row
 
@@ -120,5 +120,5 @@ class GoalClassifier:
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
-    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
+    exp = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exp / exp.sum(axis=-1, keepdims=True)

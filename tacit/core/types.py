@@ -71,12 +71,12 @@ class Transition:
         is outside [0, 1]."""
         plain = replace(
             self,
-            done=_truth("done", self.done),
-            success=_truth("success", self.success),
-            effective=_truth("effective", self.effective),
-            score=_number("score", self.score),
-            reward=_number("reward", self.reward),
-            signals={name: _number(name, value) for name, value in self.signals.items()},
+            done=_as_bool("done", self.done),
+            success=_as_bool("success", self.success),
+            effective=_as_bool("effective", self.effective),
+            score=_as_finite_float("score", self.score),
+            reward=_as_finite_float("reward", self.reward),
+            signals={name: _as_finite_float(name, value) for name, value in self.signals.items()},
         )
         if not -ROUNDING <= plain.score <= 1 + ROUNDING:
             raise ValueError(
@@ -86,13 +86,13 @@ class Transition:
         return replace(plain, score=min(max(plain.score, 0.0), 1.0))
 
 
-def _truth(name: str, value: Any) -> bool:
+def _as_bool(name: str, value: Any) -> bool:
     if isinstance(value, str):  # bool("False") is True
         raise ValueError(f"the world gave the text {value!r} as {name}, which must be True or False")
     return bool(value)
 
 
-def _number(name: str, value: Any) -> float:
+def _as_finite_float(name: str, value: Any) -> float:
     try:
         number = math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError):
@@ -166,9 +166,10 @@ class Prompt:
 
     def without_oldest(self) -> Prompt:
         """The same prompt without its oldest past turn."""
-        left, talk = self.history[1:], self.conversation
-        talk = replace(talk, past=talk.past[1:]) if talk else None
-        return replace(self, history=left, now=self.now if left or not self.now_alone else self.now_alone, conversation=talk)
+        history, conversation = self.history[1:], self.conversation
+        conversation = replace(conversation, past=conversation.past[1:]) if conversation else None
+        now = self.now if history or not self.now_alone else self.now_alone
+        return replace(self, history=history, now=now, conversation=conversation)
 
 
 class HiddenState(NamedTuple):
@@ -319,6 +320,6 @@ class IterationInfo:
     iteration: int = 1
     iterations: int = 1
 
-    def derive(self, *place: int | str) -> int:
-        """The seed of one named place in this iteration."""
-        return derive(self.seed, *place, self.iteration)
+    def derive(self, *name: int | str) -> int:
+        """The seed of this name in this iteration."""
+        return derive(self.seed, *name, self.iteration)

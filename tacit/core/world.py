@@ -165,7 +165,7 @@ def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
     return formats[style]
 
 
-def tell_now(wording: Wording, number: int, observation: Observation, admissible: bool, past: bool) -> tuple[str, str]:
+def render_now(wording: Wording, number: int, observation: Observation, admissible: bool, past: bool) -> tuple[str, str]:
     """(text of the current observation, `Wording.alone`). `past`: whether the prompt shows past turns."""
     without = wording.alone(number, observation, admissible)
     return (without if without and not past else wording.now(number, observation, admissible)), without
@@ -344,7 +344,7 @@ class Environment:
             elif self.family_tasks is not None:
                 selected = self.family_tasks(split, count, seed, tuple(families))
             else:
-                selected = _pick_out(self.tasks, split, count, seed, families)
+                selected = _draw_families(self.tasks, split, count, seed, families)
             if not isinstance(selected, Iterable):
                 raise TacitError(
                     f"tasks({split!r}, {count}, {seed}) of world {self.name!r} returned {selected!r}, not a list of Task."
@@ -463,24 +463,24 @@ class Environment:
         return self.experts[name]
 
 
-def _pick_out(
+MAX_DRAWN_PER_TASK = 64  # tasks drawn per requested task before giving up: a split may lack the family
+
+
+def _draw_families(
     tasks: Callable[[str, int, int], Sequence[Task]], split: str, count: int, seed: int, families: Sequence[str]
 ) -> list[Task]:
     """Request twice as many tasks until `count` are of these families, the split has no more, or the limit is reached."""
-    requested, picked = count, [t for t in tasks(split, count, seed) if t.family in families]
-    while len(picked) < count and requested < _MOST_PER_TASK * count:
+    requested, selected = count, [t for t in tasks(split, count, seed) if t.family in families]
+    while len(selected) < count and requested < MAX_DRAWN_PER_TASK * count:
         requested *= 2
         try:
             drawn = list(tasks(split, requested, seed))
         except TacitError:
             break
-        picked = [t for t in drawn if t.family in families]
+        selected = [t for t in drawn if t.family in families]
         if len(drawn) < requested:
             break
-    return picked[:count]
-
-
-_MOST_PER_TASK = 64  # tasks drawn per requested task before giving up: a split may lack the family
+    return selected[:count]
 
 
 # Checks of a world's return values.
@@ -489,7 +489,7 @@ _MOST_PER_TASK = 64  # tasks drawn per requested task before giving up: a split 
 def as_transition(answer: object) -> Transition:
     """The Transition that `step` returned, with Python numbers. Raises TypeError or ValueError if it is malformed."""
     if not isinstance(answer, Transition):
-        raise TypeError(f"step must return a Transition(observation, done, success), but returned {_shape(answer)}")
+        raise TypeError(f"step must return a Transition(observation, done, success), but returned {_describe_type(answer)}")
     seen = as_observation(answer.observation, "the Transition that step returns must hold an Observation(text)")
     if not isinstance(answer.label, str):
         raise TypeError(f"the label of the Transition that step returns must be text, but is {answer.label!r}")
@@ -499,9 +499,9 @@ def as_transition(answer: object) -> Transition:
 def as_observation(answer: object, rule: str = "reset must return an Observation(text)") -> Observation:
     """The Observation that `reset` returned. Raises TypeError if it is malformed."""
     if not isinstance(answer, Observation):
-        raise TypeError(f"{rule}, but returned {_shape(answer)}")
+        raise TypeError(f"{rule}, but returned {_describe_type(answer)}")
     if not isinstance(answer.text, str):
-        raise TypeError(f"{rule}, but its text is {_shape(answer.text)}")
+        raise TypeError(f"{rule}, but its text is {_describe_type(answer.text)}")
     if isinstance(answer.actions, str) or not all(isinstance(action, str) for action in answer.actions):
         raise TypeError(f"{rule}, whose actions are a tuple of texts, but they are {answer.actions!r}")
     return answer if isinstance(answer.actions, tuple) else replace(answer, actions=tuple(answer.actions))
@@ -511,13 +511,13 @@ def as_action(answer: object, observation: Observation) -> str:
     """The action that an agent's or expert's `act` returned. Raises if it is not text."""
     if not isinstance(answer, str):
         raise TacitError(
-            f"act of the agent or expert must return the action as text, but returned {_shape(answer)} for the observation "
-            f"{observation.text[:60]!r}."
+            f"act of the agent or expert must return the action as text, but returned {_describe_type(answer)} for the "
+            f"observation {observation.text[:60]!r}."
         )
     return answer
 
 
-def _shape(answer: object) -> str:
+def _describe_type(answer: object) -> str:
     """A description of a wrong return value, such as `a tuple of (str, dict), as Gym's worlds do`."""
     if not isinstance(answer, tuple):
         kind = type(answer).__name__

@@ -18,7 +18,7 @@ from typing import Any
 
 from tacit.core.errors import TacitError, install_command
 from tacit.core.types import Observation, Task, Transition
-from tacit.core.world import Environment, tell_now
+from tacit.core.world import Environment, render_now
 from tacit.integrations.episode import Episode, Pays, make_environment, make_observation, make_transition
 from tacit.worlds import WORLDS
 
@@ -92,7 +92,7 @@ class TacitEnv(gymnasium.Env[str, str]):
     def _show(self, observation: Observation, before: str = "") -> str:
         text = observation.text
         if self._wording:
-            text = tell_now(self._wording, self.episode.steps + 1, observation, False, False)[0]
+            text = render_now(self._wording, self.episode.steps + 1, observation, False, False)[0]
         self._shown = (before + text)[:LONGEST]
         return self._shown
 

@@ -21,7 +21,7 @@ from typing import Any
 from tacit.core.actions import ActionFormat, Parsed
 from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.types import ActionStyle, Observation, Task, Transition
-from tacit.core.world import Environment, format_of, tell_now
+from tacit.core.world import Environment, format_of, render_now
 from tacit.integrations.episode import Episode, Pays, PlainWording, clip_score, make_environment
 
 try:
@@ -287,7 +287,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         return [self._show(episode.steps + 1, turn.observation)]
 
     def _show(self, number: int, observation: Observation, *before: str) -> Any:
-        now = tell_now(self._wording, number, observation, self._admissible, past=number > 1)[0]
+        now = render_now(self._wording, number, observation, self._admissible, past=number > 1)[0]
         sections = (*before, now, self._wording.request(self._style))
         return UserMessage(content=self._wording.separator.join(filter(None, sections)))
 

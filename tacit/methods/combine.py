@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self, get_type_hints
 
 from tacit.core.bounds import check_bounds
 from tacit.core.errors import TacitError
-from tacit.core.method import NO_RESOURCES, Base, Context, Method, Resources, Schedule, check_places, compose
+from tacit.core.method import NO_RESOURCES, Base, Context, Method, Resources, Schedule, check_conflicts, compose
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 from tacit.prompts.history import PromptSettings
@@ -68,7 +68,7 @@ class CombinedMethod(GRPO):
     def build(self, world: Environment, resources: Resources = NO_RESOURCES) -> Method:
         check_bounds(self)
         defaults = {name: cls().changes(world, NO_RESOURCES) for name, cls in self.member_classes.items()}
-        check_places(defaults)
+        check_conflicts(defaults)
         for blind in (name for name, cls in self.member_classes.items() if cls.ignores_rewards):
             for other, parts in defaults.items():
                 if other != blind and any(part.piece in ("rewards", "credits", "comparison") for part in parts):

@@ -25,7 +25,7 @@ from tacit.core.errors import TacitError
 from tacit.core.hindsight import Lesson
 from tacit.core.method import Base, Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
-from tacit.core.world import FULL_BLOCK, Environment, Tracker, Wording, format_of, tell_now
+from tacit.core.world import FULL_BLOCK, Environment, Tracker, Wording, format_of, render_now
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TurnReader(PromptReader):
             conversation = Conversation(tuple(self._exchanges[first:]), form.tools, context.thinking)
             now = render_observation(wording, form, number, observation, context.admissible, self._before)
         else:
-            now, alone = tell_now(wording, number, observation, context.admissible, bool(past))
+            now, alone = render_now(wording, number, observation, context.admissible, bool(past))
         block = self.block = context.tracker.render(self._state) if context.tracker is not None and context.block else ""
         prompt = Prompt(
             task=self._statement,

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tacit.core.errors import TacitError, first_line
-from tacit.core.platform import OWN, import_path, join_cluster
+from tacit.core.platform import LOCAL_CLUSTER, import_path, join_cluster
 from tacit.core.simulator import Served
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
@@ -312,7 +312,7 @@ class RayLauncher:
 
     def __init__(self, address: str, workers: int) -> None:
         self._ray = join_cluster(address, SETTING, workers)
-        own = address == OWN
+        own = address == LOCAL_CLUSTER
         free = int(self._ray.available_resources().get("CPU", 0))
         if not own and free < workers:
             raise TacitError(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.credit import Batch, Credit, Iteration, Rewards, given_by, sum_terms
+from tacit.core.credit import Batch, Credit, Iteration, Rewards, check_results, sum_terms
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.method import Explained, Method, Schedule, companions_of, credit_terms
 from tacit.core.protocols import PinnedSampler, Policy, Sampling
@@ -186,7 +186,7 @@ class Loop:
                 for companion in method.companions:
                     own_metrics |= companion.observe(groups, policy, info)
             with timed(seconds, "credit"):
-                rewards = sum_terms(given_by(term, term(groups, info), groups, Rewards) for term in method.rewards)
+                rewards = sum_terms(check_results(term, term(groups, info), groups, Rewards) for term in method.rewards)
             with timed(seconds, "scoring"):  # before credit: a credit term may wait for a companion on another machine
                 columns = [(column, column(groups, rewards, policy, info)) for column in method.columns if groups]
             with timed(seconds, "credit"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.core.method import Alike, Conditions, Method, RewardTerm, Schedule, adds, check_places, compose, replaces
+from tacit.core.method import Alike, Conditions, Method, RewardTerm, Schedule, adds, check_conflicts, compose, replaces
 from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, HiddenState, IterationInfo
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut, Returns
@@ -115,7 +115,7 @@ def test_conflicting_changes_are_refused_with_the_reason(one, other, reason):
 )
 def test_invalid_parts_are_refused_with_the_reason(changes, reason):
     with pytest.raises(TacitError, match=reason):
-        check_places({"mine": changes})
+        check_conflicts({"mine": changes})
 
 
 def test_identical_terms_are_merged():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import make_group
 
-from tacit.core.credit import Credit, Rewards, given_by
+from tacit.core.credit import Credit, Rewards, check_results
 from tacit.core.errors import TacitError
 
 lengths = st.lists(st.integers(0, 6), min_size=1, max_size=5)
@@ -146,8 +146,8 @@ class Bonus:
 def test_invalid_output_error_names_the_term(found, message):
     group = make_group([[2], [1]])
     with pytest.raises(TacitError, match=f"the term Bonus .*{message}"):
-        given_by(Bonus(), found(group), [group], Rewards)
+        check_results(Bonus(), found(group), [group], Rewards)
     fine = [Rewards.zeros(group)]
-    assert given_by(Bonus(), fine, [group], Rewards) is fine
+    assert check_results(Bonus(), fine, [group], Rewards) is fine
     with pytest.raises(TacitError, match="the term Bonus returned inf"):
-        given_by(Bonus(), [Credit.per_step(group, np.array([np.inf, 0.0]))], [group], Credit)
+        check_results(Bonus(), [Credit.per_step(group, np.array([np.inf, 0.0]))], [group], Credit)
