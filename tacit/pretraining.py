@@ -44,7 +44,7 @@ from tacit.rollout.replay import play_episode, render_turns
 from tacit.runs.directory import code_version
 from tacit.runs.files import write_directory
 from tacit.training.demonstrations import MAX_QUESTIONS, RANDOM_STEPS, RandomAgent, join_questions, make_questions
-from tacit.training.imitation import cosine
+from tacit.training.imitation import lr_factor
 from tacit.worlds import get_environment
 
 # Notes. OPID measures how a policy reacts to a skill in its prompt, and a policy that never saw a note does not react. So some
@@ -223,7 +223,7 @@ def pretrain(
 ) -> None:
     """`learn(documents, lr)` takes one optimizer step and returns its loss; `report(step, loss)` is called after each step."""
     for step, rows in enumerate(iterate_batches(corpus, settings.rows, settings.steps, settings.seed)):
-        report(step + 1, learn(rows, settings.lr * cosine(step, settings.steps, settings.warmup)))
+        report(step + 1, learn(rows, settings.lr * lr_factor(step, settings.steps, settings.warmup)))
 
 
 STRIDE = 8  # use every n-th question, since those of one episode are similar

@@ -27,7 +27,7 @@ from tacit.modules.work import NAME as WORK_NAME
 from tacit.rollout.replay import render_turns
 from tacit.runs.directory import SETTINGS, Checkpoint, open_checkpoints, read_settings
 from tacit.runs.files import write_json, write_text
-from tacit.training.imitation import Known, Reading, Recording, read_recordings, task_of_recording, why_not_usable
+from tacit.training.imitation import ReadReport, Recording, TaskReplayer, read_recordings, reason_unusable, task_of_recording
 
 # Logs of recorded episodes: read, sorted by family and counted. Accepts files (JSON lines, plain or gzipped, in any format of
 # `training/imitation`) and directories.
@@ -113,8 +113,8 @@ def read_logs(paths: Sequence[Path], family_of: Callable[[Recording], str]) -> L
     """Read all episodes and list all unusable lines. `family_of` returns an episode's family, or ""."""
     logs = Logs(files=find_logs(paths))
     for file in logs.files:
-        reading = Reading()
-        for recording in read_recordings(file, reading):
+        report = ReadReport()
+        for recording in read_recordings(file, report):
             family = family_of(recording)
             if not family:
                 reason = f"unknown family {recording.family!r}" if recording.family else "no family"
@@ -125,7 +125,7 @@ def read_logs(paths: Sequence[Path], family_of: Callable[[Recording], str]) -> L
                 logs.unusable.append(f"{file} line {recording.line}: names neither a task nor a goal")
             else:
                 logs.episodes.append(LoggedEpisode(file, recording, family))
-        logs.unusable += [f"{file} {reason}" for reason in reading.unusable]
+        logs.unusable += [f"{file} {reason}" for reason in report.unusable]
     return logs
 
 
@@ -135,7 +135,7 @@ def family_without_world(recording: Recording) -> str:
 
 def make_family_lookup(world: Environment, tasks: Sequence[Task]) -> Callable[[Recording], str]:
     """A lookup by the recording's own family, else its task, else its goal, else the goal's words."""
-    by_id, lookup = {task.id: task.family for task in tasks}, Known(world, tasks)
+    by_id, lookup = {task.id: task.family for task in tasks}, TaskReplayer(world, tasks)
 
     def family_of(recording: Recording) -> str:
         if recording.family in world.families:
@@ -278,13 +278,13 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     context = prepare(recipe).methods[0].context
     tasks = world.tasks_of(recipe.train.split, recipe.train.tasks, recipe.train.seed) if world.playable else []
     family_of = make_family_lookup(world, tasks) if world.playable else family_without_world
-    logs, usable, recordings = read_logs(paths, family_of), [], Known(world, tasks)
+    logs, usable, replayer = read_logs(paths, family_of), [], TaskReplayer(world, tasks)
     for logged in logs.episodes:  # a won episode may be unusable, for example if the tracker cannot read it
-        if reason := why_not_usable(logged.recording, recordings, context) if logged.recording.success else "":
+        if reason := reason_unusable(logged.recording, replayer, context) if logged.recording.success else "":
             logs.unusable.append(f"{logged.location}: {reason}")
         else:
             usable.append(logged)
-    recordings.close()
+    replayer.close()
     logs.episodes = usable
     world_of_logs = world if world.playable else replace(world, families=logs.families, skills={})
     coverage = count_coverage(logs, world_of_logs.families)
@@ -330,7 +330,7 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
 def describe_log_training(planned: SkillRun, checkpoint: Checkpoint) -> Mapping[str, Any]:
     """The module's `from_logs` entry."""
     file = Path(planned.prepared.recipe.train.sft.from_)
-    own = list(read_recordings(file, Reading()))[: planned.prepared.recipe.train.sft.tasks]
+    own = list(read_recordings(file, ReadReport()))[: planned.prepared.recipe.train.sft.tasks]
     described = {
         "from": "logs",
         "episodes": len(own),
@@ -347,7 +347,7 @@ def describe_log_training(planned: SkillRun, checkpoint: Checkpoint) -> Mapping[
     agent = open_target(str(planned.prepared.recipe.out), {}, checkpoint.path.name)
     sampling = replace(agent.sampling, temperature=0.0, stop=agent.context.format.stop)
     same = turns = 0
-    for recording in read_recordings(held_out, Reading()):
+    for recording in read_recordings(held_out, ReadReport()):
         task, course = task_of_recording(recording, agent.world.name), recording.as_recorded()
         rendered = list(render_turns(agent.context, task, course, tokenizer=agent.policy, room=sampling.max_tokens))
         fitting = [turn for turn in rendered if turn.fits]

@@ -269,7 +269,7 @@ class _Episode:
 
 SLOW_WORLD_S = 3.0  # seconds without an answer after which the status line names the world
 
-SHOWN_CHARACTERS = 300  # maximum characters of a completion in `describe_completion`
+SHOWN_CHARACTERS = 300  # of a completion, in messages
 
 
 class RolloutProgress(RolloutObserver):
@@ -341,11 +341,14 @@ class RolloutProgress(RolloutObserver):
         return f"{'about' if self._done else 'at most'} {format_duration(spent / self._turns * running * each)} left"
 
 
+def truncate(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} …"
+
+
 def describe_completion(what: str, completion: Completion, valid: bool) -> str:
-    text = completion.text if len(completion.text) <= SHOWN_CHARACTERS else f"{completion.text[:SHOWN_CHARACTERS]} …"
     parses = "" if valid else ", not in the full format"
     cut = ", cut off by --max-tokens" if completion.finish == "length" else ""
-    return f"{what}, of {pluralize(len(completion.tokens), 'token')}{parses}{cut}: {text!r}"
+    return f"{what}, of {pluralize(len(completion.tokens), 'token')}{parses}{cut}: {truncate(completion.text)!r}"
 
 
 @dataclass(frozen=True)

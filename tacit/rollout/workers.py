@@ -53,16 +53,16 @@ class ProcessLauncher:
         return ProcessWorker(make)
 
     def wait(self, workers: Sequence[ProcessWorker], limit_s: float) -> None:
-        connection.wait([thing for worker in workers for thing in (worker.pipe, worker.sentinel)], limit_s)
+        connection.wait([handle for worker in workers for handle in (worker.pipe, worker.sentinel)], limit_s)
 
 
 class ProcessWorker:
     def __init__(self, make: Callable[[], World]) -> None:
         self.threads = count_threads(make)
-        self.pipe, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_serve, args=(theirs, make), daemon=True)
+        self.pipe, child_pipe = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_serve, args=(child_pipe, make), daemon=True)
         self.process.start()
-        theirs.close()
+        child_pipe.close()
 
     @property
     def sentinel(self) -> int:
@@ -226,10 +226,10 @@ class WorkerPool(WorldPool):
 
     def _send(self, calls: list[Call]) -> None:
         for worker in range(len(self.workers)):
-            if own := [call for call in calls if call[0] % len(self.workers) == worker]:
+            if new := [call for call in calls if call[0] % len(self.workers) == worker]:
                 if not self._queued[worker]:
                     self._launched_s[worker] = time.monotonic()
-                self._queued[worker] += own
+                self._queued[worker] += new
                 self.send_queued(worker)
 
     def send_queued(self, worker: int) -> None:
@@ -237,10 +237,10 @@ class WorkerPool(WorldPool):
         while self.in_flight[worker] < min(MAX_IN_FLIGHT, len(queued)):
             self.workers[worker].send(queued[self.in_flight[worker]])
             self.in_flight[worker] += 1
-        self._note_starts(worker)
+        self._record_call_starts(worker)
 
-    def _note_starts(self, worker: int) -> None:
-        """A worker begins calls in order."""
+    def _record_call_starts(self, worker: int) -> None:
+        """Record when the worker began its first calls: it answers them in order, `threads` at a time."""
         now, before = time.monotonic(), self._began_s[worker]
         running = self._queued[worker][: self.workers[worker].threads]
         self._began_s[worker] = {slot: before.get(slot, now) for slot, _ in running}
@@ -260,12 +260,12 @@ class WorkerPool(WorldPool):
                 for other in range(worker, len(self._slots), len(self.workers)):
                     self._slots[other].stale = other != slot
                 self._queued[worker] = []
-                for waiting, (kind, argument) in rest:  # unanswered calls: rebuild their worlds first
-                    record = self._slots[waiting]
+                for queued_slot, (kind, argument) in rest:  # unanswered calls: rebuild their worlds first
+                    record = self._slots[queued_slot]
                     record.stale = False
                     if kind != "reset":
                         kind, argument = "replay", (record.task, record.actions[:-1], record.actions[-1])
-                    self._queued[worker].append((waiting, (kind, argument)))
+                    self._queued[worker].append((queued_slot, (kind, argument)))
                 self._replace(worker)
 
     def _receive(self, worker: int) -> Any:
@@ -279,7 +279,7 @@ class WorkerPool(WorldPool):
                 self._starting.discard(worker)
                 self._failed_starts[worker] = 0
                 self._began_s[worker] = {}
-                self._note_starts(worker)
+                self._record_call_starts(worker)
         except WorkerExited as exited:
             if worker in self._starting and self._failed_starts[worker] < MAX_FAILED_STARTS:
                 self._failed_starts[worker] += 1
@@ -312,15 +312,15 @@ class RayLauncher:
 
     def __init__(self, address: str, workers: int) -> None:
         self._ray = join_cluster(address, SETTING, workers)
-        own = address == LOCAL_CLUSTER
+        is_local = address == LOCAL_CLUSTER
         free = int(self._ray.available_resources().get("CPU", 0))
-        if not own and free < workers:
+        if not is_local and free < workers:
             raise TacitError(
                 f"workers = {workers}, but the Ray cluster at {address!r} has {free} free CPU(s), and each worker needs one; "
                 f"use --workers {max(1, free)}, or a larger cluster."
             )
         self._remote = self._ray.remote(SlotWorlds).options(
-            num_cpus=0 if own else 1,  # a private Ray has only this machine's CPUs, which the engine may have reserved
+            num_cpus=0 if is_local else 1,  # a private Ray has only this machine's CPUs, which the engine may have reserved
             max_restarts=0,
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": {"PYTHONPATH": import_path()}},

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -207,9 +208,9 @@ def ask_questions(
 
 ANSWER_TOKENS = 64
 """maximum tokens of a tiny extractor's entry"""
-LOST = 0.9
-"""noise of every second episode, since extractors mostly read failures"""
-WITH_ENTRY = 0.5
+FAILING_NOISE = 0.9
+"""noise of half of the episodes, so that they fail: extractors mostly read failures"""
+EXISTING_ENTRY_SHARE = 0.5
 """share of extractor prompts with an existing entry; half of these update it"""
 
 
@@ -231,31 +232,31 @@ class NoteWriter:
 
     def entry(self, task: Task, rng: Random, tokenizer: Tokenizer) -> Sample | None:
         """An extractor's prompt for an episode, and the entry to write; None if it exceeds the model's context."""
-        trajectory = self._episode(task, rng.choice((self.noise, LOST)), rng)
+        trajectory = self._episode(task, rng.choice((self.noise, FAILING_NOISE)), rng)
         text = self._skill_text(trajectory)
         if text and rng.random() < self.mismatched:
             text = self._skill_text(self._episode(rng.choice(self.tasks), self.noise, rng)) or text
-        note = self.note(task, rng)[0] if rng.random() < WITH_ENTRY else ""
+        note = self.note(task, rng)[0] if rng.random() < EXISTING_ENTRY_SHARE else ""
         word = "update" if note and rng.random() < 0.5 else "add"
         room = 3 * max(64, tokenizer.context_limit - ANSWER_TOKENS)
         prompt = tokenizer.encode_prompt(render_distill_prompt(trajectory, note, "terse", room))
         completion = tokenizer.encode_completion(f"{word}: {text}" if text else "return")
         return (prompt, completion) if len(prompt) + len(completion) <= tokenizer.context_limit else None
 
-    def critical(self, task: Task, rng: Random, context: Context, tokenizer: Tokenizer) -> list[Sample | None]:
+    def critical_steps(self, task: Task, rng: Random, context: Context, tokenizer: Tokenizer) -> list[Sample | None]:
         """The critical steps of an episode: each prompt with the step's note, and the expert's action."""
-        noise = rng.choice((self.noise, LOST))
+        noise = rng.choice((self.noise, FAILING_NOISE))
         expert = NoisyExpert(self.make_expert(task), noise, rng)
         trajectory = self._episode(task, noise, rng, expert)
         notes = self._skills(trajectory).steps
-        other = self._skills(self._episode(rng.choice(self.tasks), LOST, rng)).steps
+        other = self._skills(self._episode(rng.choice(self.tasks), FAILING_NOISE, rng)).steps
         samples = []
         for t, turn in enumerate(render_turns(context, task, iterate_trajectory(trajectory))):
             if t in notes:
                 mismatched = bool(other) and rng.random() < self.mismatched
                 note = rng.choice(sorted(other.values())) if mismatched else notes[t]
-                taught = replace(turn, prompt=insert_lesson(turn.prompt, Lesson(step=note)), action=expert.intended[t])
-                samples.append(make_sample(taught, context, tokenizer))
+                noted = replace(turn, prompt=insert_lesson(turn.prompt, Lesson(step=note)), action=expert.intended[t])
+                samples.append(make_sample(noted, context, tokenizer))
         return samples
 
     def _episode(self, task: Task, noise: float, rng: Random, expert: NoisyExpert | None = None) -> Trajectory:
@@ -299,7 +300,7 @@ def demonstrate_notes(
         question, verdict = render_critic_prompt(task.goal, note, rng.random(), "terse"), "accept" if true else "reject"
         samples.append((tokenizer.encode_prompt(question), tokenizer.encode_completion(verdict)))
     for i in range(settings.step_notes):
-        samples += writer.critical(tasks[i % len(tasks)], Random(derive(seed, "step note", i)), context, tokenizer)
+        samples += writer.critical_steps(tasks[i % len(tasks)], Random(derive(seed, "step note", i)), context, tokenizer)
     for i in range(settings.entries):
         samples.append(writer.entry(tasks[i % len(tasks)], Random(derive(seed, "entry", i)), tokenizer))
     live.close()
@@ -314,7 +315,7 @@ def demonstrate_notes(
 #
 # With both versions, a policy must copy names from the prompt. With only the first, it can memorize `mug 2` instead.
 
-EXCHANGED = 0.3
+EXCHANGED_SHARE = 0.3
 """share of kinds replaced by another kind; the others stay, since some rules depend on the kind"""
 MAX_SHIFT = 12
 """largest shift of the numbers of a kind"""
@@ -335,7 +336,7 @@ class Renaming:
     def draw(cls, pattern: re.Pattern[str], text: str, known: Sequence[str], rng: Random) -> Renaming:
         """A random renaming for `text`; new kinds are drawn from `known`."""
         words = set(_WORD.findall(text))
-        exchanged = [kind for kind in known if kind in words and rng.random() < EXCHANGED]
+        exchanged = [kind for kind in known if kind in words and rng.random() < EXCHANGED_SHARE]
         free = [kind for kind in known if kind not in words or kind in exchanged]
         kinds = dict(zip(exchanged, rng.sample(free, len(exchanged)), strict=True))
         numbers: dict[str, list[int]] = {}
@@ -352,17 +353,9 @@ class Renaming:
         return f"{match[1]} " + _NUMBER.sub(lambda number: str(int(number[0]) + self.shifts[match[1]]), match[2])
 
     def apply_to(self, prompt: Prompt) -> Prompt:
-        change = self.apply
-        return replace(
-            prompt,
-            task=change(prompt.task),
-            now=change(prompt.now),
-            request=change(prompt.request),
-            history=tuple(map(change, prompt.history)),
-            task_note=change(prompt.task_note),
-            step_note=change(prompt.step_note),
-            now_alone=change(prompt.now_alone),
-        )
+        names = ("task", "now", "request", "task_note", "step_note", "now_alone")
+        sections: dict[str, Any] = {name: self.apply(getattr(prompt, name)) for name in names}
+        return replace(prompt, history=tuple(map(self.apply, prompt.history)), **sections)
 
 
 def rename_turns(turns: Sequence[Turn], pattern: re.Pattern[str], rng: Random) -> list[Turn]:
@@ -443,8 +436,8 @@ def _about_fields(rng: Random, fields: dict[str, str]) -> list[Question]:
         return questions
     name = rng.choice(sorted(lists))
     entries = lists[name]
-    spot = rng.randrange(len(entries) - 1)
-    questions += [(f"first {name}", entries[0]), (f"next {name} after {entries[spot]}", entries[spot + 1])]
+    i = rng.randrange(len(entries) - 1)
+    questions += [(f"first {name}", entries[0]), (f"next {name} after {entries[i]}", entries[i + 1])]
     item = rng.choice(lists[rng.choice(sorted(lists))])
     return [*questions, (f"{item} in {name}", "yes" if item in entries else "no")]
 
@@ -475,7 +468,7 @@ def _about_actions(rng: Random, actions: Sequence[str]) -> list[Question]:
     return questions
 
 
-STRAY = 0.1  # share of actions drawn from those valid one turn ago, so that refusals occur
+STALE_ACTION_SHARE = 0.1  # share of actions drawn from those valid one turn ago, so that refusals occur
 MAX_QUESTIONS = 4  # per prompt
 RANDOM_STEPS = 24  # maximum turns of an episode of random play
 
@@ -497,7 +490,7 @@ class RandomAgent:
     def act(self, observation: Observation) -> str:
         before = self._before or observation
         self._before = observation
-        return random_action(self._rng, before if self._rng.random() < STRAY else observation, self._bold)
+        return random_action(self._rng, before if self._rng.random() < STALE_ACTION_SHARE else observation, self._bold)
 
 
 def random_action(rng: Random, observation: Observation, bold: bool) -> str:

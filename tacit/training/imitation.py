@@ -58,14 +58,14 @@ from tacit.training.setup import WorldSetup
 # the `OK` before the task are dropped, and an episode is won unless its `reward` is below 1. Such a file may be one JSON list.
 
 _LABEL = re.compile(r"^[ \t]*(observation|thought|action)(?:[ \t]*\d+)?[ \t]*:[ \t]*", re.IGNORECASE | re.MULTILINE)
-_PROMPT = re.compile(r"^>[ \t]*((?:think|thought)(?:[ \t]*\d+)?[ \t]*:)?[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
+_PROMPT_LINE = re.compile(r"^>[ \t]*((?:think|thought)(?:[ \t]*\d+)?[ \t]*:)?[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 _THOUGHT = re.compile(r"(?:thought|think)(?:[ \t]*\d+)?[ \t]*:", re.IGNORECASE)
 _SAME_LINE = re.compile(
     r"^([ \t]*(?:[Tt]hought|THOUGHT|[Tt]hink)(?:[ \t]*\d+)?[ \t]*:.*)[ \t](?=(?:Action|ACTION)(?:[ \t]*\d+)?[ \t]*:)",
     re.MULTILINE,
 )
 """a thought with its action on the same line; the label must be capitalized"""
-_MARK = re.compile(r"^[ \t]*>[ \t]*", re.MULTILINE)
+_PROMPT_SIGN = re.compile(r"^[ \t]*>[ \t]*", re.MULTILINE)
 _TAGS = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _TASK = re.compile(r"(?:your task is to:[ \t]*|(?=your task is to ))(.+)", re.IGNORECASE)
 """ALFWorld's goal is the text after the colon; ScienceWorld's is the whole sentence"""
@@ -76,17 +76,17 @@ Part = tuple[str, str]
 """(kind, text); kind is `observation`, `thought` or `action`"""
 
 
-def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
+def convert_to_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """The line's data with `turns`, if its format is known, else unchanged. Observations before an action are joined; thoughts
     are dropped."""
     if "turns" in data:
         return data
     if isinstance(data.get("conversations"), list):
-        data = _eto_episode(data)
+        data = _convert_eto(data)
     if isinstance(data.get("messages"), list):
-        parts = list(_conversation(data["messages"]))
+        parts = list(_split_messages(data["messages"]))
     elif isinstance(data.get("text"), str):
-        parts = list(_transcript(data["text"]))
+        parts = list(_split_transcript(data["text"]))
     else:
         return data
     turns, seen = list[dict[str, str]](), list[str]()
@@ -103,7 +103,7 @@ def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**data, "goal": goal.strip() if isinstance(goal, str) else "", "turns": turns, **({"saw": last} if last else {})}
 
 
-def _eto_episode(data: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_eto(data: Mapping[str, Any]) -> dict[str, Any]:
     """An ETO record with `messages` and `success`."""
     roles = {"human": "user", "gpt": "assistant", "system": "system"}
     messages = [
@@ -118,7 +118,7 @@ def _eto_episode(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"success": won, **{name: value for name, value in data.items() if name != "conversations"}, "messages": messages}
 
 
-def _transcript(text: str) -> Iterator[Part]:
+def _split_transcript(text: str) -> Iterator[Part]:
     text = _SAME_LINE.sub(r"\1\n", text)
     labels = list(_LABEL.finditer(text))
     if any(label[1].lower() == "action" for label in labels):
@@ -130,7 +130,7 @@ def _transcript(text: str) -> Iterator[Part]:
             yield kind, words.split("\n")[0].strip() if kind == "action" else words
         return
     at, thought = 0, False
-    for line in _PROMPT.finditer(text):
+    for line in _PROMPT_LINE.finditer(text):
         seen = text[at : line.start()].strip()
         if seen and not (thought and seen in ACKNOWLEDGED):
             yield "observation", seen
@@ -140,7 +140,7 @@ def _transcript(text: str) -> Iterator[Part]:
         yield "observation", seen
 
 
-def _conversation(messages: list[Any]) -> Iterator[Part]:
+def _split_messages(messages: list[Any]) -> Iterator[Part]:
     thought = False
     for number, message in enumerate(messages, start=1):
         role = message.get("role") if isinstance(message, Mapping) else None
@@ -173,11 +173,11 @@ def _parse_assistant(message: Mapping[str, Any], number: int) -> Part:
     answer = split_thought(content)[1] if isinstance(content, str) else ""
     if tags := _TAGS.findall(answer):
         return "action", tags[-1].strip()
-    plain = _SAME_LINE.sub(r"\1\n", _MARK.sub("", answer))
+    plain = _SAME_LINE.sub(r"\1\n", _PROMPT_SIGN.sub("", answer))
     if labels := [label for label in _LABEL.finditer(plain) if label[1].lower() == "action"]:
         return "action", plain[labels[-1].end() :].strip().split("\n")[0].strip()
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
-    marked = [_MARK.sub("", line) for line in lines if line.startswith(">")] or lines
+    marked = [_PROMPT_SIGN.sub("", line) for line in lines if line.startswith(">")] or lines
     done = [line for line in marked if not _THOUGHT.match(line)]
     if marked and not done:
         return "thought", "\n".join(marked)
@@ -186,14 +186,13 @@ def _parse_assistant(message: Mapping[str, Any], number: int) -> Part:
     return "action", done[0]
 
 
-NAMED = 5
+MAX_LISTED = 5
 """maximum lines listed in a message; the others are counted"""
 LONGEST_LINE = 16_000_000
 """maximum bytes of a line"""
 MAX_TURNS = 10_000
-ReplayResult = Literal["again", "unknown", "lost"] | ReplayMismatch
-"""result of replaying an episode marked as won: `again` (matches and wins), `unknown` (task), `lost` (matches but does not win)
-or the mismatch"""
+ReplayResult = Literal["won", "unknown", "lost"] | ReplayMismatch
+"""result of replaying an episode marked as won: `won` or `lost` if the replay matches, `unknown` (task), or the mismatch"""
 
 
 @dataclass(frozen=True)
@@ -222,36 +221,37 @@ class Recording:
 
 
 @dataclass
-class Reading:
+class ReadReport:
     """Counts of the lines of a file by outcome; lists with line numbers and reasons."""
 
     unusable: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
-    again: int = 0
-    """replays that matched"""
+    mismatched: list[str] = field(default_factory=list)
+    replayed: int = 0
+    """episodes whose replay matched and won"""
     unknown: int = 0
     """episodes of unknown tasks, used as recorded"""
     lost: int = 0
-    belied: list[str] = field(default_factory=list)
+    replay_lost: list[str] = field(default_factory=list)
     """episodes marked as won whose replay lost"""
-    others: int = 0
-    """episodes of other families"""
+    other_families: int = 0
+    """skipped episodes"""
 
     def notes(self) -> list[str]:
         lines = []
         if self.unusable:
-            lines.append(f"{pluralize(len(self.unusable), 'line')} cannot be used: {_some(self.unusable)}")
-        if self.differing:
-            count = pluralize(len(self.differing), "episode")
-            lines.append(f"used as recorded, since their replay differs: {count}, {_some(self.differing)}")
+            lines.append(f"{pluralize(len(self.unusable), 'line')} cannot be used: {_first_few(self.unusable)}")
+        if self.mismatched:
+            count = pluralize(len(self.mismatched), "episode")
+            lines.append(f"used as recorded, since their replay differs: {count}, {_first_few(self.mismatched)}")
         lines.append(
-            f"{pluralize(self.again, 'episode')} replayed as recorded, {self.unknown} are of tasks unknown to this run, "
+            f"{pluralize(self.replayed, 'episode')} replayed as recorded, {self.unknown} are of tasks unknown to this run, "
             f"{self.lost} were lost and are not imitated"
         )
-        if self.belied:
-            lines.append(f"{len(self.belied)} of the lost ones are marked as won, but their replay loses: {_some(self.belied)}")
-        if self.others:
-            lines.append(f"skipped, since they are of other families: {pluralize(self.others, 'episode')}")
+        if self.replay_lost:
+            named = _first_few(self.replay_lost)
+            lines.append(f"{len(self.replay_lost)} of the lost ones are marked as won, but their replay loses: {named}")
+        if self.other_families:
+            lines.append(f"skipped, since they are of other families: {pluralize(self.other_families, 'episode')}")
         return lines
 
 
@@ -265,63 +265,63 @@ def imitate_recordings(
     families: Sequence[str] = (),
 ) -> tuple[Demonstrations, list[str]]:
     """(samples of the won episodes among the first `most`, notes). With `families`, other families are skipped."""
-    reading, won = Reading(), 0
-    recordings = list(read_recordings(path, reading))[:most]
-    matcher = Known(world, tasks)
+    report, won = ReadReport(), 0
+    recordings = list(read_recordings(path, report))[:most]
+    replayer = TaskReplayer(world, tasks)
     samples: list[Sample | None] = []
     for recording in recordings:
         if not recording.success:
-            reading.lost += 1
+            report.lost += 1
             continue
-        if families and (matcher.family_of(recording) or families[0]) not in families:
-            reading.others += 1
+        if families and (replayer.family_of(recording) or families[0]) not in families:
+            report.other_families += 1
             continue
         try:
-            task, course, result = matcher.replay(recording)
-            turns = list(render_turns(context, task, course))
+            task, interactions, result = replayer.replay(recording)
+            turns = list(render_turns(context, task, interactions))
         except Exception as error:  # trackers and wordings may fail on texts that the world never wrote
-            reading.unusable.append(f"line {recording.line}: {type(error).__name__}: {error}")
+            report.unusable.append(f"line {recording.line}: {type(error).__name__}: {error}")
             continue
         if result == "lost":
-            reading.lost += 1
-            reading.belied.append(f"line {recording.line}")
+            report.lost += 1
+            report.replay_lost.append(f"line {recording.line}")
             continue
-        if result == "again":
-            reading.again += 1
+        if result == "won":
+            report.replayed += 1
         elif result == "unknown":
-            reading.unknown += 1
+            report.unknown += 1
         else:
-            reading.differing.append(f"line {recording.line}, turn {result.turn}")
+            report.mismatched.append(f"line {recording.line}, turn {result.turn}")
         won += 1
         samples += [make_sample(turn, context, tokenizer) for turn, own in zip(turns, recording.parsed, strict=False) if own]
-    matcher.close()
+    replayer.close()
     demonstrations = Demonstrations.of(samples, len(recordings), won)
     if not len(demonstrations):
         raise TacitError(
             f"there is nothing to imitate in {path}: {len(recordings)} episodes, with {len(samples)} turns in won ones, none "
-            f"usable. {'. '.join(reading.notes())}."
+            f"usable. {'. '.join(report.notes())}."
         )
-    return demonstrations, reading.notes()
+    return demonstrations, report.notes()
 
 
-def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:
-    """The episodes of a file. Unusable lines are counted in `reading`. In a JSON list, entries count as lines."""
-    for number, data in _read_documents(path.expanduser(), reading):
+def read_recordings(path: Path, report: ReadReport) -> Iterator[Recording]:
+    """The episodes of a file. Unusable lines are counted in `report`. In a JSON list, entries count as lines."""
+    for number, data in _read_documents(path.expanduser(), report):
         try:
-            yield recording_of(number, json.loads(data.decode("utf-8")) if isinstance(data, bytes) else data)
+            yield parse_recording(number, json.loads(data.decode("utf-8")) if isinstance(data, bytes) else data)
         except (ValueError, TacitError, RecursionError) as error:
-            reading.unusable.append(f"line {number}: {_reason(error)}")
+            report.unusable.append(f"line {number}: {_reason(error)}")
 
 
 def check_recordings(path: Path) -> None:
     """Raise unless the file has an episode. Reads up to the first one."""
-    reading = Reading()
-    if next(read_recordings(path, reading), None) is None:
-        why = reading.unusable[0] if reading.unusable else "it is empty"
+    report = ReadReport()
+    if next(read_recordings(path, report), None) is None:
+        why = report.unusable[0] if report.unusable else "it is empty"
         raise TacitError(f"there is no recorded episode in {path} ({why}); give a file of JSON lines, one episode per line.")
 
 
-def _read_documents(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
+def _read_documents(path: Path, report: ReadReport) -> Iterator[tuple[int, Any]]:
     """(number, line), or (number, entry) if the file is a JSON list. A truncated file of lines is read up to the damage."""
     number = 0
     try:
@@ -340,7 +340,7 @@ def _read_documents(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
                 number += 1
                 line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if len(line) > LONGEST_LINE:
-                    reading.unusable.append(f"line {number}: longer than {LONGEST_LINE} bytes")
+                    report.unusable.append(f"line {number}: longer than {LONGEST_LINE} bytes")
                     while line and not line.endswith(b"\n"):
                         line = file.readline(LONGEST_LINE)
                 elif line.strip():
@@ -348,7 +348,7 @@ def _read_documents(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
     except (OSError, EOFError, zlib.error) as error:
         if not number:
             raise TacitError(f"cannot read the recorded episodes {path}: {error}.") from error
-        reading.unusable.append(f"line {number + 1}: the file is truncated or damaged here: {error}")
+        report.unusable.append(f"line {number + 1}: the file is truncated or damaged here: {error}")
 
 
 def _reason(error: Exception) -> str:
@@ -356,11 +356,11 @@ def _reason(error: Exception) -> str:
     return reasons.get(type(error)) or str(error)
 
 
-def recording_of(line: int, data: Any) -> Recording:
+def parse_recording(line: int, data: Any) -> Recording:
     """Parse one line; raises TacitError with the reason if it is not an episode."""
     if not isinstance(data, Mapping):
         raise TacitError("not a JSON object")
-    data = as_turns(data)
+    data = convert_to_turns(data)
     turns = data.get("turns")
     if not isinstance(turns, list) or not turns:
         raise TacitError("no turns")
@@ -393,17 +393,17 @@ def recording_of(line: int, data: Any) -> Recording:
     return Recording(line, *names, data["success"], observations, tuple(actions), tuple(parsed), tuple(wrote))
 
 
-def why_not_usable(recording: Recording, known: Known, context: Context) -> str:
+def reason_unusable(recording: Recording, replayer: TaskReplayer, context: Context) -> str:
     """Why a won episode cannot be imitated with this prompt; empty if it can."""
     try:
-        task, course, result = known.replay(recording)
-        list(render_turns(context, task, course))
+        task, interactions, result = replayer.replay(recording)
+        list(render_turns(context, task, interactions))
     except Exception as error:  # as in `imitate_recordings`
         return f"{type(error).__name__}: {error}"
     return "is marked as won, but its replay loses" if result == "lost" else ""
 
 
-class Known:
+class TaskReplayer:
     """A run's tasks by id and by goal, and a world to replay them in."""
 
     def __init__(self, world: Environment, tasks: Sequence[Task]) -> None:
@@ -439,10 +439,10 @@ class Known:
             task = replace(task_of_recording(recording, self.world.name), family=self.family_of(recording))
             return task, list(recording.as_recorded()), "unknown"
         try:
-            course = list(replay_actions(self.live, task, recording.actions, recording.seen, recording.wrote))
+            interactions = list(replay_actions(self.live, task, recording.actions, recording.seen, recording.wrote))
         except ReplayMismatch as difference:
             return task, list(recording.as_recorded()), difference
-        return task, course, "again" if course[-1].transition.success else "lost"
+        return task, interactions, "won" if interactions[-1].transition.success else "lost"
 
     @cached_property
     def live(self) -> World:
@@ -457,15 +457,15 @@ def task_of_recording(recording: Recording, world: str) -> Task:
     return Task(world, recording.task or f"recorded/{recording.line}", recording.family, "recorded", 0, recording.goal, {})
 
 
-def _some(named: Sequence[str]) -> str:
-    more = f"; and {len(named) - NAMED} more" if len(named) > NAMED else ""
-    return "; ".join(named[:NAMED]) + more
+def _first_few(lines: Sequence[str]) -> str:
+    more = f"; and {len(lines) - MAX_LISTED} more" if len(lines) > MAX_LISTED else ""
+    return "; ".join(lines[:MAX_LISTED]) + more
 
 
 # Supervised training: imitate demonstrations turn by turn.
 
 
-def cosine(step: int, steps: int, warmup: float) -> float:
+def lr_factor(step: int, steps: int, warmup: float) -> float:
     """Fraction of the peak learning rate at `step` (from 0): linear warm-up, then a half cosine to zero."""
     warm = max(1, round(warmup * steps))
     if step < warm:
@@ -473,7 +473,7 @@ def cosine(step: int, steps: int, warmup: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
-def order(samples: int, step: int, batch: int, seed: int) -> np.ndarray:
+def rows_of_step(samples: int, step: int, batch: int, seed: int) -> np.ndarray:
     """Row indices of a step: shuffled epochs over the data. Depends on the step alone, so a resumed run continues exactly."""
     batch = min(batch, samples)
     per_epoch = max(1, samples // batch)
@@ -487,9 +487,9 @@ def imitate(
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Train on demonstrations from step `first`; yields (step, metrics)."""
     for step in range(first, settings.steps):
-        rows = order(len(demonstrations), step, settings.batch, seed)
+        rows = rows_of_step(len(demonstrations), step, settings.batch, seed)
         batch = Batch.imitation([demonstrations.prompts[i] for i in rows], [demonstrations.completions[i] for i in rows])
-        lr = settings.lr * cosine(step, settings.steps, settings.warmup)
+        lr = settings.lr * lr_factor(step, settings.steps, settings.warmup)
         yield step + 1, {**learner.update(batch, (Imitation(),), lr), "lr": lr}
 
 

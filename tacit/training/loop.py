@@ -50,17 +50,16 @@ class Collector:
         `drawn`: number of tasks drawn before. A method with a `selection` (dynamic sampling) rolls out more tasks until `count`
         groups are selected, for at most `rounds` attempts.
         """
-        method, schedule, chosen = self.method, self.method.schedule, list[Group]()
+        method, schedule = self.method, self.method.schedule
         sampling = Sampling(schedule.temperature, schedule.top_p, schedule.top_k, self.max_tokens)
-        played: list[Group] = []
-        intact: list[Group] = []
+        played, intact, selected = list[Group](), list[Group](), list[Group]()
         count = min(count, len(self.tasks))
-        taken = 0
+        num_drawn = 0
         for attempt in range(method.selection.rounds if method.selection else 1):
-            picked = draw_tasks(len(self.tasks), drawn + taken, count, derive(info.seed, "tasks", self.name))
-            taken += count
-            fresh = rollout_groups(
-                [self.tasks[i] for i in picked],
+            indices = draw_tasks(len(self.tasks), drawn + num_drawn, count, derive(info.seed, "tasks", self.name))
+            num_drawn += count
+            groups = rollout_groups(
+                [self.tasks[i] for i in indices],
                 schedule.group_size,
                 derive(info.seed, "rollout", info.iteration, attempt, *([self.name] if self.name else [])),
                 method.conditions,
@@ -72,26 +71,26 @@ class Collector:
                 method.hidden_state,
                 observer=observer,
             )
-            played += fresh
-            intact = [group for group in (g.without_crashes() for g in fresh) if len(group)]
+            played += groups
+            intact = [group for group in (g.without_crashes() for g in groups) if len(group)]
             if method.selection is None:
-                return played, intact, taken
-            chosen += [group for group in intact if method.selection.keep(group)]
-            if len(chosen) >= count:
+                return played, intact, num_drawn
+            selected += [group for group in intact if method.selection.keep(group)]
+            if len(selected) >= count:
                 break
         # If no group was selected in any round, train on the last round's groups, as the paper does.
-        return played, chosen[:count] or intact, taken
+        return played, selected[:count] or intact, num_drawn
 
 
 def draw_tasks(pool: int, drawn: int, count: int, seed: int) -> np.ndarray:
     """Indices of the `count` tasks after the first `drawn`: epochs over the pool, each in its own seeded order."""
-    places = []
+    parts = []
     while count > 0:
-        epoch, at = divmod(drawn, pool)
+        epoch, start = divmod(drawn, pool)
         order = np.random.default_rng(derive(seed, epoch)).permutation(pool)
-        places.append(order[at : at + count])
-        drawn, count = drawn + len(places[-1]), count - len(places[-1])
-    return np.concatenate(places) if places else np.zeros(0, np.int64)
+        parts.append(order[start : start + count])
+        drawn, count = drawn + len(parts[-1]), count - len(parts[-1])
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def divide_groups(groups: int, shares: Sequence[float], number: int) -> list[int]:
@@ -213,9 +212,9 @@ class Loop:
                 metrics |= update(Batch.concatenate(batches), method, policy, info.derive("update"), lr) | {"lr": lr}
 
         with timed(seconds, "companions"):
-            for companion, places in companions_of([collector.method for collector in self.collectors]):
-                learned = companion.learn([g for place in places for g in rollouts.groups[place]], policy, info)
-                metrics |= learned if len(places) > 1 else self._prefix(self.collectors[places[0]], learned)
+            for companion, worlds in companions_of([collector.method for collector in self.collectors]):
+                learned = companion.learn([g for world in worlds for g in rollouts.groups[world]], policy, info)
+                metrics |= learned if len(worlds) > 1 else self._prefix(self.collectors[worlds[0]], learned)
         metrics |= {f"seconds_{phase}": spent for phase, spent in seconds.items()}
         return Iteration(all_played, all_groups, all_rewards, all_credits, metrics, all_marks)
 

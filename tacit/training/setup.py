@@ -20,8 +20,8 @@ from tacit.rollout.workers import ProcessLauncher, RayLauncher, WorkerPool
 from tacit.rollout.worlds import InProcessPool, TimedExpert, TimedWorld, WorldPool
 from tacit.training.settings import TrainSettings
 
-CHECKED = 4  # tasks that `check_start` tries
-CHECK_S = 5.0  # it ends their episodes after this time
+TRIAL_TASKS = 4  # tasks that `check_start` tries
+TRIAL_S = 5.0  # it ends their episodes after this time
 
 
 class FirstAction:
@@ -90,7 +90,7 @@ class WorldSetup:
                     f"the data of task {task.id!r} of world {self.name!r} is stored as JSON, but {describe_error(error)}."
                 ) from error
         if not (self.world.slow or self.settings.workers or self.settings.workers_at):
-            self._check_playable(panel[:CHECKED], name)
+            self._check_playable(panel[:TRIAL_TASKS], name)
         trained = {repr(task.data) for task in self.tasks.training if task.data}
         shared = sum(repr(task.data) in trained for task in panel)
         if not shared or panel[0].split == self.settings.split:
@@ -103,7 +103,7 @@ class WorldSetup:
 
     def _check_playable(self, tasks: Sequence[Task], name: str) -> None:
         """Play the tasks until one can be played: an episode with the world's expert, or one step if it has none."""
-        limit_s, failures, end = step_limit_s(self.world, self.settings), list[str](), time.monotonic() + CHECK_S
+        limit_s, failures, end = step_limit_s(self.world, self.settings), list[str](), time.monotonic() + TRIAL_S
         make_expert = self.world.expert(self.settings.sft.expert or None) if self.world.experts else None
         for task in tasks:
             try:

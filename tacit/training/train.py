@@ -21,7 +21,7 @@ from tacit.evaluation.behavior import describe_episode, repeated
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules, TaskCondition
 from tacit.evaluation.scores import final_and_peak, over_worlds
-from tacit.rollout.episodes import describe_completion
+from tacit.rollout.episodes import describe_completion, truncate
 from tacit.rollout.worlds import describe_crashes, describe_overlong, first_crash, refuse_if_all_crashed
 from tacit.runs.alarms import AlarmMonitor
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
@@ -38,8 +38,6 @@ SFT_STEPS_PER_CHECKPOINT = 10
 """imitation steps that count as one iteration for `checkpoint_every`"""
 NO_CREDIT = 1e-9
 """advantages up to this magnitude are rounding errors"""
-FIRST_COMPLETION = 300
-"""maximum characters of a completion shown with an alarm"""
 
 
 @dataclass
@@ -215,8 +213,7 @@ class Trainer:
 
         episodes = [t for g in done.played for t in g.trajectories]
         text = next((s.completion.text for g in done.played for s in g.steps), "")
-        excerpt = text if len(text) <= FIRST_COMPLETION else f"{text[:FIRST_COMPLETION]} …"
-        examples = {"unparsed": repr(excerpt) if text else "", "crashed": first_crash(episodes)}
+        examples = {"unparsed": repr(truncate(text)) if text else "", "crashed": first_crash(episodes)}
         for companion, _ in companions_of([collector.method for collector in self.collectors]):
             examples |= companion.examples
         for alarm in self.watcher.see(step, metrics, examples):
@@ -355,8 +352,8 @@ class Trainer:
         """Companions by directory name in a checkpoint, prefixed with the world if there are several and it is not shared."""
         alone = len(self.setups) == 1
         return {
-            companion.name if alone or len(places) > 1 else f"{self.setups[places[0]].name}/{companion.name}": companion
-            for companion, places in companions_of([setup.method for setup in self.setups])
+            companion.name if alone or len(worlds) > 1 else f"{self.setups[worlds[0]].name}/{companion.name}": companion
+            for companion, worlds in companions_of([setup.method for setup in self.setups])
         }
 
     def _save_failure(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:

@@ -19,7 +19,7 @@ from tacit.modules.drafting.draft import (
 )
 from tacit.modules.drafting.sandbox import DraftError, Limits, Sandbox
 from tacit.modules.drafting.tracker import DraftedTracker, DraftRules, RewardedTracker, render_fields
-from tacit.training.imitation import recording_of
+from tacit.training.imitation import parse_recording
 
 QUICK = Limits(call_s=0.5)
 
@@ -27,7 +27,7 @@ QUICK = Limits(call_s=0.5)
 @pytest.fixture(scope="module")
 def episodes():
     """Twelve won episodes, and six lost ones that stop just before winning."""
-    return [recording_of(number, line) for number, line in enumerate(household(12, ["pick"], lost=6), start=1)]
+    return [parse_recording(number, line) for number, line in enumerate(household(12, ["pick"], lost=6), start=1)]
 
 
 def test_good_draft_passes_all_checks(episodes) -> None:

@@ -20,7 +20,7 @@ from tacit.modules.training import (
     read_logs,
     to_jsonl,
 )
-from tacit.training.imitation import Reading, read_recordings
+from tacit.training.imitation import ReadReport, read_recordings
 
 
 def test_family_is_found_by_name_task_or_goal(tmp_path) -> None:
@@ -45,7 +45,7 @@ def test_written_logs_round_trip(tmp_path) -> None:
     file = write_lines(tmp_path / "a.jsonl", lines)
     logs = read_logs([file], family_without_world)
     (tmp_path / "b.jsonl").write_text(to_jsonl(logs.episodes))
-    assert list(read_recordings(tmp_path / "b.jsonl", Reading())) == [logged.recording for logged in logs.episodes]
+    assert list(read_recordings(tmp_path / "b.jsonl", ReadReport())) == [logged.recording for logged in logs.episodes]
     assert json.loads(to_jsonl(logs.episodes[:1]))["source"] == f"{file} line 1"
 
 
@@ -61,9 +61,9 @@ def test_directories_are_searched_and_each_file_is_read_once(tmp_path) -> None:
 def test_byte_order_mark_is_ignored(tmp_path) -> None:
     """Some editors and shells start every file with a byte order mark."""
     file = write_lines(tmp_path / "a.jsonl", household(2, ["pick"]))
-    plain = list(read_recordings(file, Reading()))
+    plain = list(read_recordings(file, ReadReport()))
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
-    reading = Reading()
+    reading = ReadReport()
     assert list(read_recordings(file, reading)) == plain and len(plain) == 2 and not reading.unusable
 
 
@@ -83,7 +83,7 @@ def test_won_episode_that_crashes_the_tracker_is_reported_and_excluded(tmp_path,
     assert reason.startswith(f"{file} line 2: ") and "what is this?" in reason
     assert [(each.family, each.episodes, each.won) for each in taught.coverage] == [("pick", 2, 2)]
     assert json.loads((out / "logs" / "coverage.json").read_text())["unusable"] == [reason]
-    assert len(list(read_recordings(out / "logs" / "pick.jsonl", Reading()))) == 2
+    assert len(list(read_recordings(out / "logs" / "pick.jsonl", ReadReport()))) == 2
     with pytest.raises(TacitError, match=r"no won episode to imitate.*line 1: .*what is this"):
         plan_from_logs(recipe, "all", out, [write_lines(tmp_path / "b.jsonl", lines[1:2])])
 

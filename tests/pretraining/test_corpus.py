@@ -22,7 +22,7 @@ from tacit.pretraining import (
     make_documents,
     sample_texts,
 )
-from tacit.training.demonstrations import STRAY, random_action
+from tacit.training.demonstrations import STALE_ACTION_SHARE, random_action
 from tacit.worlds import WORLDS, get_environment
 
 TOKENIZER = FOLDER / "tiny-base" / "tokenizer.json"
@@ -80,7 +80,7 @@ def test_corpus_actions_are_random_admissible_actions_without_experts(name):
         else:
             strayed += 1
     assert next(answers, None) is None
-    assert 0 < strayed < 2 * STRAY * len(kept)
+    assert 0 < strayed < 2 * STALE_ACTION_SHARE * len(kept)
 
 
 def test_random_action_is_uniform_over_actions_or_over_verbs():

@@ -8,7 +8,7 @@ import pytest
 from tacit.core.protocols import PolicyHooks
 from tacit.core.types import Completion
 from tacit.pretraining import Corpus, PretrainingSettings, make_documents, measure_reading, pretrain
-from tacit.training.imitation import cosine
+from tacit.training.imitation import lr_factor
 from tacit.worlds import get_environment
 
 
@@ -23,7 +23,7 @@ def test_each_step_uses_its_rows_and_learning_rate():
 
     pretrain(learn, corpus, settings, lambda step, loss: losses.append((step, loss)))
     assert losses == [(n, n) for n in range(1, 7)]
-    assert [lr for _, lr in calls] == [0.5 * cosine(step, 6, 0.4) for step in range(6)]
+    assert [lr for _, lr in calls] == [0.5 * lr_factor(step, 6, 0.4) for step in range(6)]
     assert sorted(calls[0][0] + calls[1][0]) == list(range(10)) and sorted(calls[0][0] + calls[2][0]) != list(range(10))
 
 

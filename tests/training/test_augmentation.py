@@ -55,7 +55,7 @@ def test_renaming_is_reversible():
 
 def test_rule_agent_acts_alike_on_renumbered_prompts(monkeypatch):
     """With kinds unchanged, the right action for a renumbered prompt is the renumbered right action."""
-    monkeypatch.setattr(demonstrations, "EXCHANGED", 0.0)
+    monkeypatch.setattr(demonstrations, "EXCHANGED_SHARE", 0.0)
     turns = expert_turns()
     renamed, changed = rename_turns(turns, WORLD.names, Random(0)), 0
     for turn, other in zip(turns, renamed, strict=True):

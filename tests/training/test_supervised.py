@@ -17,7 +17,7 @@ from tacit.core.errors import TacitError
 from tacit.losses.surrogates import Imitation
 from tacit.prompts.history import History
 from tacit.training.demonstrations import MAX_BROKEN, Demonstrations, demonstrate
-from tacit.training.imitation import cosine, imitate, order
+from tacit.training.imitation import imitate, lr_factor, rows_of_step
 from tacit.training.settings import SupervisedSettings
 from tacit.worlds import get_environment
 
@@ -28,7 +28,7 @@ TASKS = WORLD.tasks("train", 20, 0)
 
 def test_warmup_then_half_cosine():
     # 10 steps with 2 warmup steps: 1/2, 1, then a cosine over the remaining 8.
-    rates = [cosine(step, 10, 0.2) for step in range(10)]
+    rates = [lr_factor(step, 10, 0.2) for step in range(10)]
     assert rates[:3] == [0.5, 1.0, 1.0]
     assert rates[6] == pytest.approx(0.5)
     assert rates[9] == pytest.approx(0.5 * (1 + np.cos(np.pi * 7 / 8)))
@@ -37,14 +37,14 @@ def test_warmup_then_half_cosine():
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0.1), (1, 0.0), (3, 1.0), (5, 0.0)])
 def test_learning_rate_factor_is_between_zero_and_one(steps, warmup):
-    rates = [cosine(step, steps, warmup) for step in range(steps)]
+    rates = [lr_factor(step, steps, warmup) for step in range(steps)]
     assert all(0 < rate <= 1 for rate in rates) and max(rates) == 1.0
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 5), st.integers(0, 3))
 def test_epoch_shows_each_turn_at_most_once(samples, batch, epoch, seed):
     per_pass = max(1, samples // min(batch, samples))
-    rows = np.concatenate([order(samples, epoch * per_pass + i, batch, seed) for i in range(per_pass)])
+    rows = np.concatenate([rows_of_step(samples, epoch * per_pass + i, batch, seed) for i in range(per_pass)])
     assert len(set(rows)) == len(rows) and rows.min() >= 0 and rows.max() < samples
     if samples % min(batch, samples) == 0:
         assert sorted(rows) == list(range(samples)), "a permutation"
@@ -52,11 +52,11 @@ def test_epoch_shows_each_turn_at_most_once(samples, batch, epoch, seed):
 
 
 def test_order_depends_only_on_the_step():
-    whole = [order(12, step, 4, seed=1).tolist() for step in range(9)]
-    assert [order(12, step, 4, seed=1).tolist() for step in (7, 2)] == [whole[7], whole[2]]
+    whole = [rows_of_step(12, step, 4, seed=1).tolist() for step in range(9)]
+    assert [rows_of_step(12, step, 4, seed=1).tolist() for step in (7, 2)] == [whole[7], whole[2]]
     passes = [[*itertools.chain(*whole[i : i + 3])] for i in (0, 3, 6)]
     assert passes[0] != passes[1] != passes[2], "each pass in an order of its own"
-    assert whole != [order(12, step, 4, seed=2).tolist() for step in range(9)]
+    assert whole != [rows_of_step(12, step, 4, seed=2).tolist() for step in range(9)]
 
 
 def test_demonstrations_use_the_policys_prompts_and_action_format():
@@ -190,7 +190,7 @@ def test_epochs_count_the_demonstrated_turns():
     assert settings.resolve_epochs(5).steps == 3, "fewer turns than a batch"
     assert SupervisedSettings(steps=7).resolve_epochs(160).steps == 7 and not SupervisedSettings().imitates
     resolved = settings.resolve_epochs(160)
-    examples = [order(160, step, 16, 0) for step in range(resolved.steps)]
+    examples = [rows_of_step(160, step, 16, 0) for step in range(resolved.steps)]
     assert (np.bincount(np.concatenate(examples)) == 3).all(), "every turn three times"
 
 

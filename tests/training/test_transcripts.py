@@ -10,12 +10,12 @@ from household_logs import as_messages, as_react, household
 
 from tacit.core.errors import TacitError
 from tacit.training import imitation
-from tacit.training.imitation import Reading, read_recordings, recording_of
+from tacit.training.imitation import ReadReport, parse_recording, read_recordings
 from tacit.worlds import get_environment
 
 USER, SURE = {"role": "user", "content": "a room"}, {"goal": "g", "success": True}
 LINE = household(1, ["heat"])[0]
-PLAIN = recording_of(1, LINE)
+PLAIN = parse_recording(1, LINE)
 
 
 def in_alfworlds_manner(line: dict) -> dict:
@@ -46,18 +46,18 @@ def as_eto(line: dict) -> dict:
 
 @pytest.mark.parametrize("form", [as_react, as_messages, in_alfworlds_manner, with_calls, as_eto])
 def test_every_format_gives_the_same_episode(form) -> None:
-    assert recording_of(1, form(LINE)) == PLAIN
+    assert parse_recording(1, form(LINE)) == PLAIN
 
 
 def test_thoughts_are_dropped() -> None:
     text = (
         "Observation: a room\nThought 1: Action is needed.\nI shall look.\nAction 1: look\nObservation 1: a hall\nAction 2: go"
     )
-    found = recording_of(1, {"goal": "g", "success": True, "text": text})
+    found = parse_recording(1, {"goal": "g", "success": True, "text": text})
     assert found.actions == ("look", "go") and found.seen == ("a room", "a hall")
     for answer in ("<think>Action: no</think>look", "Thought: hm\nAction: look", "look", "<action>look</action>"):
         messages = [{"role": "user", "content": "Observation: a room"}, {"role": "assistant", "content": answer}]
-        found = recording_of(1, {"goal": "g", "success": True, "messages": messages})
+        found = parse_recording(1, {"goal": "g", "success": True, "messages": messages})
         assert found.actions == ("look",) and found.seen == ("a room",)
 
 
@@ -77,30 +77,30 @@ def test_message_with_only_a_thought_is_not_a_turn(texts: list[str]) -> None:
     messages = [{"role": "user", "content": "a room"}]
     for text, answer in zip(texts, answers, strict=True):
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": answer}]
-    found = recording_of(1, {**SURE, "messages": messages})
+    found = parse_recording(1, {**SURE, "messages": messages})
     assert found.actions == ("look",) and found.seen == ("a room", "a hall")
 
 
 def test_ok_answer_to_an_action_is_an_observation() -> None:
     messages = [USER, {"role": "assistant", "content": "look"}, {"role": "user", "content": "OK."}]
-    assert recording_of(1, {**SURE, "messages": messages}).seen == ("a room", "OK.")
+    assert parse_recording(1, {**SURE, "messages": messages}).seen == ("a room", "OK.")
 
 
 def test_action_after_a_thought_is_found_in_text() -> None:
     text = "a room\nThought: hm Action: look\nObservation: a hall\nThought: so\nAction: go"
-    found = recording_of(1, {**SURE, "text": text})
+    found = parse_recording(1, {**SURE, "text": text})
     assert found.actions == ("look", "go") and found.seen == ("a room", "a hall")
-    marked = recording_of(1, {**SURE, "text": "a room\n> Thought 1: hm\nOK.\n> look\na hall"})
+    marked = parse_recording(1, {**SURE, "text": "a room\n> Thought 1: hm\nOK.\n> look\na hall"})
     assert marked.actions == ("look",) and marked.seen == ("a room", "a hall")
 
 
 def test_empty_turn_marked_invalid_is_kept() -> None:
     turns = [{"saw": "a", "action": "", "valid": False}, {"saw": "a", "action": "look"}]
-    assert recording_of(1, {**SURE, "turns": turns}).parsed == (False, True)
+    assert parse_recording(1, {**SURE, "turns": turns}).parsed == (False, True)
 
 
 def test_goal_is_found_in_the_first_observation() -> None:
-    found = recording_of(1, {"success": True, "text": "A room.\nYour task is to: put a mug in shelf.\n> look\nA room."})
+    found = parse_recording(1, {"success": True, "text": "A room.\nYour task is to: put a mug in shelf.\n> look\nA room."})
     assert found.goal == "put a mug in shelf."
 
 
@@ -130,7 +130,7 @@ def test_goal_is_found_in_the_first_observation() -> None:
 )
 def test_unusable_episode_names_the_reason(line, reason) -> None:
     with pytest.raises(TacitError, match=reason):
-        recording_of(1, line)
+        parse_recording(1, line)
 
 
 def test_hostile_lines_cost_only_themselves(tmp_path, monkeypatch) -> None:
@@ -149,7 +149,7 @@ def test_hostile_lines_cost_only_themselves(tmp_path, monkeypatch) -> None:
         good,
     ]
     (tmp_path / "e.jsonl").write_bytes(b"\n".join(lines))
-    reading = Reading()
+    reading = ReadReport()
     found = list(read_recordings(tmp_path / "e.jsonl", reading))
     assert [each.line for each in found] == [1, 10] and found[1].actions == PLAIN.actions
     reasons = {int(each.split(":")[0].removeprefix("line ")): each for each in reading.unusable}
@@ -162,7 +162,7 @@ def test_truncated_file_is_read_up_to_the_damage(tmp_path) -> None:
     many = [household(1, ["heat"])[0] for _ in range(1)] * 200
     whole = gzip.compress("\n".join(json.dumps({**line, "task": f"t{n}"}) for n, line in enumerate(many)).encode())
     (tmp_path / "e.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    reading = Reading()
+    reading = ReadReport()
     found = list(read_recordings(tmp_path / "e.jsonl.gz", reading))
     assert 0 < len(found) < 200 and "the file is truncated or damaged here" in reading.unusable[-1]
 
@@ -183,7 +183,7 @@ def test_eto_records(tmp_path) -> None:
         ],
     }
     entries = [science, {**shop, "reward": 1.0}, {**shop, "reward": 0.5}, {"conversations": [{"from": "dog", "value": "woof"}]}]
-    reading, file = Reading(), tmp_path / "sft.json"
+    reading, file = ReadReport(), tmp_path / "sft.json"
     file.write_text(json.dumps(entries, indent=1))
     found = list(read_recordings(file, reading))
     assert found[0].goal == sentence and found[0].seen == (sentence, "a kitchen")
@@ -192,15 +192,15 @@ def test_eto_records(tmp_path) -> None:
     assert reading.unusable == ["line 4: message 1 has no role (system, user, assistant, tool), or no text"]
     with gzip.open(tmp_path / "sft.json.gz", "wt") as packed:
         packed.write("\ufeff" + json.dumps(entries))
-    assert list(read_recordings(tmp_path / "sft.json.gz", Reading())) == found
+    assert list(read_recordings(tmp_path / "sft.json.gz", ReadReport())) == found
     file.write_text(json.dumps(entries)[:-5])
     with pytest.raises(TacitError, match=r"sft\.json: a truncated or damaged JSON list"):
-        list(read_recordings(file, Reading()))
+        list(read_recordings(file, ReadReport()))
 
 
 def test_scienceworld_eto_record_finds_its_family() -> None:
     world = get_environment("scienceworld")
-    known = imitation.Known(world, world.tasks("train", 512, 0))
+    known = imitation.TaskReplayer(world, world.tasks("train", 512, 0))
     goal = world.tasks_of("test", 1, 0, ("power",))[0].goal.replace("  ", " ")
-    record = recording_of(1, {"goal": goal, "success": True, "turns": [{"saw": goal, "action": "look around"}]})
+    record = parse_recording(1, {"goal": goal, "success": True, "turns": [{"saw": goal, "action": "look around"}]})
     assert known.replay(record)[0].family == "power" and "live" not in vars(known), "no simulator is needed"

@@ -30,7 +30,7 @@ from tacit.core.hindsight import ERROR, PROGRESS, component_names, score_events,
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, Tracker
 from tacit.modules.drafting.sandbox import DraftError, DraftTimeout, Kind, Limits, Sandbox
-from tacit.training.imitation import Known, Recording
+from tacit.training.imitation import Recording, TaskReplayer
 
 LONGEST_BLOCK = 2000  # largest BOUND
 CALLS_PER_PROCESS = 100_000  # then a new process starts, since its CPU time is limited; the process holds no state
@@ -233,7 +233,7 @@ def render_fields(
     world: Environment, tracker: Tracker, episodes: Sequence[Recording], tasks: Sequence[Any]
 ) -> tuple[dict[Recording, list[Fields]], list[str]]:
     """Run the world's tracker over recorded episodes. Return its fields per turn, and messages for episodes it cannot read."""
-    lookup, blocks_by_episode, failed = Known(world, tasks), {}, []
+    lookup, blocks_by_episode, failed = TaskReplayer(world, tasks), {}, []
     for episode in episodes:
         try:
             task, course, _ = lookup.replay(episode, needs_goal=False)
