@@ -50,7 +50,7 @@ def test_world_is_loaded_once_from_a_user_file(tmp_path):
     name = f"{write(tmp_path / 'my_door.py')}:DOOR"
     world = get_environment(name)
     assert world.name == "door" and world.make().reset(None).text == "a door"
-    assert get_environment(name) is world, "asking twice gives the same world"
+    assert get_environment(name) is world, "the file is imported once"
 
 
 def test_world_from_a_user_file_runs_in_worker_processes(tmp_path):

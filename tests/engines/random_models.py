@@ -153,7 +153,7 @@ def as_on_a_gpu(model, tokenizer, monkeypatch, varlen=False, **options) -> Local
 
         def again():
             decoder = sampler.llama_decoder
-            assert not decoder.uses_graphs or decoder.addresses == decoder.forward.addresses(), "it reads what is not there"
+            assert not decoder.uses_graphs or decoder.addresses == decoder.forward.addresses(), "its tensors have moved"
             step()
 
         return Recording(again)

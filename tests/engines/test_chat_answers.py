@@ -57,7 +57,7 @@ def test_unparsable_tool_call_is_returned_as_text(content, arguments):
 
 def test_refusal_text_is_the_answer():
     assert answer(None, refusal="I cannot do that.").text == "I cannot do that."
-    assert answer("", refusal=None).text == "", "a model may say nothing"
+    assert answer("", refusal=None).text == "", "an empty answer is an answer"
 
 
 def test_text_parts_are_joined():

@@ -82,7 +82,7 @@ def test_control_tokens_spelled_out_in_text_are_escaped(past):
     for note in ("a note", HOSTILE):
         taught = insert_lesson(hostile, Lesson(step=note))
         assert count(fit_prompt(taught, speech, 10)[1]) == count(fit_prompt(harmless, speech, 10)[1])
-        assert "obey" in speech.decode(fit_prompt(taught, speech, 10)[1]), "it can still be read"
+        assert "obey" in speech.decode(fit_prompt(taught, speech, 10)[1]), "escaped text stays readable"
     assert count(speech.encode_completion(HOSTILE)) == 1
     chat = harmless.chat or Chat((Message("user", "go"),))
     plain, escaped = (speech.encode_answer(chat, CALLS.message(text)) for text in ("look", HOSTILE))
@@ -125,7 +125,7 @@ def test_prompt_sections_become_messages():
     system, now = chat.messages[0].content, chat.messages[-1].content
     assert "Your puzzle" in system and "A task note." in system and "one call of a tool" in system and "A step note." in now
     assert chat.tools == ACT and Chat.loads(chat.dumps()) == chat
-    assert "A task note." in prompt.text and "You did: reset" in prompt.text, "for people, and for comparing states"
+    assert "A task note." in prompt.text and "You did: reset" in prompt.text, "`text` is for display and for comparing states"
 
 
 class Talker(ScriptedPolicy):
@@ -160,8 +160,8 @@ def test_invalid_answers_stay_verbatim_in_the_conversation(style, block):
     assert answers == ([Message("assistant", "")] if block else [mumbled, Message("assistant", ""), meant])
     assert played.steps[1].prompt.chat.messages[2] == mumbled and played.steps[1].prompt.chat.messages[3].role == "user"
     corrected = ["Your last answer called no tool" in m.content for m in played.steps[2].prompt.chat.messages[3::2]]
-    assert corrected == [style == "tools"] * (1 if block else 2), "the world cannot say what was wrong with such an answer"
-    assert block or "called no tool" not in played.steps[-1].prompt.chat.messages[-1].content, "after a call nothing is"
+    assert corrected == [style == "tools"] * (1 if block else 2), "the world did not see such an answer"
+    assert block or "called no tool" not in played.steps[-1].prompt.chat.messages[-1].content, "nothing to correct"
     again = list(render_turns(context, task, iterate_trajectory(played)))
     assert [turn.prompt for turn in again] == [step.prompt for step in played.steps]
 
@@ -172,7 +172,7 @@ def test_oldest_turn_is_dropped_together_with_its_tool_result():
     assert [m.role for m in prompt_after(2).without_oldest().without_oldest().chat.messages] == ["system", "user"]
     tags = prompt_after(1, "tags").chat
     assert [m.role for m in tags.messages] == ["system", "user", "assistant", "user"] and not tags.tools
-    assert tags.messages[2].content == "<action>reset</action>", "a past turn has no room for a thought"
+    assert tags.messages[2].content == "<action>reset</action>", "past turns have no thought"
 
 
 def test_next_prompt_extends_the_previous_one():
@@ -217,7 +217,7 @@ def test_thinking_is_requested_and_parsed_separately():
     assert (parsed.action, parsed.valid, parsed.thought) == ("op(+, 1, 2)", True, "add them")
     assert context.format.parse("opened by the template</think>reset").thought == "opened by the template"
     text = codec(THINKING).tokenizer.decode(encode_prompt(prompt_after(1, thinking=True), codec(THINKING)).tolist())
-    assert text.endswith("<|im_start|>assistant\n"), "the thought is not closed before it begins"
+    assert text.endswith("<|im_start|>assistant\n"), "the template must not insert an empty thought"
 
 
 @pytest.mark.parametrize(

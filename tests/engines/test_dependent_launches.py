@@ -142,6 +142,6 @@ def test_dependent_launches_and_graphs_give_the_same_bits(monkeypatch, rank) -> 
     for module in launching:
         monkeypatch.setattr(module, "pdl_options", lambda device: {"USE_PDL": False})
     found |= {(False, recorded): run(recorded) for recorded in (False, True)}
-    assert found[False, False][0].float().std() > 100, "all is one token"
+    assert found[False, False][0].float().std() > 100, "the sampled tokens must vary"
     for key, others in found.items():
         assert all(torch.equal(x, y) for x, y in zip(found[False, False], others, strict=True)), key

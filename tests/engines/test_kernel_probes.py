@@ -29,7 +29,7 @@ def test_correct_kernel_is_used_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert is_kernel_usable("gates", GPU, lambda: True)
-        assert not is_kernel_usable("gates", torch.device("cpu"), raising(AssertionError("nobody asks"))), "they are for GPUs"
+        assert not is_kernel_usable("gates", torch.device("cpu"), raising(AssertionError("probed"))), "they need a GPU"
 
 
 def test_rejected_kernel_is_reported_in_a_warning():

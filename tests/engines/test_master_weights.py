@@ -49,7 +49,7 @@ def test_bfloat16_model_learns_as_fast_as_float32(exact, coarse, monkeypatch, ma
     assert found == pytest.approx(expected, rel=0.15)
     on_grid = rounded(make_policy(dtype="bfloat16"), torch.bfloat16)
     monkeypatch.setattr(type(on_grid.engine.member("default").weights), "dither_masters", lambda self: None)
-    assert learned(on_grid) < 0.6 * expected, "and from the grid it would not"
+    assert learned(on_grid) < 0.6 * expected, "without dithering it learns more slowly"
 
 
 def test_master_weights_are_dithered_once_within_rounding(coarse):

@@ -83,7 +83,7 @@ def test_failed_attempt_is_freed_when_its_error_references_its_own_frame():
 
     def attempt(size: int) -> int:
         if attempts:
-            assert attempts[-1]() is None, "the tensors of the attempt before are still there"
+            assert attempts[-1]() is None, "tensors of the previous attempt were not freed"
         activations = torch.zeros(size)
         attempts.append(weakref.ref(activations))
         try:
@@ -224,13 +224,13 @@ def test_completions_retried_after_out_of_memory_are_the_same(make_policy, monke
     policy = make_policy()
     join, advance = LlamaDecodeBatch.prefill, LlamaDecodeBatch.decode
     # Ten prompts fit in a prefill, and three rows in a decode step.
-    monkeypatch.setattr(LlamaDecodeBatch, "prefill", out_of_memory_above(10, join, lambda table, new, *_: len(new.slots_N)))
-    monkeypatch.setattr(LlamaDecodeBatch, "decode", out_of_memory_above(3, advance, lambda table, noise, *_: len(noise)))
+    monkeypatch.setattr(LlamaDecodeBatch, "prefill", out_of_memory_above(10, join, lambda batch, new, *_: len(new.slots_N)))
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", out_of_memory_above(3, advance, lambda batch, noise, *_: len(noise)))
     found = policy.sample(requests, sampling)
     assert [c.tokens.tolist() for c in found] == [c.tokens.tolist() for c in expected]
     sampler = policy.engine.sampler
     assert sampler.slot_budget.current == 2  # halved from 11 to 5 to 2
-    monkeypatch.setattr(LlamaDecodeBatch, "decode", out_of_memory_above(0, advance, lambda table, noise, *_: len(noise)))
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", out_of_memory_above(0, advance, lambda batch, noise, *_: len(noise)))
     with pytest.raises(TacitError, match="out of GPU memory while sampling one completion at a time, of 3 prompt tokens"):
         policy.sample(requests, sampling)
 
@@ -356,7 +356,7 @@ def test_out_of_memory_during_capture_does_not_disable_cuda_graphs(monkeypatch):
     graphs.run("a", nothing, lambda: nothing)
     with pytest.raises(torch.OutOfMemoryError):
         graphs.run("b", nothing, lambda: nothing)
-    assert gpu.current is gpu.ours, "whatever becomes of a recording, work goes on where it was"
+    assert gpu.current is gpu.ours, "the current stream is restored after a failed capture"
     graphs.run("b", nothing, lambda: nothing)
     assert graphs.enabled and len(graphs) == 2
     with pytest.warns(UserWarning, match="CUDA graphs are off"):

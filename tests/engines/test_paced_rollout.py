@@ -37,7 +37,7 @@ def test_paced_rollout_is_repeatable_and_matches_lockstep(make_policy, settings)
     assert policy.repeatable, "a rollout waits for every world"
     paced = play(policy)
     lengths = {len(step.completion.tokens) for step in steps(paced)}
-    assert len(steps(paced)) > 60 and min(lengths) < 4 and max(lengths) == 24, "ragged, or there is nothing to see"
+    assert len(steps(paced)) > 60 and min(lengths) < 4 and max(lengths) == 24, "completions must differ in length"
     for again, exact in ((play(policy), True), (play(make_policy(**settings)), True), (play(policy, lockstep=True), False)):
         for a, b in zip(steps(paced), steps(again), strict=True):
             assert a.completion.text == b.completion.text and a.completion.tokens.tolist() == b.completion.tokens.tolist()

@@ -147,7 +147,7 @@ def test_adapters_share_only_the_base_model(make_policy, rows) -> None:
     np.testing.assert_allclose(done.logprobs, policy.logprobs([rows[0][1]], [done.tokens])[0], atol=1e-4)
     same_again = make_policy(lora_rank=4)
     train(same_again.adapter("extractor"), rows, 3)
-    assert same_again.adapter("extractor").digest() == extractor.digest(), "an adapter must not depend on its neighbors"
+    assert same_again.adapter("extractor").digest() == extractor.digest(), "an adapter must not depend on other adapters"
 
 
 def test_all_adapters_are_saved_and_loaded(make_policy, rows, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_padding_may_be_longer_than_the_rope_table():
     prompts = drawn(np.random.default_rng(0), *[30] * 127)
     fixed = PrefillBuffers(PrefillShape.fit(np.array([30] * 127)), device)
     filling = fixed.shape.tokens - 30 * 127
-    assert filling > forward.rope_length, "not such a case"
+    assert filling > forward.rope_length, "the padding must be longer than the RoPE table"
     fixed.fill(prompts, np.arange(30 * 127), 5000)
     with torch.inference_mode():
         found, _ = forward.prefill_varlen(fixed.as_prompts(), None, lambda *_: None)
@@ -151,7 +151,7 @@ def test_graphs_sample_the_same_and_padding_is_not_read(adapted, poisoned, token
     scheduler = sampler.open_scheduler(Sampling(temperature=0.9), hidden=HiddenState(1))
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert len(filled) > len(scheduler.batch.prefill_graphs) > 0, "none was replayed"
+    assert len(filled) > len(scheduler.batch.prefill_graphs) > 0, "no graph was replayed"
 
 
 def test_prefill_without_graphs_if_capture_fails(tokenizer, monkeypatch):
@@ -172,7 +172,7 @@ def test_prefill_without_graphs_if_capture_fails(tokenizer, monkeypatch):
         found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
     assert len(warned) == len(filled) == 1 and not scheduler.batch.prefill_graphs.buffers
-    assert scheduler.batch.graphs.enabled, "steps are recorded all the same"
+    assert scheduler.batch.graphs.enabled, "decode steps are still captured"
 
 
 def test_oom_during_capture_costs_no_slots(tokenizer, monkeypatch, recwarn):
@@ -226,11 +226,11 @@ def test_graphs_are_bounded_and_dropped_when_stale(tokenizer, monkeypatch):
             while scheduler.wait():
                 pass
     assert max(most) == (2, 2) and len(set(most)) > 2
-    table = scheduler.batch
-    assert len(table.prefill_graphs) > 0
+    batch = scheduler.batch
+    assert len(batch.prefill_graphs) > 0
     sampler.llama_decoder.graph_epoch += 1
-    table.drop_stale_graphs()
-    assert len(table.prefill_graphs) == len(table.prefill_graphs.buffers) == 0
+    batch.drop_stale_graphs()
+    assert len(batch.prefill_graphs) == len(batch.prefill_graphs.buffers) == 0
     assert MAX_GRAPHS > 2
 
 

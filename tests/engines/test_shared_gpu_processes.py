@@ -99,17 +99,17 @@ def test_update_waits_until_the_other_process_exits(policy, batch):
 
 def test_scoring_and_sampling_budgets_shrink_and_recover(policy, batch):
     requests = [Request(prompt, seed=i) for i, prompt in enumerate(batch.prompts)]
-    scoring, places = policy.engine.scoring_budget, policy.engine.sampler.slot_budget
+    scoring, slots = policy.engine.scoring_budget, policy.engine.sampler.slot_budget
     with neighbor(left_gib=0.1), pytest.warns(UserWarning, match="out of GPU memory in") as caught:
         policy.logprobs(batch.prompts, batch.completions)
         memory.free_memory(policy.engine.device)
         policy.sample(requests, Sampling(max_tokens=16))
-    few = scoring.current, places.current
+    few = scoring.current, slots.current
     print(*(str(warning.message) for warning in caught), sep="\n")
     assert few[0] < BUDGET and few[1] < 256
     policy.logprobs(batch.prompts, batch.completions)
     policy.sample(requests, Sampling(max_tokens=16))
-    assert scoring.current > few[0] and places.current > few[1]
+    assert scoring.current > few[0] and slots.current > few[1]
 
 
 def test_update_fails_without_changes_if_the_other_process_stays(policy, batch, monkeypatch):

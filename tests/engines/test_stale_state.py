@@ -137,7 +137,7 @@ def test_no_decode_steps_beyond_max_tokens(tokenizer, monkeypatch):
     limits = [3, 7]
     found = sampler.sample([Request(PROMPT + i, seed=i, max_tokens=n) for i, n in enumerate(limits)], Sampling())
     assert [len(completion.tokens) for completion in found] == limits
-    assert steps == [4, 2], "of seven tokens the first comes with the prompt"
+    assert steps == [4, 2], "the first of seven tokens is sampled by the prefill"
 
 
 def test_staging_buffer_is_not_overwritten_before_its_copy_finishes():
@@ -163,18 +163,18 @@ def test_interrupted_resize_drops_stale_graphs(tokenizer, monkeypatch):
     model = make_model("llama")
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
     check(sampler, model, 0)
-    table = sampler.llama_decoder.spare
-    assert len(table.graphs)
-    before, grown = table.cache.addresses(), DecodeState.grow
+    batch = sampler.llama_decoder.spare
+    assert len(batch.graphs)
+    before, grown = batch.cache.addresses(), DecodeState.grow
 
-    def interrupted(self, places):
+    def interrupted(self, slots):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, torch.inference_mode():
         patch.setattr(DecodeState, "grow", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            table.resize(2, 1000, 0)
-    assert table.cache.addresses() != before and len(table.graphs) and DecodeState.grow is grown
+            batch.resize(2, 1000, 0)
+    assert batch.cache.addresses() != before and len(batch.graphs) and DecodeState.grow is grown
     with torch.inference_mode():
-        table.resize(2, 1000, 0)
-    assert not len(table.graphs)
+        batch.resize(2, 1000, 0)
+    assert not len(batch.graphs)

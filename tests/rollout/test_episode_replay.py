@@ -93,7 +93,7 @@ def test_play_episode_acts_lazily():
     assert texts == []
     next(turns)
     assert texts == ["place 0 of 9"]
-    assert len(list(turns)) == 6 and len(texts) == 7, "and no oftener than the limit"
+    assert len(list(turns)) == 6 and len(texts) == 7, "at most `limit` turns"
 
 
 def test_replay_raises_when_observations_differ():

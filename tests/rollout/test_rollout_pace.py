@@ -200,9 +200,9 @@ def test_observer_is_called_per_turn_and_when_episodes_end():
     noting = Noting()
     played, _ = walk([corridor(9), corridor(3), corridor(8), corridor(2, "reset")], observer=noting)
     assert next(iter(noting.ended)) == 3 and [noting.ended[i][1] for i in range(4)] == played
-    assert noting.ended[3][0] == 0 and noting.turns == sum(len(t) for t in played), "the episode that never began ends first"
+    assert noting.ended[3][0] == 0 and noting.turns == sum(len(t) for t in played), "the episode whose reset failed ends first"
     turns_at_end = [turns for turns, _ in noting.ended.values()]
-    assert turns_at_end == sorted(set(turns_at_end)), "each when it was over, and not all at the end"
+    assert turns_at_end == sorted(set(turns_at_end)), "episodes are reported when they end, not all at the end"
 
 
 def test_sampler_error_closes_the_scheduler():

@@ -76,7 +76,7 @@ def test_question_changes_neither_world_nor_history_nor_tracker():
     assert reader.ask("go") is None
     empty = reader.ask(ASK).result()
     assert ENTRY not in empty.signals and NOTHING in reader.read(empty.observation).step_note
-    assert context.begin(WORLD.tasks("train", 1, 0)[0], Condition()).ask(f"{ASK} what now?") is None, "the others cannot"
+    assert context.begin(WORLD.tasks("train", 1, 0)[0], Condition()).ask(f"{ASK} what now?") is None, "a plain one cannot"
     assert context.chat is False and context.style == "tags"
 
 
@@ -135,7 +135,7 @@ def test_other_episodes_continue_while_a_question_is_pending():
             return bool(ended)
 
         def result(self) -> SearchResult:
-            assert ended, "somebody waited for it"
+            assert ended, "`result` was called before `done`"
             return SearchResult("now", 7)
 
     context = asking_of(get_method("grpo")(**TERSE).context(WORLD), lambda question, task: Late(), brief=True)

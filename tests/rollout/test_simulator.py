@@ -69,7 +69,7 @@ def test_world_works_without_a_pool(served):
     world.close()
     other = served()
     other.reset(walks(1)[0].task)
-    assert served.simulator.alive, "a light world does not take the heavy one with it"
+    assert served.simulator.alive, "closing an episode must not close the simulator"
 
 
 def test_episode_error_does_not_affect_other_episodes(served):
@@ -103,7 +103,7 @@ def test_simulator_is_replaced_after_a_call_timed_out(served, log):
     assert played[0].stop is StopReason.WORLD_HANG and played[0].detail == "no answer within 1 s"
     assert [t.stop for t in played[1:]] == [StopReason.WORLD_ERROR] * 2
     again = play(pool, 3)
-    assert all(t.success for t in again), "no answer of the old one is taken for one of the new one's"
+    assert all(t.success for t in again), "answers of the old simulator must not reach new episodes"
     pool.close()
     assert log.read_text().count("start") == 2
 
@@ -115,15 +115,15 @@ def test_each_worker_process_has_its_own_simulator(served, tmp_path, log):
         played = play(pool, 6)
         assert all(t.success for t in played) and len(servers(played)) == 2
         crashed = play(pool, 6, only_walk(1, "crash"))
-        assert [t.success for t in crashed] == [True, False] * 3, "only those that shared it with the one that crashed"
+        assert [t.success for t in crashed] == [True, False] * 3, "only episodes that share the crashed simulator end"
         assert all(t.stop is StopReason.WORLD_ERROR and "SimulatorDied" in t.detail for t in crashed[1::2])
         again = play(pool, 6)
         assert all(t.success for t in again) and len(servers(again) - servers(played)) == 1
     finally:
         pool.close()
     text = log.read_text()
-    assert text.count("start") == 3 and text.count("end") == 2, "one died, the two that lived were closed"
-    assert served.simulator is None, "this process never needed one"
+    assert text.count("start") == 3 and text.count("end") == 2, "the dead simulator is not closed, the other two are"
+    assert served.simulator is None, "no simulator was started in this process"
 
 
 def test_pickled_simulator_carries_only_its_opener(served):

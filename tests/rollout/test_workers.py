@@ -73,7 +73,7 @@ def test_failing_worlds_do_not_affect_others_on_their_worker():
     assert played[1].detail == "its process died (exit code 7)"
     assert played[3].detail == "no answer within 1 s"
     assert played[4].detail.startswith("RuntimeError: the floor gave way (small_worlds.py, line")
-    assert played[6].detail.startswith("SystemExit: no more today (small_worlds.py, line"), "the process goes on"
+    assert played[6].detail.startswith("SystemExit: no more today (small_worlds.py, line"), "the worker lives on"
     # the others see what an undisturbed world shows: they are restored by replaying their actions
     assert [s.observation.text for s in played[5].steps] == [f"place {n} of 4" for n in range(4)]
 
@@ -155,7 +155,7 @@ def test_worker_steps_several_episodes_of_a_thread_safe_world_at_once(tmp_path):
         others = pool.collect(0.0)
         while not others:
             others = pool.collect(0.1)
-        assert list(others) == [1], "while the first hangs"
+        assert list(others) == [1], "the other call is answered while the first hangs"
         pool.submit([(2, "forward")])
         rest = pool.collect()
         assert (rest[0].reason, rest[0].detail) == (StopReason.WORLD_HANG, "no answer within 5 s")

@@ -95,7 +95,7 @@ def test_run_stops_when_every_episode_breaks(tmp_path):
         match=r"each of the 16 .* gave way \(test_broken_w.*, line \d+\), .* of world 'same'\. Iteration 1 has no.*--resume",
     ):
         train(tmp_path / "a", Raising, untrained=False)
-    assert list((tmp_path / "a" / "trajectories").iterdir()), "what was played can be looked at"
+    assert list((tmp_path / "a" / "trajectories").iterdir()), "the crashed episodes are saved"
     with pytest.raises(
         TacitError, match=r"each of the 8 episodes .* gave way.* of world 'same'\. There is nothing to evaluate"
     ):

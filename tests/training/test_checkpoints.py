@@ -67,7 +67,7 @@ def test_best_checkpoint_is_kept_until_a_better_one(tmp_path, policy):
     save_measured(checkpoints, policy, *measured)
     assert names(checkpoints) == ["rl-000001", "rl-000003"] and checkpoints.find("best").step == 1
     save_measured(checkpoints, policy, *measured, ("rl", 4, 0.5))
-    assert names(checkpoints) == ["rl-000004"], "of equals the latest"
+    assert names(checkpoints) == ["rl-000004"], "with equal success, the latest is the best"
 
 
 def test_best_checkpoint_may_be_from_imitation(tmp_path, policy):

@@ -43,8 +43,8 @@ def test_directory_is_replaced_atomically(tmp_path):
     write_directory(tmp_path / "d", fill)
     (tmp_path / "d" / "stale").write_text("old")
     write_directory(tmp_path / "d", fill)
-    assert contents(tmp_path) == {"d/deep/file": "new"}, "what the new one does not have is gone"
-    assert seen == [None, {"deep/file": "new", "stale": "old"}], "the old one stood while the new one was filled"
+    assert contents(tmp_path) == {"d/deep/file": "new"}, "files missing from the new directory are removed"
+    assert seen == [None, {"deep/file": "new", "stale": "old"}], "the old directory exists until the new one is complete"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broke"), OSError(errno.ENOSPC, "No space left on device")])

@@ -45,7 +45,7 @@ def test_extra_splits_are_evaluated_after_each_stage(tmp_path):
         ("rl", 2, "countdown/hard/3"),
         ("rl", 2, "countdown/train/2"),
     ]
-    assert {e["panel"] for e in summary["evaluations"]} == {"countdown/test/3"}, "the panel's own column holds nothing else"
+    assert {e["panel"] for e in summary["evaluations"]} == {"countdown/test/3"}, "`evaluations` has the main panel only"
     assert [e["step"] for e in summary["evaluations"]] == [0, 1, 2]
     kept = {file.name.partition(".")[0] for file in (tmp_path / "run" / "trajectories").glob("eval-hard-*")}
     assert kept == {"eval-hard-untrained-000000", "eval-hard-rl-000002"}

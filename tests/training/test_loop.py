@@ -142,7 +142,7 @@ def test_dynamic_sampling_continues_until_enough_groups_are_mixed():
     played, chosen = collected(build(DAPO, groups=3, size=2), half_hearted)
     assert len(chosen) == 3 and all(mixed(g) for g in chosen)
     assert len(played) > 3 and len(played) % 3 == 0
-    assert sum(mixed(g) for g in played[:-3]) < 3, "and not a round longer"
+    assert sum(mixed(g) for g in played[:-3]) < 3, "no further round once enough groups are mixed"
 
 
 def test_dynamic_sampling_stops_after_a_sufficient_first_round():
@@ -242,4 +242,4 @@ def test_sampling_parameters_come_from_the_schedule():
     _, policy = run(build(temperature=0.7, top_p=0.95))
     assert {(s.temperature, s.top_p) for s in policy.samplings} == {(0.7, 0.95)}
     _, policy = run(build())
-    assert {s.top_p for s in policy.samplings} == {1.0}, "as published methods do unless they say otherwise"
+    assert {s.top_p for s in policy.samplings} == {1.0}, "the default is no truncation"

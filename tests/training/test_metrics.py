@@ -129,7 +129,7 @@ def test_rollout_metrics_count_every_stop_reason():
     crashed = make_group([[1], []], stops=[StopReason.STEP_LIMIT, StopReason.WORLD_ERROR])
     numbers = rollout_metrics([mixed, crashed])
     assert numbers["success"] == 0.25 and numbers["mixed_groups"] == 0.5 and numbers["steps"] == 1.0
-    assert numbers["groups"] == 2 and numbers["group_spread"] == 0.25, "half of one and none of the other"
+    assert numbers["groups"] == 2 and numbers["group_spread"] == 0.25, "success rates ½ and 0 have a standard deviation of ¼"
     assert numbers["valid"] == 0.75 and numbers["episodes"] == 4 and numbers["turns"] == 4
     assert numbers["generated_tokens"] == 10 and numbers["completion_tokens"] == 2.5 and numbers["crashed"] == 1
     endings = {name: value for name, value in numbers.items() if name.startswith("stop_")}

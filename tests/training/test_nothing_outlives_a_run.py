@@ -55,4 +55,4 @@ def test_experience_threads_end_with_the_run(stopped, tmp_path):
         run.close()
     assert {"experience", "extractor"} <= seen[-1], "the companion's threads ran"
     assert not {thread.name for thread in set(threading.enumerate()) - before}
-    assert not list((tmp_path / "experience").glob("*-wal")), "a bank that is closed is one file"
+    assert not list((tmp_path / "experience").glob("*-wal")), "a closed bank has no write-ahead log"

@@ -41,7 +41,7 @@ class Waiting(ScriptedPolicy):
 
     def update(self, batch, losses, lr):
         if self.is_held:
-            assert self.played.wait(10.0), "nothing is played while this is learned"
+            assert self.played.wait(10.0), "no rollout ran during the update"
         self.version += 1
         return {**super().update(batch, losses, lr), "behaviour_gap": 0.25}
 
@@ -67,7 +67,7 @@ def test_overlapped_iterations_are_one_update_behind():
     assert policy.version == len(policy.updates) == 4
     calm = loop_of(Waiting(), overlap=False)
     tasks = [[g.task.id for g in d.played] for d in done]
-    assert tasks == [[g.task.id for g in calm.iterate(n).played] for n in range(1, 5)], "the walk is the same"
+    assert tasks == [[g.task.id for g in calm.iterate(n).played] for n in range(1, 5)], "same task order"
 
 
 def test_resume_replays_rollouts_that_were_not_trained_on():
@@ -177,14 +177,14 @@ def test_overlapped_credit_equals_credit_of_the_learning_policy(settings):
     calm.policy._ids, calm.policy._words = policy._ids, policy._words
     for n, (batch, *_) in enumerate(policy.updates):
         written_by = max(0, n - 1)
-        assert {float(x) for row in batch.behavior for x in row} == {-1.0 - written_by}, "as recorded, by the old weights"
+        assert {float(x) for row in batch.behavior for x in row} == {-1.0 - written_by}, "those of the weights that sampled"
         assert calm.policy.version == n
         again = calm.learn(collected[n])
         assert [c.tokens_T.tolist() for c in again.credits] == [c.tokens_T.tolist() for c in done[n].credits]
         assert [a.tolist() for a in calm.policy.updates[n][0].advantages] == [a.tolist() for a in batch.advantages]
     if settings is OPID:
         shifted = [c.tokens_T for d in done for c in d.credits]
-        assert any(len(set(np.round(tokens_T, 6))) > 4 for tokens_T in shifted), "the skill shift is in it"
+        assert any(len(set(np.round(tokens_T, 6))) > 4 for tokens_T in shifted), "credits must contain the skill shift"
         assert set(policy.scored_at) == {0, 1, 2, 3} and policy.scored_at == sorted(policy.scored_at)
 
 

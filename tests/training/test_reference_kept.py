@@ -32,7 +32,7 @@ class Counting(ScriptedPolicy):
         self.frozen += 1
 
     def reference(self):
-        assert self.frozen, "nothing was frozen to compare with"
+        assert self.frozen, "`reference` before `freeze_reference`"
         return self
 
 

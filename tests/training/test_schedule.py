@@ -36,7 +36,7 @@ def test_learning_rate_warms_up_then_decays():
     assert rates(Schedule(lr=1.0, warmup=0.4), 5) == [0.5, 1, 1, 1, 1]
     assert rates(Schedule(lr=1.0, decay="linear"), 4) == [1, 0.75, 0.5, 0.25]
     warm = rates(Schedule(lr=2.0, warmup=0.5, decay="linear"), 8)
-    assert warm == [0.5, 1, 1.5, 2, 2, 1.5, 1, 0.5], "the last iteration still moves"
+    assert warm == [0.5, 1, 1.5, 2, 2, 1.5, 1, 0.5], "the last iteration has a learning rate above 0"
     cosine = rates(Schedule(lr=1.0, decay="cosine"), 4)
     assert cosine == pytest.approx([1, 0.5 * (1 + math.cos(math.pi / 4)), 0.5, 0.5 * (1 + math.cos(3 * math.pi / 4))])
     assert rates(Schedule(lr=1.0, warmup=1.0, decay="linear"), 2) == [0.5, 1.0]
@@ -56,7 +56,7 @@ def test_run_uses_the_scheduled_learning_rate(tmp_path: Path):
 @pytest.mark.slow
 def test_rl_stops_without_improvement_and_resumes_with_more_patience(tmp_path: Path):
     run = tacit.train(SAME, "grpo", "tiny-0.5m", out=tmp_path / "run", quiet=True, iterations=9, lr=0.0, **SMALL)
-    assert run.summary["stopped"] == "patience" and run.checkpoints[-1] == "rl-000003", "the best, and two no better"
+    assert run.summary["stopped"] == "patience" and run.checkpoints[-1] == "rl-000003", "two without improvement"
     assert run.finished and run.resume(quiet=True).checkpoints[-1] == "rl-000003"
     (run.path / "summary.json").unlink()  # as if killed between the last checkpoint and the summary
     assert run.resume(quiet=True).summary["stopped"] == "patience" and run.checkpoints[-1] == "rl-000003"

@@ -37,7 +37,7 @@ def test_entry_examples_state_hindsight_in_the_extractors_format():
         assert prompt.endswith("experience:")
         if operation.kind != "return":
             thing, _, door = operation.text.partition(" behind ")
-            assert f"> behind {door}: " in prompt and thing in prompt, "nothing that was not seen"
+            assert f"> behind {door}: " in prompt and thing in prompt, "entries state only what the episode showed"
     kinds = {parse_operations(answer, "terse", True)[0].kind for _, answer in pairs}
     assert kinds >= {"add", "update"}
 
@@ -56,7 +56,7 @@ def test_astray_sets_the_share_of_wrong_entries():
         ]
 
     wrong = unseen(show(entries=600, mismatched=0.5)[1])
-    assert 0.3 < sum(wrong) / len(wrong) < 0.5, "half, but for those that another episode makes true"
+    assert 0.3 < sum(wrong) / len(wrong) < 0.5, "about half; some entries of other episodes happen to be true"
     assert not any(unseen(show(entries=200)[1]))
 
 
@@ -97,8 +97,8 @@ def test_step_notes_precede_the_request_and_agree_with_the_expert():
 
     def agree(found):
         notes = [prompt.partition("<note>")[2].partition("</note>")[0].split() for prompt, _ in found]
-        assert all(notes) and all(prompt.index("<note>") > 0.3 * len(prompt) for prompt, _ in found), "beside what is seen now"
+        assert all(notes) and all(prompt.index("<note>") > 0.3 * len(prompt) for prompt, _ in found), "after the history"
         return sum(note == answer.split() for note, (_, answer) in zip(notes, found, strict=True)) / len(found)
 
-    assert agree(pairs(0.0)) > 0.9, "hindsight's own adviser is the expert that is imitated"
+    assert agree(pairs(0.0)) > 0.9, "the notes come from the imitated expert"
     assert 0.3 < agree(pairs(0.5)) < 0.7

@@ -86,7 +86,7 @@ def test_noise_actions_are_in_the_history_but_not_imitated():
     for prompt, _ in pairs:
         *past, _now = prompt.splitlines()
         strayed += any(solve_countdown(line.split(" : ")[0]) != line.split(" : ")[1] for line in past)
-    assert strayed > 10, "and what strays led to is"
+    assert strayed > 10, "recoveries from random actions are imitated"
     assert any(action == "reset" for _, action in pairs)
     assert 0 < examples.won <= examples.episodes == 20
 

@@ -91,8 +91,8 @@ def test_evaluation_drop_raises_one_alarm_also_after_resume(tmp_path):
     resumed.restore([{"step": 1, **HEALTHY, "crashed": 1, "episodes": 4}], [*start, fallen])
     assert [found.name for found in read_alarms(tmp_path)] == ["crashed", "measured_fall"]
     few = {"stage": "rl", "step": 5, "success": 0.8, "interval": [0.3, 0.99]}
-    assert not AlarmMonitor(tmp_path).see_measured([*start, few]), "five episodes leave doubt"
-    assert not AlarmMonitor(tmp_path).see_measured([fallen]), "nothing was measured before"
+    assert not AlarmMonitor(tmp_path).see_measured([*start, few]), "a drop within the interval raises no alarm"
+    assert not AlarmMonitor(tmp_path).see_measured([fallen]), "no evaluation before RL to compare with"
 
 
 class Fading(ScriptedPolicy):
@@ -184,7 +184,7 @@ def test_heartbeat_reports_status_during_silence():
         while len(listener.lines) < 2 and time.monotonic() < patience:
             time.sleep(0.01)
     lines = list(listener.lines)
-    assert len(lines) >= 2 and lines[0].startswith("now ") and lines[-1] > lines[0], "longer and longer"
+    assert len(lines) >= 2 and lines[0].startswith("now ") and lines[-1] > lines[0], "the elapsed time grows"
     time.sleep(0.12)
     assert listener.lines == lines, "no lines after the end"
 
@@ -203,7 +203,7 @@ def test_status_threads_stop_silently_on_a_broken_pipe(monkeypatch):
     with HeartbeatReporter(Gone(), every_s=0.02) as attended, report_elapsed(Gone().now, str):
         attended.set_status(str)
         time.sleep(0.3)
-    assert len(tries) == 2 and not broken, "each tries once"
+    assert len(tries) == 2 and not broken, "each thread stops after one failed print"
 
 
 class Slow(ScriptedPolicy):

@@ -281,7 +281,7 @@ class LocalEngine:
         return Updater(self.model, self.codec, weights, self.settings, self.update_budget, self.seed, member.value_head)
 
     def weights_changed(self, *names: str) -> None:
-        """Call when these members' weights changed, or (without names) the active adapter: the sampler refreshes its copies."""
+        """Call after changing these members' weights, or (without names) the active adapter: the sampler then copies them."""
         for name in names:
             self.members[name].version += 1
         if self.sampler is not None:

@@ -59,10 +59,10 @@ class LocalScheduler:
     change, or memory runs out, active sequences are restarted. Noise depends on the seed alone, so only time is lost."""
 
     def __init__(
-        self, sampler: LocalSampler, sampling: Sampling, hidden: HiddenState | None, version: Callable[[], int]
+        self, sampler: LocalSampler, sampling: Sampling, hidden: HiddenState | None, activate_weights: Callable[[], int]
     ) -> None:
-        """`version` activates the right weights and returns their version."""
-        self._sampler, self._sampling, self._hidden, self._activate_weights = sampler, sampling, hidden, version
+        """`activate_weights` is called before every round and returns the version of the weights it activated."""
+        self._sampler, self._sampling, self._hidden, self._activate_weights = sampler, sampling, hidden, activate_weights
         self._stops = sampler.stop_conditions(sampling.stop)
         self._submitted = 0
         self.waiting: deque[EngineRequest] = deque()
@@ -72,7 +72,7 @@ class LocalScheduler:
         self.slots = Slots(0)
         self.prompts_grow = True
         """whether prompts extend the previous turn, so far; if so, finished slots are kept as a prefix cache"""
-        self._weights_seen = 0  # the batch's `weights_version` that cached keys and values belong to
+        self._cached_version = 0  # the decoder's `weights_version` that cached keys and values belong to
         self._pending: deque[Callable[[], None]] = deque()
         """launched prefills and decodes, in order; calling one waits for its results and records them"""
 
@@ -126,7 +126,7 @@ class LocalScheduler:
         self.batch = None
 
     def _run_round(self, max_slots: int) -> None:
-        # Activate the current weights. Sequences of older weights are restarted, and their cached prefixes dropped.
+        # Sequences of older weights are restarted, and their cached prefixes dropped.
         version = self._activate_weights()
         if version != self._version:
             self.requeue_all()
@@ -134,9 +134,9 @@ class LocalScheduler:
         self._sampler.refresh_weights()
         if self.batch is not None and not self._sampler.is_current(self.batch.decoder):
             self.release()
-        if self.batch is not None and self.batch.decoder.weights_version != self._weights_seen:
+        if self.batch is not None and self.batch.decoder.weights_version != self._cached_version:
             self.slots.episodes_S[:] = -1  # cached prefixes are those of the old weights
-            self._weights_seen = self.batch.decoder.weights_version
+            self._cached_version = self.batch.decoder.weights_version
         self._decode_until_admission(self._admit(max_slots))
 
     # Admission and prefill.
@@ -177,7 +177,7 @@ class LocalScheduler:
                 self.batch.decoder.recycle(self.batch)
             self.batch = decoder.open_batch()
         self.slots = Slots(self.batch.steps_per_sync)
-        self._weights_seen = decoder.weights_version
+        self._cached_version = decoder.weights_version
 
     def _take_admissible(self, requests: list[EngineRequest]) -> list[EngineRequest]:
         """The leading requests that the current batch can decode; the others wait until it is empty."""
@@ -364,11 +364,10 @@ class LocalSampler:
         cache_owners.add(self)
 
     def open_scheduler(
-        self, sampling: Sampling, hidden: HiddenState | None = None, version: Callable[[], int] = lambda: 0
+        self, sampling: Sampling, hidden: HiddenState | None = None, activate_weights: Callable[[], int] = lambda: 0
     ) -> LocalScheduler:
-        """`version` is called before every round: it activates the right weights and returns their version."""
         check_sampling(sampling)
-        scheduler = LocalScheduler(self, sampling, self._resolve_layer(hidden), version)
+        scheduler = LocalScheduler(self, sampling, self._resolve_layer(hidden), activate_weights)
         self._schedulers.add(scheduler)
         return scheduler
 
@@ -377,9 +376,9 @@ class LocalSampler:
         requests: Sequence[Request],
         sampling: Sampling,
         hidden: HiddenState | None = None,
-        version: Callable[[], int] = lambda: 0,
+        activate_weights: Callable[[], int] = lambda: 0,
     ) -> list[Completion]:
-        scheduler = self.open_scheduler(sampling, hidden, version)
+        scheduler = self.open_scheduler(sampling, hidden, activate_weights)
         queue = [self.make_request(index, request, sampling) for index, request in enumerate(requests)]
         scheduler.waiting.extend(sorted(queue, key=lambda request: (len(request.prompt), request.prompt.tobytes())))
         completions: dict[int, Completion] = {}
