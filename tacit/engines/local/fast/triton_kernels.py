@@ -199,10 +199,9 @@ def prefix_attention_kernel(
 @triton.jit
 def load_gate_up(gate_up, row, columns, inner, stride):
     """A block of gate and up values of one row, in float32; 0 beyond the row."""
-    gate_pointers = gate_up + row * stride + columns
-    gate = tl.load(gate_pointers, mask=columns < inner, other=0.0)
-    up = tl.load(gate_pointers + inner, mask=columns < inner, other=0.0)
-    return gate.to(tl.float32), up.to(tl.float32)
+    gates = gate_up + row * stride + columns
+    in_row = columns < inner
+    return tl.load(gates, mask=in_row, other=0.0).to(tl.float32), tl.load(gates + inner, mask=in_row, other=0.0).to(tl.float32)
 
 
 @triton.jit
