@@ -281,7 +281,7 @@ def method_options(name: str) -> list[Option]:
 
 
 def methods_with(flag: str) -> list[str]:
-    return [name for name in REGISTRY.own if any(o.flag == flag for o in method_options(name))]
+    return [name for name in REGISTRY.builtin if any(o.flag == flag for o in method_options(name))]
 
 
 def train_options() -> list[Option]:

@@ -47,8 +47,8 @@ def describe_error(error: BaseException) -> str:
     libraries = [Path(__file__).parents[1], *(Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))]
     frames = [(Path(frame.f_code.co_filename), line) for frame, line in traceback.walk_tb(error.__traceback__)]
     python = [(path, line) for path, line in frames if path.suffix == ".py"]
-    own = [(path.name, line) for path, line in python if not any(path.is_relative_to(library) for library in libraries)]
-    return f"{what} ({own[-1][0]}, line {own[-1][1]})" if own else what
+    user_frames = [(path.name, line) for path, line in python if not any(path.is_relative_to(library) for library in libraries)]
+    return f"{what} ({user_frames[-1][0]}, line {user_frames[-1][1]})" if user_frames else what
 
 
 def first_line(error: BaseException) -> str:

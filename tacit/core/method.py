@@ -395,8 +395,8 @@ def compose(
     """The method made of the parts `base` and the changes of each method by name."""
     check_conflicts(changes)
     parts = {part.slot: part for part in base}
-    for method, own in changes.items():
-        for part in own:
+    for method, new_parts in changes.items():
+        for part in new_parts:
             if part.slot in parts and not part.replaces:
                 raise TacitError(
                     f"{method!r} adds a {part.role} to the {part.piece}, but there is one already; use `replaces`, not `adds`."

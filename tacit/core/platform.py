@@ -37,13 +37,13 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
                 "use the same address for the engine and the world workers."
             )
         return ray
-    own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == LOCAL_CLUSTER else {}
+    options = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == LOCAL_CLUSTER else {}
     try:
         # Fail at once if nothing listens at the address; Ray would wait for minutes.
         if place := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
             socket.create_connection((place[1], int(place[2])), timeout=ANSWER_S).close()
         # Always pass the address: without one, Ray joins any cluster on this machine.
-        ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
     except Exception as error:
         first = first_line(error).rstrip(".")
         if address == LOCAL_CLUSTER:

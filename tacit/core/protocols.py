@@ -338,14 +338,12 @@ class Engine:
     can_pin_weights: Callable[[Any], bool] | None = None  # (settings) -> `PinnedSampler`? None: after loading
 
     def __post_init__(self) -> None:
-        strange = sorted(self.capabilities - set(CAPABILITIES))
-        if strange:
-            raise TacitError(f"engine {self.name!r} declares unknown capabilities {strange}. Known: {', '.join(CAPABILITIES)}.")
+        if wrong := sorted(self.capabilities - set(CAPABILITIES)):
+            raise TacitError(f"engine {self.name!r} declares unknown capabilities {wrong}. Known: {', '.join(CAPABILITIES)}.")
 
     def refuse_unless_able(self, method: str, needs: frozenset[str], others: Mapping[str, Engine]) -> None:
         """Raise if it lacks a capability; the error names it and the engines that have it."""
-        missing = sorted(needs - self.capabilities)
-        if missing:
-            able = [name for name, other in others.items() if needs <= other.capabilities]
-            remedy = f"Engines that can: {', '.join(able)} (--engine NAME)." if able else "No installed engine can."
+        if missing := sorted(needs - self.capabilities):
+            capable = [name for name, other in others.items() if needs <= other.capabilities]
+            remedy = f"Engines that can: {', '.join(capable)} (--engine NAME)." if capable else "No installed engine can."
             raise TacitError(f"{method!r} needs {', '.join(missing)}, which engine {self.name!r} cannot do. {remedy}")

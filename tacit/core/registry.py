@@ -66,20 +66,20 @@ IN_MEMORY = "<python>"  # prefix of objects that exist only in this process: `<p
 class Registry:
     kind: str  # in error messages: `world`
     group: str  # of entry points: `tacit.worlds`
-    own: Mapping[str, str]  # built-in name -> `module:attribute`, imported on first use
+    builtin: Mapping[str, str]  # name -> `module:attribute`, imported on first use
     fits: Callable[[Any], bool]  # whether an object is valid
     must_be: str  # description of a valid object, for error messages
-    unlisted: str = "(?!)"  # pattern of built-in `module:attribute` names outside `own` that need no trust
+    unlisted: str = "(?!)"  # pattern of built-in `module:attribute` names outside `builtin` that need no trust
     registered: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # name -> the user's object
 
     @cached_property
     def plugins(self) -> Mapping[str, EntryPoint]:
         """Entry points of other packages. Built-in names cannot be overridden."""
-        return {point.name: point for point in entry_points(group=self.group) if point.name not in self.own}
+        return {point.name: point for point in entry_points(group=self.group) if point.name not in self.builtin}
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.own, *sorted(self.plugins))
+        return (*self.builtin, *sorted(self.plugins))
 
     def register(self, name: str, value: Any) -> None:
         """Make `name` refer to this object in this process."""
@@ -98,8 +98,8 @@ class Registry:
                 f"the {self.kind} {name.partition(':')[2]!r} was passed as a Python object and cannot be found by name. Open "
                 f"the run from Python: tacit.open_run(PATH, {self.kind}=…); or define it in a module or file."
             )
-        if name in self.own:
-            module, _, attribute = self.own[name].partition(":")
+        if name in self.builtin:
+            module, _, attribute = self.builtin[name].partition(":")
             return getattr(importlib.import_module(module), attribute)
         if name not in self.plugins:
             value, label = self._import(name), repr(name)
@@ -131,7 +131,7 @@ class Registry:
             if name.endswith(".py"):
                 raise TacitError(f"{name!r} is a file; name the {kind} in it: {name}:NAME.")
             raise TacitError(f"{unknown(kind, name, self.names)} Your own: package.module:NAME or path/to/file.py:NAME.")
-        if name not in self.own.values() and not re.fullmatch(self.unlisted, name):
+        if name not in self.builtin.values() and not re.fullmatch(self.unlisted, name):
             check_import(kind, name)
         try:
             module = _import_file(kind, Path(path).expanduser()) if path.endswith(".py") else importlib.import_module(path)
@@ -141,7 +141,7 @@ class Registry:
             reason = str(error) if isinstance(error, ImportError | SyntaxError) else describe_error(error)
             raise TacitError(f"cannot import the {kind} {name!r}: {reason}.") from error
         if not hasattr(module, attribute):
-            valid = [own for own, value in vars(module).items() if not own.startswith("_") and self.fits(value)]
+            valid = [key for key, value in vars(module).items() if not key.startswith("_") and self.fits(value)]
             has = f"{path} has {', '.join(valid) or f'no {kind}'}"
             raise TacitError(f"cannot import the {kind} {name!r}: {has}, not {attribute!r}.")
         return getattr(module, attribute)

@@ -114,8 +114,8 @@ def flag_for_later(settings: Mapping[str, Any] | None = None) -> str:
     endpoints, or if these settings name code that is not registered: later commands read the names from the run."""
     parts = [(settings or {}).get(key) for key in ("world", "method", "engine")]
     names = [str(part.get("name") if isinstance(part, Mapping) else part) for part in parts]
-    own = any(":" in name and not name.startswith("tacit.") for text in names for name in re.split("[,+=]", text))
-    return f" {FLAG}" if own or _used_trust else ""
+    has_user_code = any(":" in name and not name.startswith("tacit.") for text in names for name in re.split("[,+=]", text))
+    return f" {FLAG}" if has_user_code or _used_trust else ""
 
 
 def add_flag(message: str) -> str:

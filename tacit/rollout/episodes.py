@@ -327,8 +327,8 @@ class RolloutProgress(RolloutObserver):
             parts.append(f"waiting for the first answer, {format_duration(spent)}")
         elif left := self._time_left(spent):
             parts.append(left)
-        late = self._worlds.late if self._worlds else None
-        return [*parts, str(late)] if late is not None and late.seconds >= SLOW_WORLD_S else parts
+        slowest = self._worlds.slowest_call if self._worlds else None
+        return [*parts, str(slowest)] if slowest is not None and slowest.seconds >= SLOW_WORLD_S else parts
 
     def _time_left(self, spent: float) -> str:
         """Estimate with a constant probability per turn that an episode ends, and the step limit. The mean length of finished

@@ -177,15 +177,15 @@ class WorkerPool(WorldPool):
         self._results: dict[int, Any] = {}  # slot -> result that was not collected yet
 
     @property
-    def late(self) -> SlowWorld | None:
+    def slowest_call(self) -> SlowWorld | None:
         now, slots = time.monotonic(), self._slots
-        late_workers = [
+        pending = [
             SlowWorld(slots[slot].task, now - began_s, self._timeout_s)
             for worker, running in enumerate(list(self._began_s))
             for slot, began_s in list(running.items())
             if worker not in self._starting and slot < len(slots)
         ]
-        return max(late_workers, key=lambda late: late.seconds, default=None)
+        return max(pending, key=lambda call: call.seconds, default=None)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
         self.collect()  # for episodes that were interrupted

@@ -52,8 +52,8 @@ class WorldPool(Protocol):
     and `collect` returns their results."""
 
     @property
-    def late(self) -> SlowWorld | None:
-        """the slowest pending world, None if none is pending; may be read from another thread"""
+    def slowest_call(self) -> SlowWorld | None:
+        """the longest pending call, None if none is pending; may be read from another thread"""
         return None
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]: ...
@@ -135,7 +135,7 @@ class InProcessPool(SlotWorlds, WorldPool):
         self._running: tuple[Task, float] | None = None  # (task of the world being called, start time)
 
     @property
-    def late(self) -> SlowWorld | None:
+    def slowest_call(self) -> SlowWorld | None:
         running = self._running
         return None if running is None else SlowWorld(running[0], time.monotonic() - running[1], self._timeout_s)
 

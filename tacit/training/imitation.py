@@ -177,13 +177,13 @@ def _parse_assistant(message: Mapping[str, Any], number: int) -> Part:
     if labels := [label for label in _LABEL.finditer(plain) if label[1].lower() == "action"]:
         return "action", plain[labels[-1].end() :].strip().split("\n")[0].strip()
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
-    marked = [_PROMPT_SIGN.sub("", line) for line in lines if line.startswith(">")] or lines
-    done = [line for line in marked if not _THOUGHT.match(line)]
-    if marked and not done:
-        return "thought", "\n".join(marked)
-    if len(done) != 1 or (marked is lines and len(lines) != 1) or OPEN_THOUGHT in done[0]:
+    candidates = [_PROMPT_SIGN.sub("", line) for line in lines if line.startswith(">")] or lines
+    actions = [line for line in candidates if not _THOUGHT.match(line)]
+    if candidates and not actions:
+        return "thought", "\n".join(candidates)
+    if len(actions) != 1 or (candidates is lines and len(lines) != 1) or OPEN_THOUGHT in actions[0]:
         raise TacitError(f"message {number} has no action: no <action>…</action>, no `Action:`, and more than one line")
-    return "action", done[0]
+    return "action", actions[0]
 
 
 MAX_LISTED = 5

@@ -203,7 +203,7 @@ def test_world_descriptions_take_at_most_two_lines(monkeypatch, capsys):
 
 
 def test_unavailable_world_does_not_hide_the_others(monkeypatch, capsys):
-    monkeypatch.setitem(listing.WORLDS.own, "broken", "tacit.worlds.nowhere:ENVIRONMENT")
+    monkeypatch.setitem(listing.WORLDS.builtin, "broken", "tacit.worlds.nowhere:ENVIRONMENT")
     assert main(["list", "worlds"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "broken" in out and "not available" in out and "countdown" in out

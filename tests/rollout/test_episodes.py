@@ -173,7 +173,7 @@ def test_hanging_world_is_named_in_the_progress_status():
         r"world 'corridor' has not answered for 0\.\d s in task 'corridor/3hang1'; its episode ends at 1\.0 s \(--world-.*\)",
         statuses[-1],
     )
-    assert pool.late is None and "world" not in progress.status()[-1], "an ended episode is not pending"
+    assert pool.slowest_call is None and "world" not in progress.status()[-1], "an ended episode is not pending"
 
 
 def test_pool_continues_after_a_world_failed():

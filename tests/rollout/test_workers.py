@@ -188,13 +188,13 @@ def test_pool_reports_the_slowest_pending_call():
     try:
         slow = corridor(2, "slow", 0)
         pool.reset([slow, corridor(3)])
-        assert pool.late is None
+        assert pool.slowest_call is None
         with ThreadPoolExecutor(1) as executor:
             stepping = executor.submit(pool.step, [(0, "forward"), (1, "forward")])
-            while (late := pool.late) is None and not stepping.done():
+            while (late := pool.slowest_call) is None and not stepping.done():
                 pass
         assert late is not None and late.task == slow and late.limit_s == 60.0 and 0 <= late.seconds < 60
-        assert len(stepping.result()) == 2 and pool.late is None
+        assert len(stepping.result()) == 2 and pool.slowest_call is None
     finally:
         pool.close()
 
@@ -208,7 +208,7 @@ def test_sigint_does_not_interrupt_workers_in_a_step(capfd):
         pool.step([(0, "forward")])
         with ThreadPoolExecutor(1) as executor:
             stepping = executor.submit(pool.step, [(0, "forward")])
-            while pool.late is None and not stepping.done():
+            while pool.slowest_call is None and not stepping.done():
                 pass
             (worker,) = (child for child in multiprocessing.active_children() if child.pid is not None)
             os.kill(worker.pid, signal.SIGINT)

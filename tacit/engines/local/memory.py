@@ -156,16 +156,16 @@ class AdaptiveBudget:
     def run(
         self,
         work: Callable[[int], Result],
-        least: int,
+        minimum: int,
         what: str,
-        most: int | None = None,
+        maximum: int | None = None,
         clean_up: Callable[[], None] = lambda: None,
     ) -> Result:
-        """`work(budget)`, retried with half the budget after each out of memory error, down to `least`. At `least` it waits
+        """`work(budget)`, retried with half the budget after each out of memory error, down to `minimum`. At `minimum` it waits
         for other processes if they hold the memory, else raises OutOfMemoryError. `what` describes the work in warnings, with
-        {} for the budget. `most` caps the budget. `clean_up()` runs after each failed attempt."""
+        {} for the budget. `maximum` caps the budget. `clean_up()` runs after each failed attempt."""
         budget = min(self.limit, 2 * self.current) if self.current < self.limit and self.can_grow else self.current
-        budget = budget if most is None else min(budget, most)
+        budget = budget if maximum is None else min(budget, maximum)
         memory_wait = MemoryWait(self._device)
         while True:
             try:
@@ -173,9 +173,9 @@ class AdaptiveBudget:
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                smaller = max(least, budget // 2)
+                smaller = max(minimum, budget // 2)
                 self.set_current(min(self.current, smaller))
-                if budget <= least and not memory_wait.can_help:
+                if budget <= minimum and not memory_wait.can_help:
                     raise torch.OutOfMemoryError(str(error)) from error
             else:
                 self.current = max(self.current, budget)
@@ -184,7 +184,7 @@ class AdaptiveBudget:
             clean_up()
             free_memory(self._device)
             reason = f"out of GPU memory in {what.format(budget)}"
-            if budget > least:
+            if budget > minimum:
                 warnings.warn(f"{reason}; retrying with {smaller}, which is slower", stacklevel=3)
                 budget = smaller
             else:
@@ -261,19 +261,19 @@ def check_memory(source: str, device: torch.device, dtype: torch.dtype, settings
         state, per_token = bytes_needed(training)
         return f"{_gib(state)}, and {_gib(1000 * per_token)} for every 1,000 tokens of a micro-batch"
 
-    own, rank = Training(settings.lora_rank, settings.gradient_checkpointing), settings.lora_rank or SUGGESTED_RANK
-    if fits(own):
+    training, rank = Training(settings.lora_rank, settings.gradient_checkpointing), settings.lora_rank or SUGGESTED_RANK
+    if fits(training):
         return
     remedy = "use a larger GPU, or several (docs/guides/sharded.md)."
-    for other in (replace(own, recompute=True), replace(own, lora_rank=rank), Training(rank, recompute=True)):
-        if fits(other):
-            flags = [f"--engine.lora-rank {rank}"] * (rank != own.lora_rank and bool(other.lora_rank))
-            flags += ["--engine.gradient-checkpointing"] * other.recompute
-            remedy = f"set {' '.join(flags)}, which takes {describe(other)}."
+    for alternative in (replace(training, recompute=True), replace(training, lora_rank=rank), Training(rank, recompute=True)):
+        if fits(alternative):
+            flags = [f"--engine.lora-rank {rank}"] * (rank != training.lora_rank and bool(alternative.lora_rank))
+            flags += ["--engine.gradient-checkpointing"] * alternative.recompute
+            remedy = f"set {' '.join(flags)}, which takes {describe(alternative)}."
             break
-    what = f"adapters of rank {own.lora_rank}" if own.lora_rank else "all weights"
+    what = f"adapters of rank {training.lora_rank}" if training.lora_rank else "all weights"
     warnings.warn(
-        f"{name}. Training {what} takes {describe(own)}; this GPU has {_gib(free)} free. It can be sampled; to train it, "
+        f"{name}. Training {what} takes {describe(training)}; this GPU has {_gib(free)} free. It can be sampled; to train it, "
         + remedy,
         stacklevel=2,
     )

@@ -89,7 +89,7 @@ class LocalScheduler:
             if unfinished:
                 try:
                     with fast_paths(self._sampler.fast):
-                        self._sampler.slot_budget.run(self._run_round, 1, "sampling with a max_batch of {}", most=unfinished)
+                        self._sampler.slot_budget.run(self._run_round, 1, "sampling with a max_batch of {}", maximum=unfinished)
                 except torch.OutOfMemoryError as error:
                     self.release()
                     raise TacitError(

@@ -93,12 +93,12 @@ def _retry_with_smaller_batches(score: Scoring[Rest, Result]) -> Scoring[Rest, R
             self.token_budget = token_budget
             return score(self, prompts, *args, **kwargs)
 
-        least = max((len(prompt) for prompt in prompts), default=1)
+        minimum = max((len(prompt) for prompt in prompts), default=1)
         try:
-            return self._budget.run(work, least, "a scoring pass with a token_budget of {}")
+            return self._budget.run(work, minimum, "a scoring pass with a token_budget of {}")
         except torch.OutOfMemoryError as error:
             raise TacitError(
-                f"out of GPU memory in a scoring pass, even with a single row per pass (the longest prompt has {least} "
+                f"out of GPU memory in a scoring pass, even with a single row per pass (the longest prompt has {minimum} "
                 "tokens); shorten the prompts, or run fewer processes on this GPU."
             ) from error
 

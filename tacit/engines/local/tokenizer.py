@@ -207,8 +207,8 @@ class TextCodec:
     @cached_property
     def _rust_tokenizer(self) -> Any:
         """The Rust tokenizer, which is faster than the Python wrapper; None if it truncates or pads."""
-        own = getattr(self.tokenizer, "backend_tokenizer", None)
-        return own if own is not None and own.truncation is None and own.padding is None else None
+        rust = getattr(self.tokenizer, "backend_tokenizer", None)
+        return rust if rust is not None and rust.truncation is None and rust.padding is None else None
 
 
 def make_codec(tokenizer: Any, config: Any) -> TextCodec:

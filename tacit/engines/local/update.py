@@ -219,10 +219,10 @@ class Updater:
         return metrics | {"tokens": float(batch.total_tokens), "rows": float(len(rows)), "computed_share": share}
 
     def _run_within_budget(
-        self, gradient: Callable[[int], tuple[dict[str, float], int]], least: int
+        self, gradient: Callable[[int], tuple[dict[str, float], int]], minimum: int
     ) -> tuple[dict[str, float], int]:
         """`gradient(token_budget)`, retried with smaller budgets on out of memory. The sharded engine overrides this."""
-        return self.budget.run(gradient, least, "an update with a token_budget of {}", clean_up=self.weights.zero_grad)
+        return self.budget.run(gradient, minimum, "an update with a token_budget of {}", clean_up=self.weights.zero_grad)
 
     def accumulate_gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int

@@ -306,7 +306,7 @@ class OutOfMemoryOnRanks(torch.OutOfMemoryError):
 class RigidBudget(AdaptiveBudget):
     """For layer-by-layer gathering: no retries, because all ranks must make equally many passes."""
 
-    def run(self, work: Callable[[int], Any], least: int, what: str, *rest: Any, **more: Any) -> Any:
+    def run(self, work: Callable[[int], Any], minimum: int, what: str, *rest: Any, **more: Any) -> Any:
         try:
             return work(self.current)
         except RuntimeError as error:
@@ -349,19 +349,19 @@ class ShardedUpdater(Updater):
         self.sharded.reshard()
         self.budget.set_current(min(gather_objects(fits)))
 
-    def _run_within_budget(self, gradient: Callable[[int], Found], least: int) -> Found:
+    def _run_within_budget(self, gradient: Callable[[int], Found], minimum: int) -> Found:
         patience = MemoryWait(self.model.device)
         while True:
             budget = self.budget.current
             try:
                 return gradient(budget)
             except OutOfMemoryOnRanks:
-                if budget <= least and not all(gather_objects(patience.can_help or not self._is_short)):
+                if budget <= minimum and not all(gather_objects(patience.can_help or not self._is_short)):
                     raise
             # Outside the handler: inside it, the error keeps every tensor of the attempt alive.
             empty_cache(self.model.device)
-            if budget > least:
-                self.budget.set_current(max(least, min(budget, self._cut) // 2))
+            if budget > minimum:
+                self.budget.set_current(max(minimum, min(budget, self._cut) // 2))
             else:
                 patience.wait("out of GPU memory in an update, of its longest row alone" if self._is_short else "")
 

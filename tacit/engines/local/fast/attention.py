@@ -101,9 +101,9 @@ def count_sms(device: torch.device) -> int:
 @cache
 def choose_splits(programs: int, device: torch.device) -> int:
     """Number of splits, a power of two, that keeps all SMs busy."""
-    wanted = PROGRAMS_PER_SM * count_sms(device)
+    target = PROGRAMS_PER_SM * count_sms(device)
     splits = 1
-    while splits < MAX_SPLITS and 2 * splits * programs <= wanted:
+    while splits < MAX_SPLITS and 2 * splits * programs <= target:
         splits *= 2
     return splits
 

@@ -62,7 +62,7 @@ def lora_decode(
 
 @on_tensor_device
 def add_lora_and_norm(h_BD: Tensor, norm: Any, product_BP: Tensor, lora_B: Tensor) -> Tensor:
-    """h += y + a Bᵀ in place, where [y, a] is the product; returns RMSNorm(h). B is stored input-major."""
+    """h += y + a Bᵀ in place, where [y, a] is the product; returns RMSNorm(h). B is stored column-major."""
     from tacit.engines.local.fast.triton_kernels import lora_add_rms_norm_kernel  # Triton comes with CUDA only
 
     (rows, width), rank = h_BD.shape, lora_B.shape[1]
@@ -77,7 +77,7 @@ def add_lora_and_norm(h_BD: Tensor, norm: Any, product_BP: Tensor, lora_B: Tenso
 
 @on_tensor_device
 def lora_swiglu(product_BP: Tensor, lora_B: Tensor) -> Tensor:
-    """silu(g + a Bgᵀ) · (u + a Buᵀ), where [g, u, a] is the product and B = [Bg; Bu] is stored input-major."""
+    """silu(g + a Bgᵀ) · (u + a Buᵀ), where [g, u, a] is the product and B = [Bg; Bu] is stored column-major."""
     from tacit.engines.local.fast.triton_kernels import lora_swiglu_kernel
 
     features, rank = lora_B.shape
