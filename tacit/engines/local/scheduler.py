@@ -132,8 +132,8 @@ class LocalScheduler:
             self.requeue_all()
             self._version = version
         self._sampler.refresh_weights()
-        if self.batch is not None and not self._sampler.is_current(self.batch.decoder):
-            self.release()
+        if self.batch is not None and self.batch.decoder not in (self._sampler.llama_decoder, self._sampler.generic_decoder):
+            self.release()  # the Llama decoder was dropped
         if self.batch is not None and self.batch.decoder.weights_version != self._cached_version:
             self.slots.episodes_S[:] = -1  # cached prefixes are those of the old weights
             self._cached_version = self.batch.decoder.weights_version
@@ -367,7 +367,11 @@ class LocalSampler:
         self, sampling: Sampling, hidden: HiddenState | None = None, activate_weights: Callable[[], int] = lambda: 0
     ) -> LocalScheduler:
         check_sampling(sampling)
-        scheduler = LocalScheduler(self, sampling, self._resolve_layer(hidden), activate_weights)
+        if hidden is not None:  # count its layer from 0, the embeddings
+            layer = check_layer(hidden.layer, self.num_layers) % (self.num_layers + 1)
+            check_pooling(self._base, layer, hidden.pooling)
+            hidden = HiddenState(layer, hidden.pooling)
+        scheduler = LocalScheduler(self, sampling, hidden, activate_weights)
         self._schedulers.add(scheduler)
         return scheduler
 
@@ -430,10 +434,6 @@ class LocalSampler:
             return self.generic_decoder
         return self.llama_decoder
 
-    def is_current(self, decoder: Decoder) -> bool:
-        """Whether the decoder has the weights of the last `refresh_weights`."""
-        return decoder is self.llama_decoder or decoder is self.generic_decoder
-
     def make_request(self, request_id: int, request: Request, sampling: Sampling) -> EngineRequest:
         """Validate a request and resolve its limits."""
         max_new_tokens = sampling.max_tokens if request.max_tokens is None else request.max_tokens
@@ -455,11 +455,3 @@ class LocalSampler:
         if request.episode is not None and not 0 <= request.episode < 1 << 63:
             raise TacitError(f"request {request_id}: episode must be a non-negative 64-bit integer, got {request.episode}.")
         return EngineRequest(request_id, prompt, request.seed, max_new_tokens, request.episode)
-
-    def _resolve_layer(self, hidden: HiddenState | None) -> HiddenState | None:
-        """The hidden state with its layer counted from 0 (embeddings) to the number of layers (after the final norm)."""
-        if hidden is None:
-            return None
-        layer = check_layer(hidden.layer, self.num_layers) % (self.num_layers + 1)
-        check_pooling(self._base, layer, hidden.pooling)
-        return HiddenState(layer, hidden.pooling)

@@ -15,9 +15,9 @@ MAX_STOP_SETS = 64  # maximum sets of stop strings cached by `cache_stop_conditi
 
 
 class StopConditions:
-    """Decides when a completion ends: at an end token or when its text contains a stop string, which may span tokens. Decoding
-    every sequence after every token would cost more than a small model. So text is decoded only after a token whose own text
-    contains the last character of a stop string (or part of a character); this is cached per token."""
+    """Decides when a completion ends: at an end token or when its text contains a stop string, which may span tokens.
+    Detokenizing every sequence after every step would take longer than a small model's step. So the text is checked only after
+    a token whose own text contains the last character of a stop string (or part of a character); this is cached per token."""
 
     def __init__(self, tokenizer: Any, end_tokens: Iterable[int], stop: Sequence[str], vocabulary: int) -> None:
         self._decode: Callable[[list[int]], str]
