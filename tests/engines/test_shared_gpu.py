@@ -83,7 +83,7 @@ def test_lowered_budget_grows_again_only_when_memory_is_freed(card):
 def test_small_work_bounds_an_attempt_but_not_the_budget(card):
     budget, card.room = AdaptiveBudget(64, CPU), 50
     assert budget.run(Work(64), 1, "a test of {}", maximum=3) == 3 and budget.current == 64
-    assert budget.run(Work(2), 1, "a test of {}", most=10) == 2 and budget.current == 2
+    assert budget.run(Work(2), 1, "a test of {}", maximum=10) == 2 and budget.current == 2
     card.room = 100
     assert budget.run(Work(64), 1, "a test of {}", maximum=3) == 3 and budget.current == 3
 
