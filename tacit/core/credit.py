@@ -109,13 +109,13 @@ def check_results(term: object, results: Any, groups: Sequence[Group], kind: typ
     name = type(term).__name__
     types = [type(result).__name__ for result in results] if isinstance(results, Sequence) else None
     if types is None or len(types) != len(groups) or not all(isinstance(result, kind) for result in results):
-        shown = (
+        description = (
             f"[{', '.join(types[:3])}{', …' if len(types) > 3 else ''}], of length {len(types)}"
             if types is not None
             else results
         )
         expected = f"a list with one {kind.__name__} for each of the {len(groups)} groups"
-        raise TacitError(f"the term {name} must return {expected}, but returned {shown}.")
+        raise TacitError(f"the term {name} must return {expected}, but returned {description}.")
     for result in results:
         numbers = result.flow_N + result.local_N if isinstance(result, Rewards) else result.tokens_T
         if not np.isfinite(numbers).all():
