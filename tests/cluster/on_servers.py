@@ -45,7 +45,7 @@ def on_one(checkpoint: Path, **wished: Any) -> Any:
 def process_of(policy: ShardedPolicy, server: int = 0) -> int:
     """The process id of a server."""
     assert policy.engine.servers is not None
-    return int(str(policy.engine.servers.members[server]).rpartition(" ")[2].rstrip(")"))
+    return int(str(policy.engine.servers.servers[server]).rpartition(" ")[2].rstrip(")"))
 
 
 def requests(count: int = 12, seed: int = 0) -> list[Request]:

@@ -147,9 +147,9 @@ def test_lost_server_is_restarted_and_gives_the_same_samples(fresh: ShardedPolic
         threading.Timer(0.05, os.kill, (process, signal.SIGKILL)).start()
     else:
         os.kill(process, signal.SIGSTOP)
-        servers.members[0].timeout_s = 5.0
+        servers.servers[0].timeout_s = 5.0
         # Reset the timeout: the first steps of the restarted server take longer.
-        threading.Timer(9.0, setattr, (servers.members[0], "timeout_s", 120.0)).start()
+        threading.Timer(9.0, setattr, (servers.servers[0], "timeout_s", 120.0)).start()
     limits = {"stopped": "--engine.timeout_s"}
     with pytest.warns(UserWarning, match=rf"server 0 \(process {process}\) of 1 was lost: .*{limits.get(how, 'SIGKILL')}"):
         again = fresh.sample(batch, sampling)
@@ -171,8 +171,8 @@ def test_server_with_stale_weights_is_refused(fresh: ShardedPolicy) -> None:
     published = servers.transfer.publish("default", fresh.version)
     stale = replace(published, path="")  # as if the shared directory still showed the old files
     with pytest.raises(TacitError, match=r"server 0 \(process \d+\) has other weights than the ranks.*--engine.exchange"):
-        servers.members[0].load_weights(stale, servers.transfer.probes)
-    servers.members[0].load_weights(published, servers.transfer.probes)
+        servers.servers[0].load_weights(stale, servers.transfer.probes)
+    servers.servers[0].load_weights(published, servers.transfer.probes)
 
 
 def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
@@ -191,10 +191,10 @@ def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
         same(many.adapter("other").sample(batch, sampling), one.adapter("other").sample(batch, sampling))
         same(many.sample(batch, sampling), one.sample(batch, sampling))
         assert many.version == 2 and many.adapter("other").version == 1
-        server, handover = many.engine.servers.members[0], many.engine.servers.transfer
-        nowhere = replace(handover.newest["default"], version=3, path=str(model / "nowhere"))
+        server, transfer = many.engine.servers.servers[0], many.engine.servers.transfer
+        nowhere = replace(transfer.newest["default"], version=3, path=str(model / "nowhere"))
         with pytest.raises(TacitError, match=r"server 0 .* failed in 'load': .*--engine.exchange"):
-            server.load_weights(nowhere, handover.probes)
+            server.load_weights(nowhere, transfer.probes)
         same(many.adapter("other").sample(batch, sampling), one.adapter("other").sample(batch, sampling))
         assert not many.engine.servers.restarted
     finally:

@@ -22,7 +22,7 @@ def test_ray_actors_sample_like_one_process_and_restart(tmp_path: Path) -> None:
         truth = one.sample(requests, Sampling(max_tokens=12))
         for kill in (False, True):
             if kill:
-                many.engine.servers.members[0].started.stop()
+                many.engine.servers.servers[0].started.stop()
                 with pytest.warns(UserWarning, match="server 0 .Ray actor .* was lost"):
                     done = many.sample(requests, Sampling(max_tokens=12))
             else:

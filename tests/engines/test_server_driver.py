@@ -36,7 +36,7 @@ class VllmServer:
     def add(self, orders):
         self.rows |= {order.request_id: order for order in orders}
 
-    def forget(self, request_ids):
+    def cancel(self, request_ids):
         for request_id in request_ids:
             self.rows.pop(request_id, None)
 
@@ -88,7 +88,7 @@ def test_servers_get_new_weights_and_are_restarted_when_killed(tmp_path: Path) -
             np.testing.assert_allclose(done.logprobs, logprobs, atol=1e-4)
         servers = policy.engine.servers
         assert servers is not None
-        os.kill(int(servers.members[0].started.name.split()[-1]), signal.SIGKILL)
+        os.kill(int(servers.servers[0].started.name.split()[-1]), signal.SIGKILL)
         with pytest.warns(UserWarning, match=r"server 0 \(process \d+\) of 2 was lost: killed by SIGKILL"):
             again = policy.sample(requests, sampling)
         assert servers.restarted == 1 and [d.tokens.tolist() for d in again] == [d.tokens.tolist() for d in after]

@@ -100,21 +100,21 @@ def test_servers_leave_gpu_memory_for_the_rank(ranks: int, servers: int, gpus: i
 class _OneRank:
     """Two ranks, of which the first cannot write the weights."""
 
-    def ask(self, what: str, *arguments: Any) -> list[Any]:
-        assert what == "write_weights"
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        assert method == "write_weights"
         rank = Rank(0, "")
         rank.dtype = torch.float32
-        rank.members = {"default": type("Member", (), {"whole": lambda *_, **__: iter([("w", torch.zeros(3))])})()}
+        rank.members = {"default": type("Member", (), {"gather": lambda *_, **__: iter([("w", torch.zeros(3))])})()}
         arguments[1].with_suffix(".unfinished").mkdir()  # nothing can be written there
         return [rank.write_weights(*arguments), ""]
 
 
 def test_failed_weight_write_is_named_and_loses_no_rank(tmp_path: Path) -> None:
     with_nothing = type("Replica", (), {"adapters": None, "model": _Model, "codec": _Codec})
-    handover = WeightTransfer(_OneRank(), with_nothing(), str(tmp_path))  # type: ignore[arg-type]
+    transfer = WeightTransfer(_OneRank(), with_nothing(), str(tmp_path))  # type: ignore[arg-type]
     with pytest.raises(TacitError, match=r"cannot write weights to .*--engine.exchange"):
-        handover.publish("default", 1)
-    handover.close()
+        transfer.publish("default", 1)
+    transfer.close()
 
 
 class _Model:
@@ -137,7 +137,9 @@ def test_shared_memory_is_used_only_if_the_weights_fit(monkeypatch: pytest.Monke
 def test_replica_without_local_sampling_skips_the_packed_decoder_check(tmp_path: Path) -> None:
     """The check takes minutes on many CPUs in bfloat16, and the driver computes nothing with this copy."""
     hf, tokenizer = load_pretrained(str(small_checkpoint(tmp_path)), torch.device("cpu"), torch.float32)
-    replicas = [Replica(hf, tokenizer, EngineSettings(device="cpu"), 0, lambda _: 0, bytes, plays) for plays in (True, False)]
+    replicas = [
+        Replica(hf, tokenizer, EngineSettings(device="cpu"), 0, lambda _: 0, bytes, samples) for samples in (True, False)
+    ]
     assert [replica.model.packed_decoder is None for replica in replicas] == [False, True]
 
 
@@ -147,7 +149,7 @@ def test_last_output_of_a_lost_server_is_in_the_warning() -> None:
     server.last_output.return_value = " Its last output: CUDA out of memory."
     server.launch.side_effect = lambda: server.last_output.configure_mock(return_value="")
     servers = object.__new__(ServerPool)
-    servers.members, servers.restarted, servers.transfer = [server], 0, SimpleNamespace(newest={})
+    servers.servers, servers.restarted, servers.transfer = [server], 0, SimpleNamespace(newest={})
     with pytest.warns(UserWarning, match=r"was lost: it left with exit code 1\. .*last output: CUDA out of memory"):
         servers.restart_on_death(MagicMock(side_effect=WorkerLost(server, "it left with exit code 1")))
     assert servers.restarted == 1 and server.open.call_count == 1

@@ -424,7 +424,7 @@ def test_lost_rank_is_named_within_the_timeout(open_on: Open, what: str) -> None
     policy = open_on(2)
     ranks = policy.engine.ranks
     ranks.timeout_s = 5.0
-    pids = [int(rank.started.name.split()[-1]) for rank in ranks.members]
+    pids = [int(rank.started.name.split()[-1]) for rank in ranks.ranks]
     start = time.monotonic()
     if what == "before":
         os.kill(pids[1], signal.SIGKILL)
@@ -448,12 +448,12 @@ def test_rank_on_a_dead_machine_is_reported_before_the_timeout(monkeypatch: pyte
     ranks = object.__new__(RankGroup)
     rank = Worker(0, SimpleNamespace(role=SimpleNamespace(name="rank")))  # type: ignore[arg-type]
     rank._started, rank._channel = gone, Channel(here)
-    ranks.size, ranks.closed, ranks.members = 1, "", [rank]
-    monkeypatch.setattr(ranks, "_end", lambda: None, raising=False)
+    ranks.size, ranks.closed, ranks.ranks = 1, "", [rank]
+    monkeypatch.setattr(ranks, "_finalizer", lambda: None, raising=False)
     looks = iter([[], []])
     monkeypatch.setattr("tacit.engines.sharded.launch.wait", lambda *_, **__: next(looks))
     with pytest.raises(TacitError, match=r"rank 0 of 1 \(Ray actor 1\) was lost in 'update': its machine died"):
-        ranks._ask("update", (), time.monotonic() + 1800.0, "timeout_s")
+        ranks._call("update", (), time.monotonic() + 1800.0, "timeout_s")
     there.close()
 
 

@@ -32,7 +32,7 @@ def test_ray_actors_match_one_process_and_lost_actors_are_named(tmp_path: Path) 
         rows = batch.prompts, batch.completions
         for ours, theirs in zip(many.logprobs(*rows), one.logprobs(*rows), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-4)
-        lost = many.engine.ranks.members[1].started
+        lost = many.engine.ranks.ranks[1].started
         lost.stop()
         with pytest.raises(TacitError, match=rf"rank 1 of 2 \({lost.name}\) was lost.*--resume"):
             many.update(batch, [Weighted()], LR)

@@ -142,15 +142,15 @@ class _Serving:
 
 
 class _Actor:
-    def __init__(self, ray: Any, actor: Any, served: Any):
-        self._ray, self._actor, self._served = ray, actor, served
+    def __init__(self, ray: Any, actor: Any, serving: Any):
+        self._ray, self._actor, self._serving = ray, actor, serving
         self.name = f"Ray actor {actor._actor_id.hex()[:8]}"
 
     def exit_reason(self) -> str | None:
-        if not self._ray.wait([self._served], timeout=0)[0]:
+        if not self._ray.wait([self._serving], timeout=0)[0]:
             return None
         try:
-            self._ray.get(self._served)
+            self._ray.get(self._serving)
         except Exception as error:
             return f"{type(error).__name__}: {first_line(error)}"
         return "it exited"
@@ -167,18 +167,18 @@ Launcher = ProcessLauncher | RayLauncher
 
 
 class WorkerLost(Exception):
-    """A rank or server exited, broke its connection or did not answer in time; the message says how."""
+    """A rank or server exited, broke its connection or did not answer in time; the message says which."""
 
-    def __init__(self, worker: Any, how: str):
-        super().__init__(how)
+    def __init__(self, worker: Any, reason: str):
+        super().__init__(reason)
         self.worker = worker
 
 
 class Worker:
-    """The driver's side of one rank or server: its process and its channel."""
+    """The driver's end of one rank or server: its process and its channel."""
 
     def __init__(self, number: int, launcher: Launcher):
-        self.number, self._launcher = number, launcher  # which owns the logs
+        self.number, self._launcher = number, launcher
         self._started: _Process | _Actor | None = None
         self._channel: Channel | None = None
 
@@ -203,7 +203,7 @@ class Worker:
 
     def send(self, message: bytes, limit_s: float) -> None:
         try:
-            self.channel.limit(max(0.1, limit_s))
+            self.channel.set_timeout(max(0.1, limit_s))
             self.channel.send(message)
         except ConnectionLost as error:
             raise self._broken(error) from error
@@ -216,12 +216,12 @@ class Worker:
             raise self._broken(error) from error
 
     def check_alive(self) -> None:
-        if (how := self.started.exit_reason()) is not None:
-            raise WorkerLost(self, how)
+        if (reason := self.started.exit_reason()) is not None:
+            raise WorkerLost(self, reason)
 
     def last_output(self) -> str:
-        words = self._started.last_output() if self._started else ""
-        return f" Its last output: {words}" if words else ""
+        output = self._started.last_output() if self._started else ""
+        return f" Its last output: {output}" if output else ""
 
     def stop(self) -> None:
         if self._channel is not None:
@@ -231,9 +231,9 @@ class Worker:
 
     def _broken(self, error: BaseException) -> WorkerLost:
         deadline = time.monotonic() + EXIT_S
-        while (how := self.started.exit_reason()) is None and time.monotonic() < deadline:
+        while (reason := self.started.exit_reason()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        return WorkerLost(self, how or f"its connection broke ({type(error).__name__}: {error})")
+        return WorkerLost(self, reason or f"its connection broke ({type(error).__name__}: {error})")
 
 
 def await_connections(workers: Sequence[Worker], deadline: float) -> list[Worker]:
@@ -243,9 +243,9 @@ def await_connections(workers: Sequence[Worker], deadline: float) -> list[Worker
             worker.check_alive()
         if time.monotonic() > deadline:
             return missing
-        calling = select.select([worker._listener for worker in missing], [], [], POLL_S)[0]
+        ready = select.select([worker._listener for worker in missing], [], [], POLL_S)[0]
         for worker in missing:
-            if worker._listener in calling:
+            if worker._listener in ready:
                 worker._channel = accept_channel(worker._listener, worker._key, max(0.1, deadline - time.monotonic()))
                 if worker._channel is not None:
                     worker._listener.close()
@@ -270,63 +270,63 @@ class RankGroup:
 
     def __init__(self, launcher: Launcher, ranks: int, device: str, start_timeout_s: float, timeout_s: float):
         self.size, self.timeout_s, self.closed = ranks, timeout_s, ""
-        self.asking = threading.RLock()  # held during a call, since another thread may request hidden states during an update
-        self.members = [Worker(number, launcher) for number in range(ranks)]
-        self._end = weakref.finalize(self, stop_workers, self.members)
+        self.lock = threading.RLock()  # held during a call, since another thread may request hidden states during an update
+        self.ranks = [Worker(number, launcher) for number in range(ranks)]
+        self._finalizer = weakref.finalize(self, stop_workers, self.ranks)
         deadline = time.monotonic() + start_timeout_s
         try:
-            for rank in self.members:
+            for rank in self.ranks:
                 rank.launch()
             try:
-                if late := await_connections(self.members, deadline):
+                if late := await_connections(self.ranks, deadline):
                     self._fail_late(late, "starting", "start_timeout_s")
             except WorkerLost as lost:
                 self._fail_lost(lost, "starting")
-            place = self._ask("open_store", (), deadline, "start_timeout_s")[0]
-            self._ask("join", (ranks, place, device, timeout_s), deadline, "start_timeout_s")
+            address = self._call("open_store", (), deadline, "start_timeout_s")[0]
+            self._call("join", (ranks, address, device, timeout_s), deadline, "start_timeout_s")
         except BaseException:
             self.close()
             raise
 
-    def ask(self, what: str, *arguments: Any) -> list[Any]:
-        """Call method `what` on every rank. Returns their results in order of the ranks."""
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method on every rank. Returns their results in order of the ranks."""
         if self.closed:
             raise EngineLost(f"the ranks of this policy were stopped: {self.closed} {REMEDY}")
-        with self.asking:
-            return self._ask(what, arguments, time.monotonic() + self.timeout_s, "timeout_s")
+        with self.lock:
+            return self._call(method, arguments, time.monotonic() + self.timeout_s, "timeout_s")
 
-    def _ask(self, what: str, arguments: tuple[Any, ...], deadline: float, setting: str) -> list[Any]:
-        message = serialize((what, arguments))
+    def _call(self, method: str, arguments: tuple[Any, ...], deadline: float, setting: str) -> list[Any]:
+        message = serialize((method, arguments))
         try:
-            for rank in self.members:
+            for rank in self.ranks:
                 rank.send(message, deadline - time.monotonic())
-            return self._answers(what, deadline, setting)
+            return self._collect_results(method, deadline, setting)
         except WorkerLost as lost:
-            self._fail_lost(lost, what)
+            self._fail_lost(lost, method)
         except (TacitError, ValueError):
             raise
         except BaseException:  # Ctrl-C: pending answers would be taken for those of the next call
-            self.close(f"they were interrupted in {what!r}.")
+            self.close(f"they were interrupted in {method!r}.")
             raise
 
     def close(self, why: str = "they were closed.") -> None:
         self.closed = self.closed or why
-        self._end()
+        self._finalizer()
 
-    def _answers(self, what: str, deadline: float, setting: str) -> list[Any]:
-        answers: dict[int, Any] = {}
+    def _collect_results(self, method: str, deadline: float, setting: str) -> list[Any]:
+        results: dict[int, Any] = {}
         failures: dict[int, tuple[BaseException | None, str]] = {}
-        pending: dict[Any, Worker] = {rank.channel.connection: rank for rank in self.members}
+        pending: dict[Any, Worker] = {rank.channel.connection: rank for rank in self.ranks}
         while pending:
             arrived = wait(list(pending), timeout=max(0.0, min(POLL_S, deadline - time.monotonic())))
             for connection in arrived:
                 rank = pending[connection]
-                fine, answer = rank.receive()
+                ok, result = rank.receive()
                 del pending[connection]
-                if fine:
-                    answers[rank.number] = answer
+                if ok:
+                    results[rank.number] = result
                 else:
-                    failures[rank.number] = answer
+                    failures[rank.number] = result
                     deadline = min(deadline, time.monotonic() + GRACE_S)
             late = time.monotonic() > deadline
             if pending and (late or not (arrived or failures)):  # if a machine is lost, its connection is not closed
@@ -335,32 +335,32 @@ class RankGroup:
             if pending and late:
                 if failures:
                     break
-                self._fail_late(list(pending.values()), what, setting)
+                self._fail_late(list(pending.values()), method, setting)
         if failures:
-            self._fail(what, failures)
-        return [answers[number] for number in range(self.size)]
+            self._fail(method, failures)
+        return [results[number] for number in range(self.size)]
 
-    def _fail(self, what: str, failures: dict[int, tuple[BaseException | None, str]]) -> NoReturn:
+    def _fail(self, method: str, failures: dict[int, tuple[BaseException | None, str]]) -> NoReturn:
         """Raise the error. If all ranks failed (bad input), they keep running. Otherwise they are stopped, and an EngineLost,
         which may suggest a setting, is preferred to other errors."""
         number, (error, text) = min(failures.items(), key=lambda item: (not isinstance(item[1][0], EngineLost), item[0]))
-        alike = len(failures) == self.size and all(own is not None for own, _ in failures.values())
-        if error is not None and alike and not isinstance(error, EngineLost):
+        all_failed = len(failures) == self.size and all(e is not None for e, _ in failures.values())
+        if error is not None and all_failed and not isinstance(error, EngineLost):
             raise error
         others = f" The other {self.size - len(failures)} waited for it." if len(failures) < self.size else ""
-        why = f"rank {number} of {self.size} ({self.members[number].started.name}) failed in {what!r}: {text}.{others}"
+        why = f"rank {number} of {self.size} ({self.ranks[number].started.name}) failed in {method!r}: {text}.{others}"
         self.close(why)
         settings = error.settings if isinstance(error, EngineLost) else {}
         raise EngineLost(f"{why} All ranks were stopped. {REMEDY}", settings) from error
 
-    def _fail_lost(self, lost: WorkerLost, what: str) -> NoReturn:
-        rank, words = lost.worker, lost.worker.last_output()
-        why = f"rank {rank.number} of {self.size} ({rank.started.name}) was lost in {what!r}: {lost}."
+    def _fail_lost(self, lost: WorkerLost, method: str) -> NoReturn:
+        rank, output = lost.worker, lost.worker.last_output()
+        why = f"rank {rank.number} of {self.size} ({rank.started.name}) was lost in {method!r}: {lost}."
         self.close(why)
-        raise EngineLost(f"{why}{words} All ranks were stopped. {REMEDY}") from lost
+        raise EngineLost(f"{why}{output} All ranks were stopped. {REMEDY}") from lost
 
-    def _fail_late(self, ranks: Sequence[Worker], what: str, setting: str) -> NoReturn:
+    def _fail_late(self, ranks: Sequence[Worker], method: str, setting: str) -> NoReturn:
         names = " and ".join(map(str, ranks))
-        why = f"waited in {what!r} for {names} of {self.size}, until the limit of --engine.{setting}."
+        why = f"waited in {method!r} for {names} of {self.size}, until the limit of --engine.{setting}."
         self.close(why)
         raise EngineLost(f"{why} All ranks were stopped. Raise the limit, or find out what they wait for. {REMEDY}")

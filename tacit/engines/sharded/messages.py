@@ -45,26 +45,25 @@ class Channel:
         self.connection = connection
 
     @classmethod
-    def to(cls, address: tuple[str, int], key: bytes, limit_s: float) -> Channel:
+    def connect(cls, address: tuple[str, int], key: bytes, timeout_s: float) -> Channel:
         """Connect to the driver, from a rank or server."""
-        channel = cls(Connection(socket.create_connection(address, timeout=limit_s).detach()))
-        channel.limit(limit_s)
+        channel = cls(Connection(socket.create_connection(address, timeout=timeout_s).detach()))
+        channel.set_timeout(timeout_s)
         answer_challenge(channel.connection, key)
         deliver_challenge(channel.connection, key)
-        channel.limit(0.0)
+        channel.set_timeout(0.0)
         return channel
 
-    def limit(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Set the timeout for sending or receiving a message; 0 is no timeout."""
-        whole = int(seconds)
-        value = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+        timeval = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
         os.set_blocking(self.connection.fileno(), True)
-        with socket.socket(fileno=os.dup(self.connection.fileno())) as same:
-            same.settimeout(None)
-            same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
-            same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-            if same.family != socket.AF_UNIX:
-                same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with socket.socket(fileno=os.dup(self.connection.fileno())) as duplicate:
+            duplicate.settimeout(None)
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+            if duplicate.family != socket.AF_UNIX:
+                duplicate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @property
     def own_host(self) -> str:
@@ -82,13 +81,13 @@ class Channel:
         self.connection.close()
 
 
-def accept_channel(listener: socket.socket, key: bytes, limit_s: float) -> Channel | None:
+def accept_channel(listener: socket.socket, key: bytes, timeout_s: float) -> Channel | None:
     """The driver's end of a new connection; None if the other end lacks the key."""
-    taken = listener.accept()[0]
-    taken.setblocking(True)
-    channel = Channel(Connection(taken.detach()))
+    accepted = listener.accept()[0]
+    accepted.setblocking(True)
+    channel = Channel(Connection(accepted.detach()))
     try:
-        channel.limit(limit_s)
+        channel.set_timeout(timeout_s)
         deliver_challenge(channel.connection, key)
         answer_challenge(channel.connection, key)
         return channel

@@ -81,10 +81,10 @@ def start_ranks(settings: ShardedSettings) -> RankGroup:
     """Start the rank processes, without a model."""
     device = resolve_device(settings)[0].type
     on_gpu = device == "cuda"
-    if on_gpu and not settings.address and settings.ranks > (here := torch.cuda.device_count()):
+    if on_gpu and not settings.address and settings.ranks > (gpus := torch.cuda.device_count()):
         raise TacitError(
-            f"engine setting ranks = {settings.ranks}, but this machine has {here} GPU(s), and each rank needs one; use "
-            f"--engine.ranks {here}, a Ray cluster (--engine.address), or --engine.device cpu."
+            f"engine setting ranks = {settings.ranks}, but this machine has {gpus} GPU(s), and each rank needs one; use "
+            f"--engine.ranks {gpus}, a Ray cluster (--engine.address), or --engine.device cpu."
         )
     role = Role("rank", "tacit.engines.sharded.rank", _threads(settings), on_gpu)
     return RankGroup(_launcher(role, settings), settings.ranks, device, settings.start_timeout_s, settings.timeout_s)
@@ -110,11 +110,11 @@ class ShardedEngine:
     def __init__(self, hf: Any, tokenizer: Any, checkpoint: str, settings: ShardedSettings, seed: int, ranks: RankGroup):
         self.ranks, self.settings = ranks, settings
         self.versions = {MAIN: 0}
-        self.poolings: tuple[str, ...] = ranks.ask("open", checkpoint, settings, seed)[0]
-        alone = EngineSettings(**{f.name: getattr(settings, f.name) for f in fields(EngineSettings)})
-        plays = replace(alone, value_head=False, gradient_checkpointing=False)
-        newest, fetch = self.versions.__getitem__, lambda name: ranks.ask("weights", name)[0]
-        self.replica = Replica(hf, tokenizer, plays, seed, newest, fetch, plays=not settings.servers)
+        self.poolings: tuple[str, ...] = ranks.call("open", checkpoint, settings, seed)[0]
+        local = EngineSettings(**{f.name: getattr(settings, f.name) for f in fields(EngineSettings)})
+        local = replace(local, value_head=False, gradient_checkpointing=False)
+        newest, fetch = self.versions.__getitem__, lambda name: ranks.call("weights", name)[0]
+        self.replica = Replica(hf, tokenizer, local, seed, newest, fetch, samples=not settings.servers)
         self.device = resolve_device(settings)[0].type  # device of the ranks and servers
         self.servers = self._start_servers(checkpoint) if settings.servers else None
         self.samplers: ServerPool | Replica = self.servers or self.replica
@@ -127,13 +127,12 @@ class ShardedEngine:
         gpus: tuple[str, ...] = ()
         if on_gpu and not settings.address:
             count = torch.cuda.device_count()  # servers take the GPUs after the ranks', then share the ranks'
-            places = [(settings.ranks + n) % count for n in range(settings.servers)]
-            gpus = tuple(gpu_names(count)[place] for place in places)
+            gpus = tuple(gpu_names(count)[(settings.ranks + n) % count] for n in range(settings.servers))
         module, environment = "tacit.engines.sharded.server_process", {} if settings.address else {"VLLM_HOST_IP": "127.0.0.1"}
         role = Role("server", module, _threads(settings), on_gpu, settings.server_python, ENVIRONMENT | environment, gpus)
         source = find_pretrained(checkpoint)
-        opening = ServerConfig(
-            checkpoint=str(place.absolute()) if (place := Path(source)).is_dir() else source,
+        config = ServerConfig(
+            checkpoint=str(path.absolute()) if (path := Path(source)).is_dir() else source,
             device=device.type,
             dtype=str(dtype).removeprefix("torch."),
             context=replica.codec.context_limit,
@@ -143,50 +142,50 @@ class ShardedEngine:
             memory=settings.server_share(torch.cuda.device_count()),
         )
         launcher, limits = _launcher(role, settings), (settings.start_timeout_s, settings.timeout_s)
-        servers = [Server(number, launcher, opening, *limits) for number in range(settings.servers)]
+        servers = [Server(number, launcher, config, *limits) for number in range(settings.servers)]
         transfer = WeightTransfer(self.ranks, replica, settings.exchange)
         return ServerPool(servers, replica, transfer, self.versions.__getitem__, self._states)
 
     def member(self, name: str) -> None:
         if name not in self.versions:
             self.replica.member(name)  # raises if the member is invalid
-            self.ranks.ask("member", name)
+            self.ranks.call("member", name)
             self.versions[name] = 0
 
     def digest(self, name: str | None = None, masters: bool = True) -> str:
         cached = self._digests.get((name, masters))
         if cached is None or cached[0] != self.versions:
-            cached = dict(self.versions), self.ranks.ask("digest", name, masters)[0]
+            cached = dict(self.versions), self.ranks.call("digest", name, masters)[0]
             self._digests[name, masters] = cached
         return cached[1]
 
-    def ask_rows(self, what: str, *arguments: Any) -> dict[int, Any]:
+    def call_by_row(self, method: str, *arguments: Any) -> dict[int, Any]:
         """row -> result, from all ranks, each of which computes some of the rows"""
-        return dict(chain.from_iterable(self.ranks.ask(what, *arguments)))
+        return dict(chain.from_iterable(self.ranks.call(method, *arguments)))
 
     def hidden_scan(
         self, name: str, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:
         states = {(i, p): np.zeros((len(prompts), self.replica.model.width), np.float32) for i in layers for p in poolings}
-        for rows, by_which in chain.from_iterable(self.ranks.ask("hidden_scan", name, prompts, list(layers), list(poolings))):
-            for which, states_RD in by_which.items():
-                states[which][rows] = states_RD
+        for rows, pooled in chain.from_iterable(self.ranks.call("hidden_scan", name, prompts, list(layers), list(poolings))):
+            for layer_and_pooling, states_RD in pooled.items():
+                states[layer_and_pooling][rows] = states_RD
         return states
 
-    def _states(self, name: str, prompts: Sequence[np.ndarray], which: HiddenState) -> np.ndarray:
-        return self.hidden_scan(name, prompts, [which.layer], [which.pooling])[which]
+    def _states(self, name: str, prompts: Sequence[np.ndarray], hidden: HiddenState) -> np.ndarray:
+        return self.hidden_scan(name, prompts, [hidden.layer], [hidden.pooling])[hidden]
 
 
 class ShardedScorer:
     """Scores tokens under one member, or under its reference."""
 
     def __init__(self, engine: ShardedEngine, name: str, reference: bool = False):
-        self._engine, self._who = engine, (name, reference)
+        self._engine, self._model = engine, (name, reference)
 
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
     ) -> list[np.ndarray]:
-        by_row = self._engine.ask_rows("score", "logprobs", self._who, prompts, completions, temperature)
+        by_row = self._engine.call_by_row("score", "logprobs", self._model, prompts, completions, temperature)
         return [by_row.get(i, np.zeros(0, np.float32)) for i in range(len(prompts))]
 
     def distributions(
@@ -196,9 +195,9 @@ class ShardedScorer:
         if top_k is not None and not 1 <= top_k <= vocabulary:
             raise TacitError(f"top_k = {top_k} must be between 1 and the vocabulary of {vocabulary}.")
         width = top_k or vocabulary
-        nothing = (np.zeros((0, width), np.int64), np.zeros((0, width), np.float32))
-        by_row = self._engine.ask_rows("score", "distributions", self._who, prompts, completions, top_k)
-        return [by_row.get(i, nothing) for i in range(len(prompts))]
+        empty = (np.zeros((0, width), np.int64), np.zeros((0, width), np.float32))
+        by_row = self._engine.call_by_row("score", "distributions", self._model, prompts, completions, top_k)
+        return [by_row.get(i, empty) for i in range(len(prompts))]
 
 
 class ShardedPolicy(PolicyBase):
@@ -227,13 +226,13 @@ class ShardedPolicy(PolicyBase):
         return self.engine.hidden_scan(self.name, prompts, layers, poolings)
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
-        by_row = self.engine.ask_rows("values", self.name, prompts)
+        by_row = self.engine.call_by_row("values", self.name, prompts)
         return np.array([by_row[i] for i in range(len(prompts))], np.float32)
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         """One AdamW step on the whole batch, divided among the ranks."""
         try:
-            metrics = self.engine.ranks.ask("update", self.name, batch, list(losses), lr)[0]
+            metrics = self.engine.ranks.call("update", self.name, batch, list(losses), lr)[0]
         except NonFiniteLoss as failure:
             failure.batch = batch
             raise
@@ -241,7 +240,7 @@ class ShardedPolicy(PolicyBase):
         return metrics
 
     def gradient_norm(self, batch: Batch, losses: Sequence[LossTerm]) -> float:
-        return self.engine.ranks.ask("update", self.name, batch, list(losses), None)[0]["grad_norm"]
+        return self.engine.ranks.call("update", self.name, batch, list(losses), None)[0]["grad_norm"]
 
     def reference(self) -> Scorer:
         if not self.engine.settings.lora_rank and self.name not in self.engine.references:
@@ -249,11 +248,11 @@ class ShardedPolicy(PolicyBase):
         return ShardedScorer(self.engine, self.name, reference=True)
 
     def freeze_reference(self) -> None:
-        self.engine.ranks.ask("freeze_reference", self.name)
+        self.engine.ranks.call("freeze_reference", self.name)
         self.engine.references.add(self.name)
 
     def begin_stage(self) -> None:
-        self.engine.ranks.ask("begin_stage", self.name)
+        self.engine.ranks.call("begin_stage", self.name)
 
     def check_layer(self, layer: int) -> None:
         self.engine.replica.model.check_layer(layer)
@@ -289,7 +288,7 @@ class ShardedPolicy(PolicyBase):
         engine, directory = self.engine, Path(directory).absolute()
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            members = engine.ranks.ask("save", directory / SHARDS, optimizer)[0]
+            members = engine.ranks.call("save", directory / SHARDS, optimizer)[0]
             for name in members:
                 engine.replica.sync_weights(name)
             export(engine.replica, directory)
@@ -320,7 +319,7 @@ class ShardedPolicy(PolicyBase):
             )
         for name in manifest["members"]:
             engine.member(name)
-        engine.ranks.ask("load", directory / SHARDS, manifest["members"], manifest["optimizer"])
+        engine.ranks.call("load", directory / SHARDS, manifest["members"], manifest["optimizer"])
         for name, entry in manifest["members"].items():
             engine.versions[name] += 1
             (engine.references.add if entry["reference"] else engine.references.discard)(name)

@@ -37,7 +37,7 @@ from tacit.engines.sharded.messages import (
 )
 from tacit.engines.sharded.policy import check_room
 from tacit.engines.sharded.rank_training import (
-    RigidBudget,
+    FixedBudget,
     ShardedModel,
     ShardedUpdater,
     ShardMember,
@@ -65,16 +65,16 @@ class Rank:
         self._store = dist.TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
         return self.host, self._store.port
 
-    def join(self, ranks: int, place: tuple[str, int], device: str, timeout_s: float) -> None:
-        limit = timedelta(seconds=timeout_s)
+    def join(self, ranks: int, address: tuple[str, int], device: str, timeout_s: float) -> None:
+        timeout = timedelta(seconds=timeout_s)
         if self.number:
-            self._store = dist.TCPStore(*place, is_master=False, timeout=limit)
+            self._store = dist.TCPStore(*address, is_master=False, timeout=timeout)
         self.device = torch.device(device)
         if self.device.type == "cuda":
             self.device = torch.device("cuda", self.number % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=self._store, rank=self.number, world_size=ranks, timeout=limit)
+        dist.init_process_group(backend, store=self._store, rank=self.number, world_size=ranks, timeout=timeout)
         self.mesh = init_device_mesh(self.device.type, (ranks,))
 
     def open(self, checkpoint: str, settings: ShardedSettings, seed: int) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class Rank:
         self.codec = make_codec(self.sharded.tokenizer, self.sharded.hf.config)
         self.token_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
         self.update_budget = AdaptiveBudget(self.token_budget, self.device)
-        self.scoring_budget = (RigidBudget if self.sharded.by_layer else AdaptiveBudget)(self.token_budget, self.device)
+        self.scoring_budget = (FixedBudget if self.sharded.by_layer else AdaptiveBudget)(self.token_budget, self.device)
         self.adapters = LoraAdapters(self.sharded.hf, settings, seed, lambda: None) if settings.lora_rank else None
         self.member(MAIN)
         # Attention pooling uses a layer's modules outside its forward pass, so it needs whole weights.
@@ -109,31 +109,31 @@ class Rank:
             replicated |= {f"value_head.{n}": p for n, p in head.named_parameters()}
         self.members[name] = ShardMember(sharded, replicated, head, self.settings, self.dtype)
 
-    def score(self, what: str, who: tuple[str, bool], prompts: Any, completions: Any, *rest: Any) -> RowResults:
-        """Method `what` of `ModelScorer` for a member or, if `who[1]`, its reference. Skips rows without completion tokens."""
-        frozen = self.members[who[0]].reference if who[1] else who[0]
-        sharded = frozen if isinstance(frozen, ShardedModel) else self.sharded
-        if not isinstance(frozen, ShardedModel):
-            self._activate(frozen)
+    def score(self, method: str, model: tuple[str, bool], prompts: Any, completions: Any, *rest: Any) -> RowResults:
+        """Call a method of `ModelScorer`. `model`: (member, whether its reference). Skips rows without completion tokens."""
+        name, is_reference = model
+        weights = self.members[name].reference if is_reference else name
+        sharded = weights if isinstance(weights, ShardedModel) else self.sharded
+        if not isinstance(weights, ShardedModel):
+            self._activate(weights)
         lengths = input_lengths(prompts, completions, self.codec.context_limit)
         rows = np.flatnonzero([len(completion) for completion in completions])
-        most = tokens_per_micro_batch(dist.get_world_size(), lengths[rows], self.token_budget)
-        parts = sharded.model.plan_micro_batches(prompts, completions, rows, most)
-        compute = getattr(self._scorer(sharded), what)
+        max_tokens = tokens_per_micro_batch(dist.get_world_size(), lengths[rows], self.token_budget)
+        parts = sharded.model.plan_micro_batches(prompts, completions, rows, max_tokens)
+        compute = getattr(self._scorer(sharded), method)
 
-        def of(part: np.ndarray) -> Any:
-            own = [prompts[i] for i in part]
-            return compute(own, *rest) if what == "values" else compute(own, [completions[i] for i in part], *rest)
+        def score_rows(part: np.ndarray) -> Any:
+            inputs = [[prompts[i] for i in part], [completions[i] for i in part]]
+            return compute(*(inputs[:1] if method == "values" else inputs), *rest)
 
-        passes = self._passes(sharded, parts, of)
+        passes = self._passes(sharded, parts, score_rows)
         return [pair for part, values in passes for pair in zip(part.tolist(), values, strict=True)]
 
     def hidden_scan(
         self, name: str, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> list[tuple[np.ndarray, dict[tuple[int, str], np.ndarray]]]:
-        """(rows, states) of the micro-batches that this rank computed"""
-        nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
-        lengths = input_lengths(prompts, nothing, self.codec.context_limit)
+        empty: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
+        lengths = input_lengths(prompts, empty, self.codec.context_limit)
         parts = plan_padded_batches(lengths, tokens_per_micro_batch(dist.get_world_size(), lengths, self.token_budget))
         self._activate(name)
         scorer = self._scorer(self.sharded)
@@ -166,8 +166,8 @@ class Rank:
             return
         frozen = member.reference if isinstance(member.reference, ShardedModel) else self.copy_frozen()
         with torch.no_grad():
-            for own, parameter in self.sharded.parameters.items():
-                frozen.parameters[own].copy_(parameter)
+            for param, tensor in self.sharded.parameters.items():
+                frozen.parameters[param].copy_(tensor)
         member.reference = frozen
 
     def copy_frozen(self) -> ShardedModel:
@@ -179,28 +179,28 @@ class Rank:
 
     def digest(self, name: str | None, masters: bool) -> str | None:
         """The local engine's digest of the same weights, whatever the number of ranks. None except on the first rank."""
-        total = hashlib.sha256()
-        for own, member in sorted(self.members.items()):
-            if name in (None, own):
-                for tensor_name, whole in member.whole(masters, self.dtype):
+        hasher = hashlib.sha256()
+        for member_name, member in sorted(self.members.items()):
+            if name in (None, member_name):
+                for param, tensor in member.gather(masters, self.dtype):
                     if not self.number:
-                        update_digest(total, own, tensor_name, whole)
-        return None if self.number else total.hexdigest()
+                        update_digest(hasher, member_name, param, tensor)
+        return None if self.number else hasher.hexdigest()
 
     def save(self, directory: Path, optimizer: bool) -> dict[str, dict[str, Any]]:
         state: State = {}
         for name, member in self.members.items():
-            for own in member.names():
-                tensor = member.own(own, masters=optimizer)
-                rounded = not optimizer and own in member.sharded
-                state[f"{name}/weight/{own}"] = tensor.to(self.dtype).float() if rounded else tensor
+            for param in member.names():
+                tensor = member.tensor(param, masters=optimizer)
+                rounded = not optimizer and param in member.sharded
+                state[f"{name}/weight/{param}"] = tensor.to(self.dtype).float() if rounded else tensor
             if optimizer and member.steps:
                 weights = member.weights
-                for own, master in weights.master.items():
+                for param, master in weights.master.items():
                     # A parameter that no loss has used yet (e.g. the value head) has no moments.
                     for moment, value in weights.optimizer.state.get(master, {}).items():
-                        state[f"{name}/{moment}/{own}"] = value if moment == "step" else weights.distributed(own, value)
-            state |= {f"{name}/reference/{own}": t for own, t in self._reference(member).items()}
+                        state[f"{name}/{moment}/{param}"] = value if moment == "step" else weights.as_dtensor(param, value)
+            state |= {f"{name}/reference/{param}": t for param, t in self._reference(member).items()}
         write_shards(state, directory, self.number, dist.get_world_size())
         return {name: {"reference": m.reference is not None, "steps": m.steps} for name, m in self.members.items()}
 
@@ -216,18 +216,18 @@ class Rank:
             elif entry["reference"] and self.adapters is not None:
                 member.reference = name + FROZEN_SUFFIX
                 self.adapters.add(member.reference)
-            state |= {f"{name}/reference/{own}": t for own, t in self._reference(member).items()}
+            state |= {f"{name}/reference/{param}": t for param, t in self._reference(member).items()}
             if optimizer and entry["steps"]:
                 weights = member.weights
                 weights.steps = entry["steps"]
-                for own, master in weights.master.items():
-                    if f"{name}/exp_avg/{own}" in saved:
+                for param, master in weights.master.items():
+                    if f"{name}/exp_avg/{param}" in saved:
                         moments = {moment: torch.zeros_like(master) for moment in MOMENTS[:2]}
-                        state |= {f"{name}/{m}/{own}": weights.distributed(own, value) for m, value in moments.items()}
+                        state |= {f"{name}/{m}/{param}": weights.as_dtensor(param, value) for m, value in moments.items()}
                         step = torch.zeros((), dtype=torch.float32, device=master.device)
-                        state[f"{name}/step/{own}"] = step
+                        state[f"{name}/step/{param}"] = step
                         weights.optimizer.state[master] = {**moments, "step": step}
-            state |= {f"{name}/weight/{own}": member.own(own) for own in member.names()}
+            state |= {f"{name}/weight/{param}": member.tensor(param) for param in member.names()}
         read_shards(state, directory, saved, self.number, dist.get_world_size())
         for name in members:
             if self.members[name].steps:
@@ -241,7 +241,7 @@ class Rank:
         else:
             assert self.adapters is not None
             parameters = self.adapters.parameters(member.reference)
-        return {own: p.detach() for own, p in parameters.items()}
+        return {param: p.detach() for param, p in parameters.items()}
 
     def _load(self) -> ShardedModel:
         return ShardedModel(self.checkpoint, self.settings, self.dtype, self.mesh, self.device)
@@ -255,32 +255,33 @@ class Rank:
 
     @torch.no_grad()
     def _passes(
-        self, sharded: ShardedModel, parts: Sequence[np.ndarray], of: Callable[[np.ndarray], Any]
+        self, sharded: ShardedModel, parts: Sequence[np.ndarray], compute: Callable[[np.ndarray], Any]
     ) -> list[tuple[Any, Any]]:
-        answers = []
+        """(rows, results) of the micro-batches that are assigned to this rank"""
+        results = []
         for part, counts, _ in assign_micro_batches(parts, self.number, dist.get_world_size()):
-            values = sharded.run(partial(of, part))
+            values = sharded.run(partial(compute, part))
             if counts:
-                answers.append((part, values))
+                results.append((part, values))
         sharded.reshard()
-        return answers
+        return results
 
     # Weights for the driver and the servers.
 
     def weights(self, name: str) -> bytes | None:
         """A member's trained weights except the value head, gathered, in the compute dtype. None except on the first rank."""
         tensors = {}
-        for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):
-            if not self.number and not own.startswith("value_head."):
-                tensors[own] = whole.detach().to("cpu", copy=True).contiguous()  # a copy, since training continues
+        for param, tensor in self.members[name].gather(masters=False, dtype=self.dtype):
+            if not self.number and not param.startswith("value_head."):
+                tensors[param] = tensor.detach().to("cpu", copy=True).contiguous()  # a copy, since training continues
         return None if self.number else as_bytes(tensors)
 
     def write_weights(self, name: str, path: Path) -> str:
         """Write `weights` to a file for servers, atomically. Returns the error message, or empty."""
-        written, unfinished = self.weights(name), path.with_suffix(".unfinished")
+        weights, unfinished = self.weights(name), path.with_suffix(".unfinished")
         try:
-            if written is not None:
-                unfinished.write_bytes(written)
+            if weights is not None:
+                unfinished.write_bytes(weights)
                 unfinished.rename(path)
             return ""
         except OSError as error:
@@ -294,17 +295,17 @@ class Rank:
 
 
 def serve(number: int, address: tuple[str, int], key: bytes) -> None:
-    channel = Channel.to(address, key, CONNECT_TIMEOUT_S)
-    own = Rank(number, channel.own_host)
+    channel = Channel.connect(address, key, CONNECT_TIMEOUT_S)
+    rank = Rank(number, channel.own_host)
     while True:
         try:
-            what, arguments = channel.receive()
+            method, arguments = channel.receive()
         except ConnectionLost:
             break  # the driver has closed the connection, or exited
         except Exception as error:  # for example, a loss from a module that cannot be imported here
             answer: Any = (False, (None, f"it cannot unpickle the call: {describe_error(error)}"))
         else:
-            answer = run_call(getattr(own, what), arguments)
+            answer = run_call(getattr(rank, method), arguments)
         try:
             channel.send(serialize(answer))
         except ConnectionLost:

@@ -43,7 +43,8 @@ from tacit.engines.local.update import (
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.planning.plans import WHOLE_SHARE, WHOLE_UP_TO
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
+GradientResult = tuple[dict[str, float], int]  # (metrics, tokens in the forward passes)
 
 
 class _Root(nn.Module):
@@ -60,37 +61,40 @@ class ShardedModel:
 
     def __init__(self, checkpoint: str, settings: ShardedSettings, dtype: torch.dtype, mesh: DeviceMesh, device: torch.device):
         # Trained weights are float32 and rounded when gathered; frozen ones are kept in the compute dtype.
-        kept = dtype if settings.lora_rank else torch.float32
-        self.hf, self.tokenizer = load_pretrained(checkpoint, torch.device("cpu"), kept)
+        param_dtype = dtype if settings.lora_rank else torch.float32
+        self.hf, self.tokenizer = load_pretrained(checkpoint, torch.device("cpu"), param_dtype)
         self.dtype = dtype
         weights = sum(p.numel() for p in self.hf.parameters())
-        self.whole_gradients = 0 if settings.lora_rank else weights * (dtype.itemsize + 4 + 4)
+        self.whole_gradient_bytes = 0 if settings.lora_rank else weights * (dtype.itemsize + 4 + 4)
         """bytes of the gradients of whole weights, of their float32 sum, and of the communication buffer"""
         fits = weights <= WHOLE_UP_TO
         if device.type == "cuda":
             smallest = torch.tensor(float(torch.cuda.get_device_properties(device).total_memory), device=device)
             dist.all_reduce(smallest, dist.ReduceOp.MIN)  # all ranks must decide alike
-            fits = weights * dtype.itemsize + self.whole_gradients <= WHOLE_SHARE * float(smallest)
+            fits = weights * dtype.itemsize + self.whole_gradient_bytes <= WHOLE_SHARE * float(smallest)
         self.by_layer = settings.gather == "layer" or (settings.gather == "auto" and not fits)
         if settings.gradient_checkpointing:
             self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._root: Any = _Root(self.hf)
-        mixed: dict[str, Any] = {"param_dtype": dtype, "reduce_dtype": torch.float32} if kept != dtype else {}
-        rounded = MixedPrecisionPolicy(**mixed)
+        mixed = (
+            MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+            if param_dtype != dtype
+            else MixedPrecisionPolicy()
+        )
         for module in (*(_layers(self.hf) if self.by_layer else ()), self._root):
-            fully_shard(module, mesh=mesh, mp_policy=rounded)
+            fully_shard(module, mesh=mesh, mp_policy=mixed)
         for module in self._modules():
             # Losses divide by totals of the whole batch, so gradients are summed over ranks, not averaged.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
         self.parameters: dict[str, nn.Parameter] = dict(self.hf.named_parameters())  # shards, while no pass has gathered them
-        lean = not (self.by_layer or settings.gradient_checkpointing)
+        packed = not (self.by_layer or settings.gradient_checkpointing)
         # With gathered weights, since LanguageModel runs a trial pass and chooses kernels by device and dtype.
         with torch.no_grad(), fast_paths(settings.fast != "off"):
-            self.model = self._root(lambda: LanguageModel(self.hf, packed=lean))
+            self.model = self._root(lambda: LanguageModel(self.hf, packed=packed))
         self.reshard()
 
-    def run(self, work: Callable[[], Answer]) -> Answer:
+    def run(self, work: Callable[[], Result]) -> Result:
         """Run `work` with gathered weights. All ranks must call it and, if gathering layer by layer, make equally many passes.
 
         Whole weights are gathered first and stay until `reshard`, so inside `work` no rank waits for another, and a rank that
@@ -102,8 +106,8 @@ class ShardedModel:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            why = "out of GPU memory for the whole weights at once (--engine.gather)"
-            raise EngineLost(why, {"gather": "layer"}) from error
+            reason = "out of GPU memory for the whole weights at once (--engine.gather)"
+            raise EngineLost(reason, {"gather": "layer"}) from error
         return work()
 
     def reshard(self) -> None:
@@ -125,24 +129,24 @@ class ShardedModel:
     @contextmanager
     def reserve_gradients(self) -> Iterator[None]:
         """Within this context, reserve the memory of whole weights' gradients, so that it is not measured as free."""
-        size = 0 if self.by_layer or self.model.device.type == "cpu" else self.whole_gradients
-        held = torch.empty(size, dtype=torch.uint8, device=self.model.device)
+        size = 0 if self.by_layer or self.model.device.type == "cpu" else self.whole_gradient_bytes
+        reserved = torch.empty(size, dtype=torch.uint8, device=self.model.device)
         yield
-        del held
+        del reserved
 
     def _reduce(self, between_ranks: bool) -> None:
         """Make FSDP reduce gradients, which it does at the end of a backward pass through its root, with a zero loss. Between
         ranks, the loss uses every trained weight, so that all ranks have gradients for the same weights."""
         self._root.set_requires_gradient_sync(between_ranks)
         self._root.set_reshard_after_backward(between_ranks)
-        nothing = self._root(partial(self._zero_loss, between_ranks))
-        if nothing.requires_grad:
-            nothing.backward()
+        zero = self._root(partial(self._zero_loss, between_ranks))
+        if zero.requires_grad:
+            zero.backward()
 
-    def _zero_loss(self, of_all: bool) -> torch.Tensor:
+    def _zero_loss(self, all_weights: bool) -> torch.Tensor:
         trained = [p for name, p in self.hf.named_parameters() if name in self.parameters and p.requires_grad]
-        touched = trained if of_all else sorted(trained, key=lambda p: p.numel())[:1]
-        return sum((p.flatten()[0] for p in touched), start=torch.zeros(())) * 0.0
+        used = trained if all_weights else sorted(trained, key=lambda p: p.numel())[:1]
+        return sum((p.flatten()[0] for p in used), start=torch.zeros(())) * 0.0
 
     def _modules(self) -> Iterator[FSDPModule]:
         return (module for module in self._root.modules() if isinstance(module, FSDPModule))
@@ -169,7 +173,7 @@ class ShardedWeights(MasterWeights):
         """A rank's trained weights: its shards of the model (`sharded`, DTensors), and adapters and value heads, which every
         rank has (`replicated`). AdamW is elementwise, so each rank steps its shards as plain tensors. `dtype`: the compute
         dtype."""
-        self._rounded = dtype
+        self._dtype = dtype
         self.sharded, self.replicated = dict(sorted(sharded.items())), dict(sorted(replicated.items()))
         # The stepped parameter shares memory with the model's shard.
         shards = {name: nn.Parameter(p.detach().to_local()) for name, p in self.sharded.items()}
@@ -178,20 +182,20 @@ class ShardedWeights(MasterWeights):
     @torch.no_grad()
     def dither_masters(self) -> None:
         super().dither_masters()
-        if self.steps or self._rounded == torch.float32:
+        if self.steps or self._dtype == torch.float32:
             return
         for name, p in self.sharded.items():
-            places = dither_noise(name, p.shape, p.device)  # of the whole weight, so that it does not depend on the sharding
-            own = distribute_tensor(places, p.device_mesh, p.placements, src_data_rank=None).to_local()
-            self.master[name].copy_(dither(self.master[name], own, self._rounded))
+            noise = dither_noise(name, p.shape, p.device)  # of the whole weight, so that it does not depend on the sharding
+            shard = distribute_tensor(noise, p.device_mesh, p.placements, src_data_rank=None).to_local()
+            self.master[name].copy_(dither(self.master[name], shard, self._dtype))
 
     def reduce_gradients(self) -> None:
         """After the last backward pass: take the shards' gradients, and sum those of replicated weights over ranks."""
         for name, p in self.sharded.items():
             gradient: Any = p.grad
             self.master[name].grad = None if gradient is None else gradient.to_local()
-        own = {name for name in self.replicated if self.master[name].grad is not None}
-        for name in sorted(set().union(*gather_objects(own))):
+        with_gradient = {name for name in self.replicated if self.master[name].grad is not None}
+        for name in sorted(set().union(*gather_objects(with_gradient))):
             master = self.master[name]
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
@@ -200,27 +204,25 @@ class ShardedWeights(MasterWeights):
     def gradient_norm(self) -> torch.Tensor:
         """Norm of the whole gradient: √(Σ over ranks of the shards' squares + the squares of replicated weights)."""
         device = next(iter(self.master.values())).device
-        shards, shared = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
+        shards, replicated = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
         for name, master in self.master.items():
             if master.grad is not None:
-                total = shards if name in self.sharded else shared
+                total = shards if name in self.sharded else replicated
                 total += torch.linalg.vector_norm(master.grad, dtype=torch.float64).square()
         dist.all_reduce(shards)
-        return (shards + shared).sqrt()
+        return (shards + replicated).sqrt()
 
     def zero_grad(self) -> None:
         super().zero_grad()
         for p in self.sharded.values():
             p.grad = None
 
-    def distributed(self, name: str, own: torch.Tensor) -> torch.Tensor:
-        """A rank's local tensor for a parameter (such as a moment) as a shard of a DTensor."""
-        whole = self.sharded.get(name)
-        if whole is None:
-            return own
-        return DTensor.from_local(
-            own, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
-        )
+    def as_dtensor(self, name: str, local: torch.Tensor) -> torch.Tensor:
+        """A rank's local tensor for a parameter (such as a moment) as a DTensor, sharded like the parameter."""
+        p = self.sharded.get(name)
+        if p is None:
+            return local
+        return DTensor.from_local(local, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
 
 
 @dataclass(eq=False)
@@ -252,25 +254,24 @@ class ShardMember:
     def names(self) -> list[str]:
         return sorted({*self.sharded, *self.replicated})
 
-    def own(self, name: str, masters: bool = True) -> torch.Tensor:
+    def tensor(self, name: str, masters: bool = True) -> torch.Tensor:
         """One trained tensor; a DTensor if it is sharded."""
         if name in self.sharded:
             return self.sharded[name].detach()
-        split = self._weights is not None and masters
-        return (self._weights.master[name] if split and self._weights else self.replicated[name]).detach()
+        return (self._weights.master[name] if self._weights and masters else self.replicated[name]).detach()
 
-    def whole(self, masters: bool, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    def gather(self, masters: bool, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
         """All trained tensors, gathered one at a time; all ranks must iterate. Without `masters`, in the compute dtype."""
         for name in self.names():
-            own = self.own(name, masters)
-            whole = own.full_tensor() if isinstance(own, DTensor) else own
+            tensor = self.tensor(name, masters)
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
             yield name, whole if masters or name not in self.sharded else whole.to(dtype)
 
 
-def gather_objects(own: Any) -> list[Any]:
-    """`own` of every rank, in order. A collective: all ranks must call it."""
+def gather_objects(obj: Any) -> list[Any]:
+    """`obj` of every rank, in order. A collective: all ranks must call it."""
     objects: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(objects, own)
+    dist.all_gather_object(objects, obj)
     return objects
 
 
@@ -284,29 +285,26 @@ def assign_micro_batches(parts: Sequence[np.ndarray], rank: int, ranks: int) -> 
     t, rank r of N takes micro-batch t·N + r. If there is none left, it repeats the last one with weight zero, because the
     others cannot gather weights without it."""
     rounds = -(-len(parts) // ranks)
-    for turn in range(rounds):
-        at = turn * ranks + rank
-        counts = at < len(parts)
-        yield parts[at if counts else -1], counts, turn == rounds - 1
-
-
-Found = tuple[dict[str, float], int]
+    for t in range(rounds):
+        index = t * ranks + rank
+        counts = index < len(parts)
+        yield parts[index if counts else -1], counts, t == rounds - 1
 
 
 def out_of_memory_error(what: str, token_budget: int) -> EngineLost:
     """The error if a rank runs out of memory during collective operations; suggests half the token budget."""
-    why = f"out of GPU memory in {what.format(token_budget)} (--engine.token-budget)"
-    return EngineLost(why, {"token_budget": max(1, token_budget // 2)})
+    reason = f"out of GPU memory in {what.format(token_budget)} (--engine.token-budget)"
+    return EngineLost(reason, {"token_budget": max(1, token_budget // 2)})
 
 
 class OutOfMemoryOnRanks(torch.OutOfMemoryError):
     """A rank ran out of memory; raised on all ranks."""
 
 
-class RigidBudget(AdaptiveBudget):
+class FixedBudget(AdaptiveBudget):
     """For layer-by-layer gathering: no retries, because all ranks must make equally many passes."""
 
-    def run(self, work: Callable[[int], Any], minimum: int, what: str, *rest: Any, **more: Any) -> Any:
+    def run(self, work: Callable[[int], Any], minimum: int, what: str, *args: Any, **kwargs: Any) -> Any:
         try:
             return work(self.current)
         except RuntimeError as error:
@@ -328,8 +326,8 @@ class ShardedUpdater(Updater):
     def __init__(self, sharded: ShardedModel, *rest: Any):
         super().__init__(sharded.model, *rest)
         self.sharded = sharded
-        self._cut = 0  # tokens per micro-batch in the last attempt
-        self._is_short = False  # this rank ran out of memory in it
+        self._micro_batch_tokens = 0  # in the last attempt
+        self._ran_out = False  # whether this rank ran out of memory in it
 
     def plan(self, batch: Batch, losses: Sequence[LossTerm]) -> None:
         """Set a token budget that fits on every rank, if none is planned yet or all ranks have clearly more memory."""
@@ -349,31 +347,31 @@ class ShardedUpdater(Updater):
         self.sharded.reshard()
         self.budget.set_current(min(gather_objects(fits)))
 
-    def _run_within_budget(self, gradient: Callable[[int], Found], minimum: int) -> Found:
-        patience = MemoryWait(self.model.device)
+    def _run_within_budget(self, gradient: Callable[[int], GradientResult], minimum: int) -> GradientResult:
+        memory_wait = MemoryWait(self.model.device)
         while True:
             budget = self.budget.current
             try:
                 return gradient(budget)
             except OutOfMemoryOnRanks:
-                if budget <= minimum and not all(gather_objects(patience.can_help or not self._is_short)):
+                if budget <= minimum and not all(gather_objects(memory_wait.can_help or not self._ran_out)):
                     raise
             # Outside the handler: inside it, the error keeps every tensor of the attempt alive.
             empty_cache(self.model.device)
             if budget > minimum:
-                self.budget.set_current(max(minimum, min(budget, self._cut) // 2))
+                self.budget.set_current(max(minimum, min(budget, self._micro_batch_tokens) // 2))
             else:
-                patience.wait("out of GPU memory in an update, of its longest row alone" if self._is_short else "")
+                memory_wait.wait("out of GPU memory in an update, of its longest row alone" if self._ran_out else "")
 
     def accumulate_gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
-    ) -> Found:
+    ) -> GradientResult:
         self.weights.zero_grad()
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        reads = longer_prompts(batch, needs)
-        lengths = input_lengths(reads, batch.completions, self.codec.context_limit)[rows]
-        self._cut = tokens_per_micro_batch(ranks, lengths, token_budget)
-        parts = self.model.plan_micro_batches(reads, batch.completions, rows, self._cut)
+        prompts = longer_prompts(batch, needs)
+        lengths = input_lengths(prompts, batch.completions, self.codec.context_limit)[rows]
+        self._micro_batch_tokens = tokens_per_micro_batch(ranks, lengths, token_budget)
+        parts = self.model.plan_micro_batches(prompts, batch.completions, rows, self._micro_batch_tokens)
         counted, ignored = LossMetrics(losses, batch.total_tokens), LossMetrics(losses, batch.total_tokens)
         computed = 0
         dropout = bool(self.settings.lora_dropout) and not batch.sampled
@@ -382,13 +380,13 @@ class ShardedUpdater(Updater):
             nonlocal computed
             for part, counts, last in assign_micro_batches(parts, rank, ranks):
                 packed = self.model.make_micro_batch(batch.prompts, batch.completions, part, self.codec.pad)
-                tally = counted if counts else ignored
+                loss_metrics = counted if counts else ignored
                 computed += packed.num_tokens if counts else 0
 
-                def loss(packed: Any = packed, tally: LossMetrics = tally) -> torch.Tensor:
+                def loss(packed: Any = packed, loss_metrics: LossMetrics = loss_metrics) -> torch.Tensor:
                     view = self._forward(batch, packed, needs, len(rows))
                     # A term may use nothing of this micro-batch; the ranks must still have gradients for the same weights.
-                    return tally.add(view, batch.sampled) + 0.0 * view.logprobs_T.sum()
+                    return loss_metrics.add(view, batch.sampled) + 0.0 * view.logprobs_T.sum()
 
                 total = self.sharded.run(loss)
                 (total if counts else total * 0.0).backward()
@@ -399,32 +397,32 @@ class ShardedUpdater(Updater):
         with training_mode(self.model, self.settings, dropout, derive(self.seed, "dropout", rank, self.weights.steps)):
             self._run_on_all_ranks(run_passes, token_budget)
         self.weights.reduce_gradients()
-        read = counted.read(self.weights.gradient_norm())
-        gathered = gather_objects((read, computed))
+        statistics = counted.read(self.weights.gradient_norm())
+        gathered = gather_objects((statistics, computed))
         # Sums are added, maxima (`max:`) maximized; every rank has the norm of the whole gradient.
-        all_read: dict[str, list[float]] = {}
-        for own, _ in gathered:
-            for name, value in own.items():
-                all_read.setdefault(name, []).append(value)
-        reduced = {name: max(values) if name.startswith("max:") else sum(values) for name, values in all_read.items()}
-        return counted.metrics({**reduced, "norm": read["norm"]}), sum(own for _, own in gathered)
+        by_name: dict[str, list[float]] = {}
+        for rank_statistics, _ in gathered:
+            for name, value in rank_statistics.items():
+                by_name.setdefault(name, []).append(value)
+        reduced = {name: max(values) if name.startswith("max:") else sum(values) for name, values in by_name.items()}
+        return counted.metrics({**reduced, "norm": statistics["norm"]}), sum(tokens for _, tokens in gathered)
 
     def _run_on_all_ranks(self, run_passes: Callable[[], None], token_budget: int) -> None:
         """Run this rank's passes, then reduce gradients; raises on all ranks if any ran out of memory."""
-        short = ""
+        out_of_memory = ""
         try:
             run_passes()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            short = str(error) or "out of GPU memory"
+            out_of_memory = str(error) or "out of GPU memory"
             if self.sharded.by_layer:
                 raise out_of_memory_error("an update with a token_budget of {}", token_budget) from error
-        self._is_short = bool(short)
-        short = next(filter(None, gather_objects(short)), "")
-        if short:
+        self._ran_out = bool(out_of_memory)
+        out_of_memory = next(filter(None, gather_objects(out_of_memory)), "")
+        if out_of_memory:
             empty_cache(self.model.device)
         self.sharded.reduce_gradients()  # also if they are dropped: FSDP must not keep them
-        if short:
+        if out_of_memory:
             self.weights.zero_grad()
-            raise OutOfMemoryOnRanks(short)
+            raise OutOfMemoryOnRanks(out_of_memory)

@@ -1,6 +1,6 @@
 """A server process: it connects to the driver and samples requests until the connection closes.
 
-It sends ("answer", …) to a call, and ("written", […]) whenever completions finish.
+It sends ("answer", result) to a call, and ("written", results) whenever completions finish.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENVIRONMENT = {
 
 
 def serve(number: int, address: tuple[str, int], key: bytes) -> None:
-    channel = Channel.to(address, key, CONNECT_TIMEOUT_S)
+    channel = Channel.connect(address, key, CONNECT_TIMEOUT_S)
     server: Any = None
 
     def open_server(config: ServerConfig) -> None:
@@ -45,11 +45,11 @@ def serve(number: int, address: tuple[str, int], key: bytes) -> None:
     try:
         while True:
             while channel.connection.poll(0 if server is not None and server.busy else None):
-                what, arguments = channel.receive()
-                if what in ("add", "forget"):
-                    getattr(server, what)(*arguments)
+                method, arguments = channel.receive()
+                if method in ("add", "cancel"):
+                    getattr(server, method)(*arguments)
                     continue
-                call = open_server if what == "open" else getattr(server, what)
+                call = open_server if method == "open" else getattr(server, method)
                 channel.send(serialize(("answer", run_call(call, arguments))))
             if finished := server.step():
                 channel.send(serialize(("written", finished)))

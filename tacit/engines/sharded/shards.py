@@ -32,18 +32,18 @@ State = dict[str, torch.Tensor]
 
 def write_shards(state: State, directory: Path, rank: int, ranks: int) -> None:
     """Write this rank's tensors. Every rank must call it with the same names."""
-    own, layout = {}, {}
+    shards, layout = {}, {}
     for name, tensor in state.items():
         sharded = isinstance(tensor, DTensor)
         rows = [stop - start for start, stop in (_rows(tensor, r, ranks) for r in range(ranks))] if sharded else None
         layout[name] = {"dtype": _dtype(tensor), "shape": list(tensor.shape), "rows": rows}
         if sharded or not rank:
-            here = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            assert rows is None or len(here) == rows[rank], f"{name}: {len(here)} rows, not {rows[rank]}"
-            own[name] = here.detach().to("cpu", copy=True).contiguous()
+            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            assert rows is None or len(local) == rows[rank], f"{name}: {len(local)} rows, not {rows[rank]}"
+            shards[name] = local.detach().to("cpu", copy=True).contiguous()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        save_file(own, directory / _file(rank), metadata={"format": "pt"})
+        save_file(shards, directory / _file(rank), metadata={"format": "pt"})
         if not rank:
             (directory / LAYOUT).write_text(json.dumps({"format": FORMAT, "ranks": ranks, "tensors": layout}, indent=1))
     except (OSError, SafetensorError) as error:
@@ -56,9 +56,9 @@ def read_layout(directory: Path) -> dict[str, Any]:
         data = read_json(directory / LAYOUT)
         if data["format"] != FORMAT:
             raise ValueError(f"{LAYOUT} has format {data['format']!r}, but this version reads {FORMAT}")
-        for name, there in data["tensors"].items():
-            rows = there["rows"]
-            if rows is not None and (any(n < 0 for n in rows) or sum(rows) != there["shape"][0]):
+        for name, entry in data["tensors"].items():
+            rows = entry["rows"]
+            if rows is not None and (any(n < 0 for n in rows) or sum(rows) != entry["shape"][0]):
                 raise ValueError(f"the rows of {name} in {LAYOUT} do not add up to its shape")
         return data["tensors"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
@@ -68,14 +68,14 @@ def read_layout(directory: Path) -> dict[str, Any]:
 @torch.no_grad()
 def read_shards(state: State, directory: Path, layout: dict[str, Any], rank: int, ranks: int) -> None:
     """Copy this rank's part of a checkpoint into `state`, whose tensors must be those of `layout`."""
-    if odd := sorted(set(state) ^ set(layout)):
-        raise TacitError(f"checkpoint {directory} does not fit this policy: {len(odd)} tensors differ, first {odd[0]}.")
+    if diff := sorted(set(state) ^ set(layout)):
+        raise TacitError(f"checkpoint {directory} does not fit this policy: {len(diff)} tensors differ, first {diff[0]}.")
     for name, tensor in state.items():
-        there = layout[name]
-        stored = there["shape"], there["dtype"], there["rows"] is not None
-        if stored != (list(tensor.shape), _dtype(tensor), isinstance(tensor, DTensor)):
+        entry = layout[name]
+        saved = entry["shape"], entry["dtype"], entry["rows"] is not None
+        if saved != (list(tensor.shape), _dtype(tensor), isinstance(tensor, DTensor)):
             raise TacitError(
-                f"checkpoint {directory} does not fit this policy: {name} is {there['shape']} {there['dtype']} in the file and "
+                f"checkpoint {directory} does not fit this policy: {name} is {entry['shape']} {entry['dtype']} in the file and "
                 f"{list(tensor.shape)} {_dtype(tensor)} in the policy."
             )
     try:
@@ -91,12 +91,12 @@ def read_shards(state: State, directory: Path, layout: dict[str, Any], rank: int
                 if not isinstance(tensor, DTensor):
                     tensor.copy_(open_file(0).get_tensor(name))
                     continue
-                target, (start, stop), at = tensor.to_local(), _rows(tensor, rank, ranks), 0
+                target, (start, stop), first = tensor.to_local(), _rows(tensor, rank, ranks), 0
                 for number, rows in enumerate(layout[name]["rows"]):
-                    low, high = max(start, at), min(stop, at + rows)
+                    low, high = max(start, first), min(stop, first + rows)
                     if low < high:
-                        target[low - start : high - start].copy_(open_file(number).get_slice(name)[low - at : high - at])
-                    at += rows
+                        target[low - start : high - start].copy_(open_file(number).get_slice(name)[low - first : high - first])
+                    first += rows
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise _unreadable(directory, error) from error
 

@@ -30,7 +30,7 @@ from tacit.engines.sharded.messages import SampleRequest, SampleResult, ServerCo
 class _DrawRow:
     sampling: Sampling
     uniform_T: np.ndarray
-    written: list[int]  # the tokens so far; vLLM appends to it
+    tokens: list[int]  # sampled so far; vLLM appends to it
 
 
 class SeededLogitsProcessor(LogitsProcessor):
@@ -43,28 +43,28 @@ class SeededLogitsProcessor(LogitsProcessor):
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         if batch_update is None:
             return
-        for place in batch_update.removed:
-            self._rows.pop(place, None)
-        for place, params, _, written in batch_update.added:
-            self._rows.pop(place, None)
+        for slot in batch_update.removed:
+            self._rows.pop(slot, None)
+        for slot, params, _, tokens in batch_update.added:
+            self._rows.pop(slot, None)
             if extra := params.extra_args:
                 sampling = Sampling(extra["temperature"], extra["top_p"], extra["top_k"])
-                self._rows[place] = _DrawRow(sampling, draw_uniforms([extra["seed"]], params.max_tokens)[0], written)
-        for source, target, how in batch_update.moved:
+                self._rows[slot] = _DrawRow(sampling, draw_uniforms([extra["seed"]], params.max_tokens)[0], tokens)
+        for source, target, direction in batch_update.moved:
             moved, replaced = self._rows.pop(source, None), self._rows.pop(target, None)
             if moved is not None:
                 self._rows[target] = moved
-            if replaced is not None and how is MoveDirectionality.SWAP:
+            if replaced is not None and direction is MoveDirectionality.SWAP:
                 self._rows[source] = replaced
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        together: dict[Sampling, list[int]] = {}
-        for place, row in self._rows.items():
-            together.setdefault(row.sampling, []).append(place)
-        for sampling, places in together.items():
+        by_sampling: dict[Sampling, list[int]] = {}
+        for slot, row in self._rows.items():
+            by_sampling.setdefault(row.sampling, []).append(slot)
+        for sampling, slots in by_sampling.items():
             # Chunked prefill gives logits before the prompt's end; vLLM discards tokens sampled from them.
-            noise = [self._rows[p].uniform_T[min(len(self._rows[p].written), len(self._rows[p].uniform_T) - 1)] for p in places]
-            rows_B = torch.tensor(places, device=logits.device)
+            noise = [self._rows[p].uniform_T[min(len(self._rows[p].tokens), len(self._rows[p].uniform_T) - 1)] for p in slots]
+            rows_B = torch.tensor(slots, device=logits.device)
             tokens_B, logprobs_B = sample_tokens(logits[rows_B], torch.tensor(np.array(noise), device=logits.device), sampling)
             logits[rows_B] = -torch.inf
             logits[rows_B, tokens_B] = logprobs_B
@@ -76,7 +76,7 @@ class WeightReceiver:
 
     model_runner: Any
 
-    def take_over(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def load_trained_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load weights with transformers' names, without a tied head."""
         self.model_runner.reload_weights(weights_iterator=iter(weights))
         # On a CPU linear layers use packed copies of their weights. Loading repacks them, except for a tied head, which is not
@@ -96,7 +96,7 @@ MAX_PREFILL_TOKENS = 16_384  # prompt tokens per prefill on a GPU; vLLM's defaul
 
 @dataclass
 class _Row:
-    order: SampleRequest
+    request: SampleRequest
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -110,7 +110,7 @@ class VllmServer:
         self._adapters: dict[str, LoRARequest] = {}
         self._loaded_adapters = 0
         self._versions: dict[str, int] = {} if config.lora_rank else {MAIN: 0}
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(config)))
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**_engine_arguments(config)))
         tokenizer = AutoTokenizer.from_pretrained(config.checkpoint, trust_remote_code=False)
         vocabulary = self._engine.model_config.get_vocab_size()
         self._stops = cache_stop_conditions(tokenizer, config.end_tokens, vocabulary)
@@ -119,31 +119,32 @@ class VllmServer:
     def busy(self) -> bool:
         return bool(self._rows)
 
-    def add(self, orders: list[SampleRequest]) -> None:
-        for order in orders:
-            name = f"{order.request_id}-{self._versions[order.member]}"
-            drawn = order.sampling
+    def add(self, requests: list[SampleRequest]) -> None:
+        for request in requests:
+            name = f"{request.request_id}-{self._versions[request.member]}"
+            sampling = request.sampling
             params = SamplingParams(
                 temperature=0.0,
-                max_tokens=order.max_tokens,
+                max_tokens=request.max_tokens,
                 stop_token_ids=list(self._config.end_tokens),
                 ignore_eos=True,  # `_stops` decides
                 logprobs=0,
                 detokenize=False,
                 output_kind=RequestOutputKind.DELTA,
-                extra_args={"seed": order.seed, "temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": drawn.top_k},
+                extra_args={"seed": request.seed}
+                | {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")},
             )
-            prompt, adapter = TokensPrompt(prompt_token_ids=list(order.prompt)), self._adapters.get(order.member)
+            prompt, adapter = TokensPrompt(prompt_token_ids=list(request.prompt)), self._adapters.get(request.member)
             self._engine.add_request(name, prompt, params, lora_request=adapter)
-            self._rows[name] = _Row(order)
+            self._rows[name] = _Row(request)
 
-    def forget(self, request_ids: list[int]) -> None:
-        self._abort([name for name, row in self._rows.items() if row.order.request_id in request_ids])
+    def cancel(self, request_ids: list[int]) -> None:
+        self._abort([name for name, row in self._rows.items() if row.request.request_id in request_ids])
 
     def load(self, member: str, version: int, path: str) -> None:
         if not self._config.lora_rank:
             with self._restart_requests(member, version):
-                self._engine.collective_rpc("take_over", args=(load_file(path).items(),))
+                self._engine.collective_rpc("load_trained_weights", args=(load_file(path).items(),))
             return
         with self._restart_requests(member, version):
             old = self._adapters.get(member)
@@ -158,12 +159,12 @@ class VllmServer:
     @contextmanager
     def _restart_requests(self, member: str, version: int) -> Iterator[None]:
         """Restart this member's requests after loading, since a completion is sampled from one version of the weights."""
-        again = [row.order for row in self._rows.values() if row.order.member == member]
-        self._abort([name for name, row in self._rows.items() if row.order.member == member])
+        requests = [row.request for row in self._rows.values() if row.request.member == member]
+        self._abort([name for name, row in self._rows.items() if row.request.member == member])
         yield
         self._engine.reset_prefix_cache()  # it was computed with the old weights
         self._versions[member] = version
-        self.add(again)
+        self.add(requests)
 
     def step(self) -> list[SampleResult]:
         """Sample one token of every request; returns finished requests."""
@@ -177,11 +178,11 @@ class VllmServer:
             for token, logprobs in zip(delta.token_ids, delta.logprobs, strict=True):
                 row.tokens.append(int(token))
                 row.logprobs.append(float(logprobs[token].logprob))
-                if stopped := self._stops(row.order.sampling.stop).is_finished(np.array(row.tokens)):
+                if stopped := self._stops(row.request.sampling.stop).is_finished(np.array(row.tokens)):
                     break
             if stopped or output.finished:
-                order, drawn = row.order, (tuple(row.tokens), tuple(row.logprobs))
-                finished.append(SampleResult(order.request_id, *drawn, stopped, self._versions[order.member]))
+                version, tokens, logprobs = self._versions[row.request.member], tuple(row.tokens), tuple(row.logprobs)
+                finished.append(SampleResult(row.request.request_id, tokens, logprobs, stopped, version))
                 del self._rows[output.request_id]
                 if not output.finished:
                     stopped_early.append(output.request_id)
@@ -196,9 +197,9 @@ class VllmServer:
             del self._rows[name]
 
 
-def _arguments(config: ServerConfig) -> dict[str, Any]:
+def _engine_arguments(config: ServerConfig) -> dict[str, Any]:
     on_cpu = config.device == "cpu"
-    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": next(r for r in LORA_RANKS if r >= config.lora_rank)}
+    lora = {"enable_lora": True, "max_loras": 2, "max_lora_rank": next(r for r in LORA_RANKS if r >= config.lora_rank)}
     return {
         "model": config.checkpoint,
         "skip_tokenizer_init": True,
@@ -215,5 +216,5 @@ def _arguments(config: ServerConfig) -> dict[str, Any]:
         "async_scheduling": False,  # the noise of a token depends on the number of tokens so far
         "disable_log_stats": True,
         "seed": 0,
-        **(adapters if config.lora_rank else {}),
+        **(lora if config.lora_rank else {}),
     }
