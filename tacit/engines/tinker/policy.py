@@ -27,13 +27,13 @@ from tacit.engines.local.tokenizer import TextCodec
 from tacit.engines.local.update import LossMetrics, make_view
 from tacit.engines.tinker.service import (
     TinkerSettings,
-    answer,
-    check_proportions,
+    await_result,
+    check_loss_is_not_rescaled,
     find_context_limit,
     gradient_norm,
     make_datum,
+    model_input,
     new_adapter,
-    whole_input,
 )
 
 
@@ -53,7 +53,7 @@ class TinkerScheduler:
     def submit(self, request: Request) -> int:
         import tinker
 
-        most = request.max_tokens or self._sampling.max_tokens
+        max_tokens = request.max_tokens or self._sampling.max_tokens
         if len(request.prompt) + 1 > self._codec.context_limit:
             raise TacitError(
                 f"a prompt of {len(request.prompt)} tokens leaves no room for a completion in this model's context of "
@@ -61,14 +61,14 @@ class TinkerScheduler:
             )
         client, version = self._client()
         params = tinker.SamplingParams(
-            max_tokens=min(most, self._codec.context_limit - len(request.prompt)),
+            max_tokens=min(max_tokens, self._codec.context_limit - len(request.prompt)),
             seed=int(request.seed) % 2**31,
             stop=[*self._sampling.stop, self._codec.tokenizer.eos_token] if self._sampling.stop else None,
             temperature=self._sampling.temperature,
             top_k=self._sampling.top_k or -1,
             top_p=self._sampling.top_p,
         )
-        future = client.sample(prompt=whole_input(request.prompt), num_samples=1, sampling_params=params)
+        future = client.sample(prompt=model_input(request.prompt), num_samples=1, sampling_params=params)
         request_id, self._submitted = self._submitted, self._submitted + 1
         self._under_way[future] = (request_id, version)
         return request_id
@@ -85,7 +85,7 @@ class TinkerScheduler:
         results = []
         for future in done:
             request_id, version = self._under_way.pop(future)
-            response = answer(future, self._settings, "a sample")
+            response = await_result(future, self._settings, "a sample")
             results.append((request_id, self._completion(response.sequences[0], version)))
         return sorted(results, key=lambda pair: pair[0])
 
@@ -114,7 +114,7 @@ class TinkerScheduler:
 #
 # By the chain rule ∇L = Σ (∂L / ∂log π) · ∇log π: exact for every loss that is a function of log-probabilities alone.
 
-WORDS = {
+DESCRIPTIONS = {
     "values": "a value head",
     "entropy": "the entropy of the distribution",
     "teacher": "distributions under another prompt",
@@ -134,7 +134,7 @@ def gradient(
 ) -> tuple[list[Any], dict[str, float]]:
     """(rows to send, metrics). The rows have the gradient of the losses with respect to every token's log-probability."""
     if missing := sorted(frozenset().union(*(loss.needs for loss in losses)) & DURING_UPDATES):
-        names = " and ".join(WORDS[need] for need in missing)
+        names = " and ".join(DESCRIPTIONS[need] for need in missing)
         raise TacitError(
             f"this method's loss needs {names} ({', '.join(missing)}), which the Tinker API does not provide; use --engine "
             "local or sharded, or another method."
@@ -145,25 +145,25 @@ def gradient(
         return [], {"loss": 0.0, "tokens": 0.0, "rows": 0.0}
     logprobs = score([batch.prompts[r] for r in rows], [batch.completions[r] for r in rows])
     logprobs_T = torch.from_numpy(np.concatenate(logprobs)).requires_grad_(True)
-    tally = LossMetrics(losses, batch.total_tokens)
-    lengths_R = np.array([len(own) for own in logprobs])
-    loss = tally.add(make_view(batch, rows, lengths_R, len(rows), logprobs_T), batch.sampled)
+    loss_metrics = LossMetrics(losses, batch.total_tokens)
+    lengths_R = np.array(list(map(len, logprobs)))
+    loss = loss_metrics.add(make_view(batch, rows, lengths_R, len(rows), logprobs_T), batch.sampled)
     if loss.requires_grad:
         loss.backward()
-    by_token = np.zeros(len(logprobs_T)) if logprobs_T.grad is None else logprobs_T.grad.numpy().astype(np.float64)
-    metrics = tally.metrics(tally.read(torch.zeros(())))
+    grad_T = np.zeros(len(logprobs_T)) if logprobs_T.grad is None else logprobs_T.grad.numpy().astype(np.float64)
+    metrics = loss_metrics.metrics(loss_metrics.read(torch.zeros(())))
     del metrics["grad_norm"]  # the norm over the weights is known only at the service
-    if not (math.isfinite(metrics["loss"]) and np.isfinite(by_token).all()):
+    if not (math.isfinite(metrics["loss"]) and np.isfinite(grad_T).all()):
         failure = NonFiniteLoss(
             f"the loss is {metrics['loss']}, or its gradient is not finite; nothing was sent and no weight has been changed. "
             "Lower the learning rate, or look for extreme advantages and log-probabilities in the batch."
         )
         failure.batch = batch
         raise failure
-    parts = np.split(by_token, np.cumsum(lengths_R)[:-1])
+    gradients = np.split(grad_T, np.cumsum(lengths_R)[:-1])
     data = [
-        make_datum(batch.prompts[r], batch.completions[r], logprobs=own, advantages=-part)
-        for r, own, part in zip(rows, logprobs, parts, strict=True)
+        make_datum(batch.prompts[r], batch.completions[r], logprobs=row_logprobs, advantages=-row_gradient)
+        for r, row_logprobs, row_gradient in zip(rows, logprobs, gradients, strict=True)
     ]
     return data, {**metrics, "tokens": float(batch.total_tokens), "rows": float(len(rows))}
 
@@ -182,16 +182,16 @@ class TinkerScorer:
         scores: list[np.ndarray] = [np.zeros(0, np.float32)] * len(prompts)
         client: Any = self._client() if rows else None
         if rows and self._is_reference:
-            futures = [client.compute_logprobs(whole_input(np.concatenate([prompts[r], completions[r]]))) for r in rows]
+            futures = [client.compute_logprobs(model_input(np.concatenate([prompts[r], completions[r]]))) for r in rows]
             for r, future in zip(rows, futures, strict=True):
-                scored = answer(future, self._settings, "the reference's scoring")
+                scored = await_result(future, self._settings, "the reference's scoring")
                 scores[r] = np.array(scored[len(prompts[r]) :], np.float32)
         elif rows:
             data = [make_datum(prompts[r], completions[r], weights=np.ones(len(completions[r]))) for r in rows]
-            outputs = answer(client.forward(data, "cross_entropy"), self._settings, "scoring").loss_fn_outputs
+            outputs = await_result(client.forward(data, "cross_entropy"), self._settings, "scoring").loss_fn_outputs
             for r, output in zip(rows, outputs, strict=True):
-                whole = np.asarray(output["logprobs"].data, np.float64)
-                scores[r] = whole[len(prompts[r]) - 1 :][: len(completions[r])].astype(np.float32)
+                shifted = np.asarray(output["logprobs"].data, np.float64)  # position i predicts token i + 1
+                scores[r] = shifted[len(prompts[r]) - 1 :][: len(completions[r])].astype(np.float32)
         return scores
 
     def distributions(
@@ -226,7 +226,7 @@ class Connection:
     seed: int
     members: dict[str, Member] = field(default_factory=dict)
     base: Any = None  # sampling client of the base, created on first use
-    names: int = 0
+    saved: int = 0  # weights and states saved at the service
 
     def member(self, name: str) -> Member:
         if name not in self.members:
@@ -237,13 +237,13 @@ class Connection:
         return self.members[name]
 
     def saved_name(self, kind: str) -> str:
-        self.names += 1
-        return f"tacit-{kind}-{self.names:06d}"
+        self.saved += 1
+        return f"tacit-{kind}-{self.saved:06d}"
 
 
 def load_policy(model: ModelSource, settings: TinkerSettings, service: Any) -> TinkerPolicy:
     if settings.probe:
-        check_proportions(service, model.name, settings)
+        check_loss_is_not_rescaled(service, model.name, settings)
     connection = Connection(service, model.name, settings, model.seed)
     client = connection.member(MAIN).client
     try:
@@ -284,24 +284,24 @@ class TinkerPolicy(PolicyBase):
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> TinkerScheduler:
         if hidden is not None:
             raise TacitError("the Tinker API has no hidden states; use --engine local, or a method without them.")
-        return TinkerScheduler(self._newest, self, sampling, self.connection.settings)
+        return TinkerScheduler(self._current_sampler, self, sampling, self.connection.settings)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
         return run_requests(self.open_scheduler(sampling, hidden), requests)
 
-    def _newest(self) -> tuple[Any, int]:
+    def _current_sampler(self) -> tuple[Any, int]:
         """(sampling client of the current weights, their version)"""
         member = self.member
         if member.sampled_version != member.version:
-            member.sampler = self._frozen()[0]
+            member.sampler = self._freeze()[0]
             member.sampled_version = member.version
         return member.sampler, member.version
 
-    def _frozen(self) -> tuple[Any, str]:
+    def _freeze(self) -> tuple[Any, str]:
         """(sampling client of a frozen copy of the current weights, the service's path of the copy)"""
         settings, member = self.connection.settings, self.member
         name = self.connection.saved_name("sampler")
-        path = answer(member.client.save_weights_for_sampler(name), settings, "weights for sampling").path
+        path = await_result(member.client.save_weights_for_sampler(name), settings, "weights for sampling").path
         return self.connection.service.create_sampling_client(model_path=path), path
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
@@ -316,26 +316,26 @@ class TinkerPolicy(PolicyBase):
             learning_rate=lr, beta1=settings.betas[0], beta2=settings.betas[1], eps=EPSILON,
             weight_decay=settings.weight_decay, grad_clip_norm=settings.clip_norm,
         )  # fmt: skip
-        sent = member.client.forward_backward(data, "importance_sampling")
-        stepped = member.client.optim_step(params)
-        answer(sent, settings, "the gradient of an update")
-        norm = gradient_norm(answer(stepped, settings, "the step of an update").metrics)
+        backward = member.client.forward_backward(data, "importance_sampling")
+        step = member.client.optim_step(params)
+        await_result(backward, settings, "the gradient of an update")
+        norm = gradient_norm(await_result(step, settings, "the step of an update").metrics)
         member.version += 1
         # Add this update to the lineage.
-        total = hashlib.sha256(
+        hasher = hashlib.sha256(
             f"{member.lineage} {params.learning_rate} {params.beta1} {params.beta2} {params.weight_decay}".encode()
         )
         for datum in data:
             for name in ("target_tokens", "advantages"):
-                total.update(np.asarray(datum.loss_fn_inputs[name].data).tobytes())
-        member.lineage = total.hexdigest()
+                hasher.update(np.asarray(datum.loss_fn_inputs[name].data).tobytes())
+        member.lineage = hasher.hexdigest()
         return metrics if norm is None else {**metrics, "grad_norm": norm}
 
     def reference(self) -> Scorer:
         return TinkerScorer(self._reference_client, self.connection.settings, reference=True)
 
     def freeze_reference(self) -> None:
-        self.member.reference, self.member.reference_path = self._frozen()
+        self.member.reference, self.member.reference_path = self._freeze()
 
     def _reference_client(self) -> Any:
         """The scoring client of the reference: the frozen weights, or the base."""
@@ -351,10 +351,11 @@ class TinkerPolicy(PolicyBase):
         member, settings = self.member, self.connection.settings
         if not member.version:
             return
-        path = answer(member.client.save_state(self.connection.saved_name("stage")), settings, "a state to begin with").path
-        fresh = new_adapter(self.connection.service, self.connection.base_model, settings, seed=0)
-        answer(fresh.load_state(path), settings, "a state to begin with")
-        member.client = fresh
+        saving = member.client.save_state(self.connection.saved_name("stage"))
+        path = await_result(saving, settings, "a state to begin with").path
+        client = new_adapter(self.connection.service, self.connection.base_model, settings, seed=0)
+        await_result(client.load_state(path), settings, "a state to begin with")
+        member.client = client
 
     def adapter(self, name: str) -> TinkerPolicy:
         return self if name == self.name else TinkerPolicy(self.connection, self.tokenizer, self.context_limit, name)
@@ -370,15 +371,15 @@ class TinkerPolicy(PolicyBase):
 
     def digest(self) -> str:
         """A hash of all updates since the base, in order, because the weights are not here."""
-        whole = self.connection.members if self.name == MAIN else {self.name: self.member}
-        return hashlib.sha256("".join(f"{n} {m.lineage}\n" for n, m in sorted(whole.items())).encode()).hexdigest()
+        members = self.connection.members if self.name == MAIN else {self.name: self.member}
+        return hashlib.sha256("".join(f"{n} {m.lineage}\n" for n, m in sorted(members.items())).encode()).hexdigest()
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
         """Save the state at the service; the directory gets a manifest with its paths there."""
         connection, members = self.connection, {}
         for name, member in connection.members.items():
             future = member.client.save_state(connection.saved_name("state"))
-            path = answer(future, connection.settings, f"saving {name}").path
+            path = await_result(future, connection.settings, f"saving {name}").path
             members[name] = {
                 "path": path, "lineage": member.lineage, "version": member.version, "reference": member.reference_path,
             }  # fmt: skip
@@ -394,19 +395,19 @@ class TinkerPolicy(PolicyBase):
         connection, file = self.connection, Path(directory) / MANIFEST
         try:
             manifest = read_json(file)
-            identity = (manifest["format"], manifest["base_model"], manifest["lora_rank"])
+            saved = (manifest["format"], manifest["base_model"], manifest["lora_rank"])
             members = manifest["members"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TacitError(f"cannot read checkpoint file {file}: {error}; use an earlier checkpoint.") from error
-        own = (FORMAT, connection.base_model, connection.settings.lora_rank)
-        if identity != own:
-            raise TacitError(f"checkpoint {directory} is {identity} (format, model, rank), but this policy is {own}.")
+        expected = (FORMAT, connection.base_model, connection.settings.lora_rank)
+        if saved != expected:
+            raise TacitError(f"checkpoint {directory} is {saved} (format, model, rank), but this policy is {expected}.")
         check_members(Path(directory), members, connection.members)
-        for name, saved in members.items():
+        for name, entry in members.items():
             member = connection.member(name)
             load = member.client.load_state_with_optimizer if manifest["optimizer"] else member.client.load_state
-            answer(load(saved["path"]), connection.settings, f"loading {saved['path']}")
-            member.lineage, member.version, member.sampled_version = saved["lineage"], saved["version"], -1
-            member.reference_path, member.reference = saved["reference"], None
-            if saved["reference"]:
-                member.reference = connection.service.create_sampling_client(model_path=saved["reference"])
+            await_result(load(entry["path"]), connection.settings, f"loading {entry['path']}")
+            member.lineage, member.version, member.sampled_version = entry["lineage"], entry["version"], -1
+            member.reference_path, member.reference = entry["reference"], None
+            if entry["reference"]:
+                member.reference = connection.service.create_sampling_client(model_path=entry["reference"])

@@ -62,15 +62,15 @@ def make_datum(prompt: np.ndarray, completion: np.ndarray, **numbers: np.ndarray
     """
     import tinker
 
-    tokens, before = np.concatenate([prompt, completion]), np.zeros(len(prompt) - 1)
+    tokens, padding = np.concatenate([prompt, completion]), np.zeros(len(prompt) - 1)
     inputs = {"target_tokens": tinker.TensorData(data=tokens[1:].tolist(), dtype="int64", shape=[len(tokens) - 1])}
-    for name, own in numbers.items():
-        column = np.concatenate([before, own]).astype(np.float32)
-        inputs[name] = tinker.TensorData(data=column.tolist(), dtype="float32", shape=[len(column)])
-    return tinker.Datum(model_input=whole_input(tokens[:-1]), loss_fn_inputs=inputs)
+    for name, per_token in numbers.items():
+        padded = np.concatenate([padding, per_token]).astype(np.float32)
+        inputs[name] = tinker.TensorData(data=padded.tolist(), dtype="float32", shape=[len(padded)])
+    return tinker.Datum(model_input=model_input(tokens[:-1]), loss_fn_inputs=inputs)
 
 
-def whole_input(tokens: np.ndarray) -> Any:
+def model_input(tokens: np.ndarray) -> Any:
     import tinker
 
     return tinker.ModelInput.from_ints(tokens=np.asarray(tokens).tolist())
@@ -99,7 +99,7 @@ def open_service(settings: TinkerSettings) -> Any:
         raise TacitError(message) from error
 
 
-def answer(future: Any, settings: TinkerSettings, what: str) -> Any:
+def await_result(future: Any, settings: TinkerSettings, what: str) -> Any:
     """The result of a future; raises after the time limit or on an error of the service."""
     try:
         return future.result(timeout=settings.timeout_s)
@@ -119,7 +119,7 @@ def gradient_norm(metrics: Mapping[str, float] | None) -> float | None:
     return next((float(metrics[name]) for name in NORMS if name in metrics), None) if metrics else None
 
 
-def check_proportions(service: Any, base_model: str, settings: TinkerSettings) -> None:
+def check_loss_is_not_rescaled(service: Any, base_model: str, settings: TinkerSettings) -> None:
     """Raise unless ten times the loss gives ten times the gradient. A service may normalize losses itself, which would silently
     change our losses, since these are sums divided by totals of the whole batch. Uses a temporary adapter with learning rate 0.
     Also raises if the service does not report gradient norms."""
@@ -129,8 +129,8 @@ def check_proportions(service: Any, base_model: str, settings: TinkerSettings) -
     for scale in (1.0, 10.0):
         weights = scale * np.linspace(0.5, 1.0, len(PROBE[1]))
         data = [make_datum(*PROBE, logprobs=np.full(len(PROBE[1]), -1.0), advantages=-weights)]
-        answer(client.forward_backward(data, "importance_sampling"), settings, "the probe's gradient")
-        step = answer(client.optim_step(tinker.AdamParams(learning_rate=0.0)), settings, "the probe's step")
+        await_result(client.forward_backward(data, "importance_sampling"), settings, "the probe's gradient")
+        step = await_result(client.optim_step(tinker.AdamParams(learning_rate=0.0)), settings, "the probe's step")
         norms.append(gradient_norm(step.metrics))
     if norms[0] is None or norms[1] is None:
         raise TacitError(
@@ -156,9 +156,10 @@ def new_adapter(service: Any, base_model: str, settings: TinkerSettings, seed: i
 
 def find_context_limit(service: Any, base_model: str, tokenizer: Any, settings: TinkerSettings) -> int:
     """The smallest limit of service, tokenizer and settings."""
-    own = int(tokenizer.model_max_length)
-    there = [getattr(model, "max_context_length", None) for model in _models(service) if model.model_name == base_model]
-    return min([settings.context, *([own] if 0 < own < 10**9 else []), *(int(most) for most in there if most)])
+    tokenizer_limit = int(tokenizer.model_max_length)  # huge if the tokenizer has none
+    limits = [getattr(model, "max_context_length", None) for model in _models(service) if model.model_name == base_model]
+    limits += [settings.context, tokenizer_limit if 0 < tokenizer_limit < 10**9 else None]
+    return min(int(limit) for limit in limits if limit)
 
 
 def _models(service: Any) -> Sequence[Any]:
