@@ -86,7 +86,7 @@ def run_dictionary(argv: Sequence[str]) -> int:
 
 
 def show_dictionary(console: Console, report: DictionaryReport, top: int) -> None:
-    story, phrases = report.story, report.story.companion.history.standing()
+    story, phrases = report.story, report.story.companion.history.current_phrases()
     dictionary, corpus = story.companion.dictionary, story.companion.successes
     say(console, f"skill dictionary, {story.source}", style="bold")
     pairs = [

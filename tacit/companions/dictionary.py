@@ -60,7 +60,7 @@ class Dictionary:
         return (*((skill,) for skill in self.skills), *self.merged)
 
     def __contains__(self, phrase: Phrase) -> bool:
-        return phrase in self._phrases or (len(phrase) == 1 and phrase[0] in self._known)
+        return phrase in self._phrases or (len(phrase) == 1 and phrase[0] in self._skill_set)
 
     @property
     def bits(self) -> float:
@@ -88,15 +88,15 @@ class Dictionary:
         return (self.bits + sum(map(self.seg, corpus)) * log2(len(self))) / len(corpus)
 
     def check_known(self, sequence: Collection[str]) -> None:
-        if not self._known.issuperset(sequence):
-            raise unknown("skill", str(next(s for s in sequence if s not in self._known)), self.skills)
+        if not self._skill_set.issuperset(sequence):
+            raise unknown("skill", str(next(s for s in sequence if s not in self._skill_set)), self.skills)
 
     @cached_property
     def _phrases(self) -> frozenset[Phrase]:
         return frozenset(self.merged)
 
     @cached_property
-    def _known(self) -> frozenset[str]:
+    def _skill_set(self) -> frozenset[str]:
         return frozenset(self.skills)
 
     @cached_property
@@ -141,9 +141,9 @@ def spell(phrase: Iterable[str]) -> str:
 def check_alphabet(skills: Sequence[str]) -> None:
     if not skills:
         raise TacitError("an alphabet needs at least one skill.")
-    nameless = [skill for skill in skills if not isinstance(skill, str) or not skill.strip()]
-    if nameless:
-        raise TacitError(f"the alphabet contains {nameless[0]!r}; a skill must be a non-empty name, such as 'TAKE'.")
+    invalid = [skill for skill in skills if not isinstance(skill, str) or not skill.strip()]
+    if invalid:
+        raise TacitError(f"the alphabet contains {invalid[0]!r}; a skill must be a non-empty name, such as 'TAKE'.")
     if len(set(skills)) < len(skills):
         twice = next(skill for skill, count in Counter(skills).items() if count > 1)
         raise TacitError(f"the alphabet has the skill {twice!r} twice.")
@@ -185,36 +185,33 @@ def extract_dictionary(corpus: Sequences, skills: Sequence[str], max_phrase: int
     letters = {skill: chr(i) for i, skill in enumerate(skills)}
     words = ["".join(letters[skill] for skill in sequence) for sequence in corpus]
     occurrences = Counter(w[i : i + n] for w in words for n in range(2, max_phrase + 1) for i in range(len(w) - n + 1))
-    times, cuts, merged = (
-        Counter(words),
-        {word: Segmentation(word, [()] * len(word), list(word)) for word in words},
-        list[str](),
-    )
+    counts, merged = Counter(words), list[str]()
+    segmented = {word: Segmentation(word, [()] * len(word), list(word)) for word in words}
 
-    def in_skills(phrase: str) -> Phrase:
+    def to_skills(phrase: str) -> Phrase:
         return tuple(skills[ord(letter)] for letter in phrase)
 
     def rank(pair: tuple[str, str]) -> tuple[int, str, str, Phrase, Phrase]:
-        a, b = map(in_skills, pair)
+        a, b = map(to_skills, pair)
         return -pairs[pair], spell(a), spell(b), a, b  # a and b break ties between names with spaces
 
     while True:
-        segments, size = sum(times[w] * len(cut.phrases) for w, cut in cuts.items()), len(skills) + len(merged)
-        least = [min_saved_segments(segments, size, phrase_bits(n, len(skills), max_phrase)) for n in range(max_phrase + 1)]
-        pairs = Counter(chain.from_iterable(pairwise(cuts[word].phrases) for word in words))
-        could_pay = [(a, b) for a, b in pairs if len(p := a + b) <= max_phrase and occurrences[p] >= least[len(p)]]
-        for a, b in sorted((pair for pair in could_pay if "".join(pair) not in merged), key=rank):
+        segments, size = sum(counts[w] * len(s.phrases) for w, s in segmented.items()), len(skills) + len(merged)
+        min_saved = [min_saved_segments(segments, size, phrase_bits(n, len(skills), max_phrase)) for n in range(max_phrase + 1)]
+        pairs = Counter(chain.from_iterable(pairwise(segmented[word].phrases) for word in words))
+        candidates = [(a, b) for a, b in pairs if len(p := a + b) <= max_phrase and occurrences[p] >= min_saved[len(p)]]
+        for a, b in sorted((pair for pair in candidates if "".join(pair) not in merged), key=rank):
             p = a + b
-            fresh = {word: cut.with_phrase(p) for word, cut in cuts.items() if p in word}
-            saved = sum(times[w] * (len(cuts[w].phrases) - len(cut.phrases)) for w, cut in fresh.items())
-            if saved >= least[len(p)]:
+            changed = {word: s.with_phrase(p) for word, s in segmented.items() if p in word}
+            saved = sum(counts[w] * (len(segmented[w].phrases) - len(new.phrases)) for w, new in changed.items())
+            if saved >= min_saved[len(p)]:
                 merged.append(p)
-                cuts |= fresh
+                segmented |= changed
                 break
         else:
-            dictionary = Dictionary(tuple(skills), tuple(map(in_skills, merged)), max_phrase)
-            uses = Counter(chain.from_iterable(cuts[word].phrases for word in words))
-            uses_by_phrase = {in_skills(phrase): count for phrase, count in uses.items()}
+            dictionary = Dictionary(tuple(skills), tuple(map(to_skills, merged)), max_phrase)
+            uses = Counter(chain.from_iterable(segmented[word].phrases for word in words))
+            uses_by_phrase = {to_skills(phrase): count for phrase, count in uses.items()}
             return Extraction(dictionary, len(corpus), segments, sum(map(len, corpus)), uses_by_phrase)
 
 
@@ -322,8 +319,8 @@ class SkillDictionary(Companion):
         self.history.iteration += 1
         if not batch:
             return self._sizes() | {"dictionary_seconds": time.perf_counter() - began}
-        remembered = self.buffer - len(batch)
-        corpus = [*(self.successes[-remembered:] if remembered > 0 else ()), *batch]
+        free = self.buffer - len(batch)
+        corpus = [*(self.successes[-free:] if free > 0 else ()), *batch]
         self.successes = corpus[-self.buffer :] if self.buffer else []
         before, extraction = self.dictionary, extract_dictionary(corpus, self.alphabet.skills, self.max_phrase)
         self.dictionary = extraction.dictionary
@@ -393,16 +390,16 @@ class History:
         """(iteration, uses of each merged phrase in the dictionary at that time)"""
         return [(step, {self.phrases[i]: count for i, count in uses}) for step, uses in self.steps]
 
-    def standing(self) -> list[dict[str, Any]]:
-        """The current merged phrases, most used first: uses, first iteration of the current stay, share of E-steps with it."""
+    def current_phrases(self) -> list[dict[str, Any]]:
+        """The current merged phrases, most used first: uses, iteration they were last added, share of E-steps with them."""
         history = self.uses()
-        now = history[-1][1] if history else {}
+        uses = history[-1][1] if history else {}
         rows = []
-        for phrase in sorted(now, key=lambda p: (-now[p], p)):
-            present = [phrase in uses for _, uses in history]
-            absent = max((i for i, here in enumerate(present) if not here), default=-1)
-            since, share = history[absent + 1][0], sum(present) / len(present)
-            rows.append({"phrase": list(phrase), "uses": now[phrase], "since": since, "present": round(share, 4)})
+        for phrase in sorted(uses, key=lambda p: (-uses[p], p)):
+            present = [phrase in uses_then for _, uses_then in history]
+            last_absent = max((i for i, is_present in enumerate(present) if not is_present), default=-1)
+            since, share = history[last_absent + 1][0], sum(present) / len(present)
+            rows.append({"phrase": list(phrase), "uses": uses[phrase], "since": since, "present": round(share, 4)})
         return rows
 
     @classmethod

@@ -32,12 +32,12 @@ from tacit.core.world import Environment, Expert
 from tacit.prompts.history import LONGEST_NOTE, insert_lesson
 from tacit.rollout.encoding import encode_prompts, fit_prompt
 
-LIMITS = (None, 600)
-"""most characters of an observation or a response; a later limit is tried if the question does not fit"""
+TEXT_LIMITS = (None, 600)
+"""maximum characters of an observation or a response; the second is tried if the question does not fit with the first"""
 
 
-def render_question(trajectory: Trajectory, most: int, room: int, limit: int | None = None) -> str:
-    """The analyzer's prompt for one episode. Its turns take about `room` characters; turns in the middle are dropped first."""
+def render_question(trajectory: Trajectory, max_steps: int, max_chars: int, limit: int | None = None) -> str:
+    """The analyzer's prompt for one episode. Its turns take about `max_chars` characters; middle turns are dropped first."""
 
     def shorten(text: str) -> str:
         if limit is None or len(text) <= limit:
@@ -50,15 +50,15 @@ def render_question(trajectory: Trajectory, most: int, room: int, limit: int | N
         turn |= {"action": shorten(step.action)} | ({} if step.effective else {"refused": True})
         last = {"then saw": shorten(trajectory.final.text)} if t + 1 == len(trajectory) else {}
         turns.append(to_json_line(turn | last))
-    kept = drop_middle_turns(turns, room)
+    kept = drop_middle_turns(turns, max_chars)
     head = [f"Task: {to_json_line(trajectory.task.goal)}", f"Outcome: {'success' if trajectory.success else 'failure'}"]
     if len(kept) < len(turns):
         head.append(f"Steps left out for length: {', '.join(str(t) for t, turn in enumerate(turns) if turn not in kept)}")
-    return quote_record(render_request(trajectory.success, most), kept, head)
+    return quote_record(render_request(trajectory.success, max_steps), kept, head)
 
 
 def render_request(success: bool, most: int) -> str:
-    wanted = (
+    lesson = (
         "the workflow that made it work: which decisions, in which order, so that the same kind of task can be done again"
         if success
         else "what to avoid: the mistake that cost the episode, and the signs by which it can be noticed in time"
@@ -68,7 +68,7 @@ def render_request(success: bool, most: int) -> str:
 {{"episode_summary": "...", "episode_skill": "...", "step_skills": {{"0": "...", "3": "..."}}}}
 
 episode_summary  what happened, in a sentence or two.
-episode_skill    {wanted}.
+episode_skill    {lesson}.
 step_skills      advice for the steps on which the outcome turned, at most {most} of them. A key is the number of a step as
                  below (the first is 0); its value is one short imperative sentence that tells the agent what to do at
                  that step. Judge by the task and by the whole episode, also by what came after the step, what it should have
@@ -85,23 +85,23 @@ class UnusableAnswer(Exception):
     """An analyzer's answer without a valid skill."""
 
 
-def parse_skills(answer: str, steps: int, most: int) -> Skills:
-    """The episode skill and the first `most` step skills. Invalid ones are skipped, as in OPID's release."""
-    fields = _object(answer)
+def parse_skills(answer: str, steps: int, max_steps: int) -> Skills:
+    """The episode skill and the first `max_steps` step skills. Invalid ones are skipped, as in OPID's release."""
+    fields = _find_skills(answer)
     by_step: dict[int, str] = {}
     step_skills = fields.get("step_skills")
     for key, value in step_skills.items() if isinstance(step_skills, dict) else ():
-        number, skill = _STEP.fullmatch(str(key)), _text(value)
+        number, skill = _STEP.fullmatch(str(key)), _clean_text(value)
         if number is not None and int(number[1]) < steps and skill:
             by_step[int(number[1])] = skill
-    first = dict(list(by_step.items())[:most])
-    skills = Skills(_text(fields.get("episode_skill")), first, _text(fields.get("episode_summary")))
+    first = dict(list(by_step.items())[:max_steps])
+    skills = Skills(_clean_text(fields.get("episode_skill")), first, _clean_text(fields.get("episode_summary")))
     if not skills:
         raise UnusableAnswer("the JSON object has no episode_skill and no valid step skill")
     return skills
 
 
-def _object(answer: str) -> dict:
+def _find_skills(answer: str) -> dict:
     """The last object with skills. Trailing commas, line breaks in strings and Python's quotes are accepted."""
     text = answer[-MAX_ANSWER_CHARS:]
     start, end = text.find("{"), text.rfind("}")
@@ -113,9 +113,9 @@ def _object(answer: str) -> dict:
         while at >= 0:
             next_at = at + 1
             try:
-                one, after = decoder.raw_decode(variant, at)
-                if _has_skills(one):  # otherwise the object may be nested in this one
-                    last, next_at = one, after
+                value, end_at = decoder.raw_decode(variant, at)
+                if _has_skills(value):  # otherwise the object may be nested in this one
+                    last, next_at = value, end_at
             except RecursionError:
                 break
             except ValueError:
@@ -124,19 +124,19 @@ def _object(answer: str) -> dict:
         if last is not None:
             return last
     try:
-        one = ast.literal_eval(text[start : end + 1])
+        value = ast.literal_eval(text[start : end + 1])
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
-        one = None
-    if _has_skills(one):
-        return one
+        value = None
+    if _has_skills(value):
+        return value
     raise UnusableAnswer(f"no complete JSON object with an episode_skill in {text[start:][:60]!r}")
 
 
-def _has_skills(one: object) -> bool:
-    return isinstance(one, dict) and ("episode_skill" in one or "step_skills" in one)
+def _has_skills(value: object) -> bool:
+    return isinstance(value, dict) and ("episode_skill" in value or "step_skills" in value)
 
 
-def _text(value: object) -> str:
+def _clean_text(value: object) -> str:
     """A field as text, cut to MAX_SKILL_CHARS; empty if it is blank or contains a lone surrogate."""
     text = str(value) if value and not isinstance(value, bool) else ""
     return text.strip()[:MAX_SKILL_CHARS] if is_unicode(text) else ""
@@ -168,23 +168,23 @@ class Analyzer(ABC):
 @dataclass(frozen=True)
 class RuleAnalyzer(Analyzer):
     rule: Callable[[Trajectory], Skills]
-    most: int = 5
+    max_steps: int = 5
 
     @classmethod
-    def of(cls, world: Environment, most: int) -> RuleAnalyzer:
+    def of(cls, world: Environment, max_steps: int) -> RuleAnalyzer:
         if world.hindsight is None:
             raise TacitError(
                 f"world {world.name!r} has no hindsight rule. Let a model analyze episodes (--analyzer policy, or --analyzer "
                 "model with a [policies.analyzer] table), or give its Environment `hindsight=…`."
             )
-        return cls(world.hindsight, most)
+        return cls(world.hindsight, max_steps)
 
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
         analyses = []
         for trajectory in trajectories:
             try:
                 skills = self.rule(trajectory)
-                analyses.append(Analysis(replace(skills, steps=dict(sorted(skills.steps.items())[: self.most]))))
+                analyses.append(Analysis(replace(skills, steps=dict(sorted(skills.steps.items())[: self.max_steps]))))
             except Exception as error:  # a user's rule: only this episode has no skill
                 analyses.append(Analysis(problem=f"{type(error).__name__}: {error}"))
         return lambda: analyses
@@ -198,32 +198,32 @@ class ModelAnalyzer(Analyzer):
     """
 
     model: Callable[[], Policy] | None  # None: the trained policy
-    most: int = 5
+    max_steps: int = 5
     temperature: float = 0.4
     max_tokens: int = 4096
-    kept: Path | None = None  # directory of the answer cache
+    cache_dir: Path | None = None  # for answers; None keeps them in memory
 
     def __post_init__(self) -> None:
         self._answers: AnswerCache | None = None
-        self._who: object = None
+        self._model_digest: object = None
 
     def check(self, policy: Policy) -> None:
         """Raise if the model's context has no room for a question and its answer."""
         model = self.model() if self.model else policy
-        least, limit = len(model.encode_prompt(render_request(True, self.most))), model.context_limit
-        if least + self.max_tokens < limit:
+        length, limit = len(model.encode_prompt(render_request(True, self.max_steps))), model.context_limit
+        if length + self.max_tokens < limit:
             return
-        free = limit - least - 1
+        free = limit - length - 1
         shorter = f"Lower --analyzer-tokens to {free // 2} or so, or take" if free // 2 >= MIN_ANSWER_TOKENS else "Take"
         raise TacitError(
-            f"the analyzer's context has {limit} tokens; the question alone takes {least}, and an answer up to "
+            f"the analyzer's context has {limit} tokens; the question alone takes {length}, and an answer up to "
             f"{self.max_tokens} (--analyzer-tokens). {shorter} a model with a longer context, or --analyzer rule."
         )
 
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
         analyzer = self.model() if self.model else policy
         if self._answers is None:
-            self._answers = AnswerCache(self.kept)
+            self._answers = AnswerCache(self.cache_dir)
         future: Future[list[Analysis]] = Future()
 
         def analyze() -> None:
@@ -232,10 +232,10 @@ class ModelAnalyzer(Analyzer):
                 for attempt in range(ATTEMPTS):
                     if left := [i for i, analysis in enumerate(analyses) if analysis.problem]:
                         answers = self._ask([trajectories[i] for i in left], analyzer, info, attempt)
-                        for i, after in zip(left, answers, strict=True):
+                        for i, new in zip(left, answers, strict=True):
                             old = analyses[i]
-                            cost = (old.questions + after.questions, old.written + after.written, old.read + after.read)
-                            analyses[i] = Analysis(after.skills or old.skills, after.problem, *cost)
+                            cost = (old.questions + new.questions, old.written + new.written, old.read + new.read)
+                            analyses[i] = Analysis(new.skills or old.skills, new.problem, *cost)
                 future.set_result(analyses)
             except BaseException as error:  # raised by future.result
                 future.set_exception(error)
@@ -248,26 +248,26 @@ class ModelAnalyzer(Analyzer):
 
     def _ask(self, trajectories: Sequence[Trajectory], analyzer: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
         assert self._answers is not None
-        if self.model and self._who is None:  # it is not trained, so its identity is fixed
-            self._who = analyzer.digest()
-        who = self._who or (info.seed, info.iteration)
+        if self.model and self._model_digest is None:  # it is not trained, so its digest is fixed
+            self._model_digest = analyzer.digest()
+        model = self._model_digest or (info.seed, info.iteration)
         room = analyzer.context_limit - self.max_tokens
         questions = [self._question(trajectory, analyzer, room) for trajectory in trajectories]
-        keys = [answer_key(who, self.temperature, self.max_tokens, text, attempt) for text, _ in questions]
+        keys = [answer_key(model, self.temperature, self.max_tokens, text, attempt) for text, _ in questions]
         prompts = {key: prompt for key, (_, prompt) in zip(keys, questions, strict=True) if self._answers.get(key) is None}
-        tight = {key for key, prompt in prompts.items() if len(prompt) > room}
-        fitting = {k: Request(p, derive(info.seed, "hindsight", k)) for k, p in prompts.items() if k not in tight}
-        fresh = ask_all(analyzer, Sampling(self.temperature, max_tokens=self.max_tokens), fitting, self._answers)
+        too_long = {key for key, prompt in prompts.items() if len(prompt) > room}
+        fitting = {k: Request(p, derive(info.seed, "hindsight", k)) for k, p in prompts.items() if k not in too_long}
+        answers = ask_all(analyzer, Sampling(self.temperature, max_tokens=self.max_tokens), fitting, self._answers)
         analyses = []
         for key, trajectory in zip(keys, trajectories, strict=True):
-            got = fresh.pop(key, None)
-            cost = Analysis(questions=1, written=got.written, read=got.read) if got else Analysis()
-            if key in tight:
+            answer = answers.pop(key, None)
+            cost = Analysis(questions=1, written=answer.written, read=answer.read) if answer else Analysis()
+            if key in too_long:
                 analyses.append(Analysis(problem="the episode does not fit into the analyzer's context"))
                 continue
             try:
-                known = self._answers.get(key)
-                skills = parse_skills(known.text if known else "", len(trajectory), self.most)
+                cached = self._answers.get(key)
+                skills = parse_skills(cached.text if cached else "", len(trajectory), self.max_steps)
                 analyses.append(
                     replace(cost, skills=skills, problem="" if skills.episode else "the answer has no episode_skill")
                 )
@@ -278,14 +278,14 @@ class ModelAnalyzer(Analyzer):
     def _question(self, trajectory: Trajectory, analyzer: Policy, room: int) -> tuple[str, np.ndarray]:
         """The question about an episode and its tokens. Drops turns until it fits or two are left, then shortens texts."""
         text, prompt = "", np.zeros(0, np.int64)
-        for limit in LIMITS:
+        for limit in TEXT_LIMITS:
             characters, shortest = max(1, room) * CHARACTERS_PER_TOKEN, None
             while text != shortest:
-                text = render_question(trajectory, self.most, characters, limit)
+                text = render_question(trajectory, self.max_steps, characters, limit)
                 prompt = analyzer.encode_prompt(text)
                 if len(prompt) <= room:
                     return text, prompt
-                shortest = shortest or render_question(trajectory, self.most, 0, limit)
+                shortest = shortest or render_question(trajectory, self.max_steps, 0, limit)
                 characters = characters * 3 // 4
         return text, prompt
 
@@ -301,8 +301,8 @@ class Hindsight(Companion):
         self._analyzer = analyzer
         self._trajectories: list[Trajectory] = []
         self._result: Callable[[], list[Analysis]] = list
-        self._found: dict[int, Analysis] | None = {}
-        self._waited = 0.0
+        self._analyses: dict[int, Analysis] | None = {}
+        self._waited_s = 0.0
         self.examples: dict[str, str] = {}  # the most common reason for a missing skill, for the alarm `unskilled`
 
     def check(self, policy: Policy) -> None:
@@ -310,25 +310,25 @@ class Hindsight(Companion):
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         self._trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        self._waited, self._found = 0.0, None
+        self._waited_s, self._analyses = 0.0, None
         self._result = self._analyzer.begin(self._trajectories, policy, info)
         return {}
 
     def analysis(self, trajectory: Trajectory) -> Analysis:
-        if self._found is None:
+        if self._analyses is None:
             began = time.perf_counter()
             analyses = self._result()
-            self._waited = time.perf_counter() - began
-            self._found = {id(t): a for t, a in zip(self._trajectories, analyses, strict=True)}
-        return self._found.get(id(trajectory)) or Analysis(problem="no episode of this batch")
+            self._waited_s = time.perf_counter() - began
+            self._analyses = {id(t): a for t, a in zip(self._trajectories, analyses, strict=True)}
+        return self._analyses.get(id(trajectory)) or Analysis(problem="no episode of this batch")
 
     def skills(self, trajectory: Trajectory) -> Skills:
         return self.analysis(trajectory).skills
 
     def other_task(self, trajectory: Trajectory) -> Trajectory | None:
         """The next episode of the batch with another task, for a placebo; None if there is no other task."""
-        place = next((i for i, own in enumerate(self._trajectories) if own is trajectory), 0)
-        after = self._trajectories[place + 1 :] + self._trajectories[:place]
+        index = next((i for i, t in enumerate(self._trajectories) if t is trajectory), 0)
+        after = self._trajectories[index + 1 :] + self._trajectories[:index]
         return next((other for other in after if other.task.id != trajectory.task.id), None)
 
     def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
@@ -344,7 +344,7 @@ class Hindsight(Companion):
             "hindsight/asked": float(sum(a.questions for a in analyses)),
             "hindsight/tokens_read": float(read),
             "hindsight/tokens_written": float(written),
-            "hindsight/seconds_waited": round(self._waited, 3),
+            "hindsight/seconds_waited": round(self._waited_s, 3),
         }
 
 
@@ -420,8 +420,8 @@ class Handbook:
     def page(self, task: Task) -> str:
         """The general text, the family's page, and pages with a keyword in the goal, as far as they fit into a prompt."""
         goal, text = task.goal.lower(), ""
-        named = [name for name, words in self.keywords.items() if any(word in goal for word in words)]
-        for name in dict.fromkeys(("", task.family, *named)):
+        matching = [name for name, words in self.keywords.items() if any(word in goal for word in words)]
+        for name in dict.fromkeys(("", task.family, *matching)):
             longer = "\n".join(filter(None, (text, self.pages.get(name, ""))))
             text = longer if len(longer) <= LONGEST_NOTE else text
         return text
@@ -444,9 +444,10 @@ def render_teacher_prompts(
     skipped."""
     by_step = [at_step for trajectory in group.trajectories for at_step in lessons(trajectory)]
     encoded: list[list[np.ndarray]] = [[] for _ in group.steps]
-    places = [(n, step, lesson) for n, (step, own) in enumerate(zip(group.steps, by_step, strict=True)) for lesson in own]
-    prompts = [insert_lesson(step.prompt, lesson, instructed) for _, step, lesson in places]
-    for (n, step, _), prompt, tokens in zip(places, prompts, encode_prompts(prompts, policy), strict=True):
+    steps = zip(group.steps, by_step, strict=True)
+    injected = [(n, step, lesson) for n, (step, at_step) in enumerate(steps) for lesson in at_step]
+    prompts = [insert_lesson(step.prompt, lesson, instructed) for _, step, lesson in injected]
+    for (n, step, _), prompt, tokens in zip(injected, prompts, encode_prompts(prompts, policy), strict=True):
         _, tokens, fits = fit_prompt(prompt, policy, len(step.completion.tokens), tokens)
         if fits:
             encoded[n].append(tokens)
@@ -536,9 +537,9 @@ def read_skill_directory(path: Path, world: Environment) -> Handbook:
         skill = next((skill for kind, skill in skill_of.items() if kind in published and not keywords.get(kind)), "")
         pages[family] = texts.get(skill, "")
     # A page found by its keywords has the name of its task type, which no family has.
-    named = {f"task type {name}": [str(word).lower() for word in words] for name, words in keywords.items() if words}
+    keywords_of = {f"task type {name}": [str(word).lower() for word in words] for name, words in keywords.items() if words}
     pages |= {f"task type {name}": texts.get(skill_of.get(name, ""), "") for name in keywords}
-    return Handbook({name: text for name, text in pages.items() if text}, named)
+    return Handbook({name: text for name, text in pages.items() if text}, keywords_of)
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ class EpisodeJudge(RewardTerm, Companion):
     """A companion and a reward term in one."""
 
     rubric: str
-    ask: Callable[[], Policy] = field(compare=False)  # opens the judge model
-    place: Path = field(compare=False)  # directory of the answer cache
+    open_judge: Callable[[], Policy] = field(compare=False)
+    cache_dir: Path = field(compare=False)  # for answers
     weight: float = 1.0
-    tokens: int = 256  # longest answer
+    tokens: int = 256  # maximum length of an answer
     name = "judge"
     read_in_rollouts: ClassVar[bool] = False
     _grades: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -47,22 +47,22 @@ class EpisodeJudge(RewardTerm, Companion):
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         if self._answers is None:
-            self._answers = AnswerCache(self.place)
-        judged = [trajectory for group in groups for trajectory in group.trajectories]
-        before, answers = len(self._answers), self._ask(judged, info)
-        fresh = list(self._answers.values())[before:]
+            self._answers = AnswerCache(self.cache_dir)
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        before, answers = len(self._answers), self._ask(trajectories, info)
+        new_answers = list(self._answers.values())[before:]
         self._grades = {}
         for group in groups:
             grades = {id(t): grade for t in group.trajectories if (grade := parse_grade(answers[id(t)].text)) is not None}
             mean = float(np.mean(list(grades.values()))) if grades else 0.0
             self._grades |= {id(t): grades.get(id(t), mean) for t in group.trajectories}
-        unread = sum(parse_grade(answers[id(t)].text) is None for t in judged)
+        unreadable = sum(parse_grade(answers[id(t)].text) is None for t in trajectories)
         return {
             "judge_grade": float(np.mean(list(self._grades.values()))) if self._grades else 0.0,
-            "judge_unread": unread / len(judged) if judged else 0.0,
-            "judge_asked": float(len(fresh)),
-            "judge_prompt_tokens": float(sum(a.read for a in fresh)),
-            "judge_completion_tokens": float(sum(a.written for a in fresh)),
+            "judge_unread": unreadable / len(trajectories) if trajectories else 0.0,
+            "judge_asked": float(len(new_answers)),
+            "judge_prompt_tokens": float(sum(a.read for a in new_answers)),
+            "judge_completion_tokens": float(sum(a.written for a in new_answers)),
         }
 
     def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
@@ -71,14 +71,14 @@ class EpisodeJudge(RewardTerm, Companion):
             for g in groups
         ]
 
-    def _ask(self, judged: Sequence[Trajectory], info: IterationInfo) -> dict[int, Answer]:
+    def _ask(self, trajectories: Sequence[Trajectory], info: IterationInfo) -> dict[int, Answer]:
         """id(trajectory) -> answer."""
         assert self._answers is not None
-        judge = self.ask()
+        judge = self.open_judge()
         digest = judge.digest()
         keys: dict[int, str] = {}
         questions: dict[str, Request] = {}
-        for trajectory in judged:
+        for trajectory in trajectories:
             prompt = render_question(self.rubric, trajectory)
             key = keys[id(trajectory)] = answer_key(digest, self.tokens, prompt.text)
             if key not in self._answers and key not in questions:

@@ -117,7 +117,7 @@ class DictionaryReport:
     behaviors: dict[str, Behavior]  # of that iteration and of the run's last evaluation, if they are recorded
 
     def to_json(self) -> dict[str, Any]:
-        story, phrases = self.story, self.story.companion.history.standing()
+        story, phrases = self.story, self.story.companion.history.current_phrases()
         behaviors = {name: behavior.to_json() for name, behavior in self.behaviors.items()}
         cut = [{"task": t.task.id, "success": t.success, "segments": story.cut(t)} for t in self.episodes]
         return {"source": story.source, "phrases": phrases, "steps": story.steps, "behaviour": behaviors, "episodes": cut}

@@ -198,7 +198,7 @@ def list_phrases(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any,
             world = str(file.parent.parent.relative_to(home)).removeprefix(".")
             title, rows = f"{f'{world}: p' if world else 'P'}hrases as of {checkpoint.path.name}", []
             try:
-                for p in History.load(read_table(file, notices)["history"]).standing()[:MAX_PHRASES]:
+                for p in History.load(read_table(file, notices)["history"]).current_phrases()[:MAX_PHRASES]:
                     rows.append((" › ".join(map(str, p["phrase"])), p["uses"], p["since"], format_percent(p["present"])))
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 rows = []

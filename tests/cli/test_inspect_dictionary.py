@@ -244,7 +244,7 @@ def test_one_skill_alphabet_has_zero_description_length():
 
 def test_history_keeps_only_current_phrases():
     story = a_story(("AB",) * 40, ("BC",) * 30, ("BC",) * 60)
-    assert [p["since"] for p in story.companion.history.standing()] == [2]
+    assert [p["since"] for p in story.companion.history.current_phrases()] == [2]
 
 
 def test_behavior_table_fills_missing_entries_with_zero():

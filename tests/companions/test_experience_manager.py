@@ -68,7 +68,7 @@ def test_merge_with_lone_surrogate_keeps_the_entries():
 
 def test_foreground_queue_is_unbounded():
     """Without a background thread, an iteration submits all its episodes before the first is distilled."""
-    manager = managing('{"operations": [{"op": "return"}]}', waiting=3)
+    manager = managing('{"operations": [{"op": "return"}]}', queue_size=3)
     bringing = threading.Thread(target=lambda: [manager.submit(request(number)) for number in range(40)], daemon=True)
     bringing.start()
     bringing.join(timeout=5)
@@ -109,7 +109,7 @@ def test_abandon_drops_waiting_requests():
         go_on.wait(10)
         return '{"operations": [{"op": "return"}]}'
 
-    manager = managing(slow, background=True, waiting=99)
+    manager = managing(slow, background=True, queue_size=99)
     manager.submit(request(0))
     assert sampling.wait(10)
     for number in range(1, 100):

@@ -45,7 +45,7 @@ def in_threads(count: int, work) -> None:
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_batched_answers_match_single_searches(workers):
-    bank, remembered = bank_of(60), CachedEmbedding(EMBED, most=20)
+    bank, remembered = bank_of(60), CachedEmbedding(EMBED, max_texts=20)
     queries = [f"where is thing {i % 45}" for i in range(240)]
     alone = {q: retrieve(bank, EMBED, [Query(q)], 1, Diversity(), count=False)[0] for q in set(queries)}
     answers: dict[int, object] = {}
@@ -84,7 +84,7 @@ def test_abandon_does_not_wait_for_a_stuck_search():
     stuck, waiting = query_queue.ask("stuck"), query_queue.ask("waiting")
     searching.wait(30)
     began = time.monotonic()
-    query_queue.abandon(patience_s=0.2)
+    query_queue.abandon(timeout_s=0.2)
     assert time.monotonic() - began < 20 and not stuck.done() and waiting.cancelled()
     with pytest.raises(TacitError, match="closed"):
         query_queue.ask("too late")
@@ -108,7 +108,7 @@ def test_search_error_reaches_only_its_own_callers():
 
 def test_embedding_cache_evicts_oldest_text():
     embedded_texts: list[str] = []
-    embed = CachedEmbedding(lambda texts: embedded_texts.extend(texts) or EMBED(texts), most=3)
+    embed = CachedEmbedding(lambda texts: embedded_texts.extend(texts) or EMBED(texts), max_texts=3)
     for text in "abcd":
         embed([text])
     embed(["b", "c", "d"])
@@ -119,7 +119,7 @@ def test_embedding_cache_evicts_oldest_text():
 def test_retrieval_tolerates_concurrent_replacement():
     """Entries are replaced while others search. Before, a search failed on an entry that had just been removed."""
     bank, stop, wrong = bank_of(40), threading.Event(), []
-    embed = CachedEmbedding(EMBED, most=3)
+    embed = CachedEmbedding(EMBED, max_texts=3)
 
     def read(i: int) -> None:
         n = 0

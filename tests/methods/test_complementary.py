@@ -168,7 +168,7 @@ def test_training_history_survives_removal_from_the_bank():
     (batch, _, _) = extractor.updates[-1]
     np.testing.assert_allclose([a[0] for a in batch.advantages], [0.5, -0.5])
     manager.extractor.add_sample(Sample(second, 1.0, manager.bank.call(second)))
-    assert experience.training_uses(second).trained == 4 and experience.training_uses(second).last_trained == 7
+    assert experience.training_usage(second).trained == 4 and experience.training_usage(second).last_trained == 7
 
 
 @pytest.mark.parametrize("background", [False, True])

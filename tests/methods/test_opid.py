@@ -163,9 +163,9 @@ def test_opid_settings_reach_its_parts():
     search = get_environment("searchqa")
     for world, steps, most in ((WORLD, None, 5), (search, None, 2), (search, 3, 3)):
         more = {"analyzer_temperature": 0.7, "analyzer_tokens": 99, "critical_steps": steps}
-        assert get_method("opid")(**more).build_analyzer(world, NO_RESOURCES).most == most
+        assert get_method("opid")(**more).build_analyzer(world, NO_RESOURCES).max_steps == most
         asking = get_method("opid")(analyzer="policy", **more).build_analyzer(world, NO_RESOURCES)
-        assert (asking.model, asking.most, asking.temperature, asking.max_tokens) == (None, most, 0.7, 99)
+        assert (asking.model, asking.max_steps, asking.temperature, asking.max_tokens) == (None, most, 0.7, 99)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tacit.core.progress import is_unicode
 MAX_ENTRY_CHARS = 4000  # longer entries are rejected; a prompt shows them whole
 CAPACITY = 20_000
 FORMAT = "1"
-BY_HAND = "removed by hand"  # why an entry was retired, if a user did it
+BY_HAND = "removed by hand"  # the reason stored with an entry that a user removed
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Origin:
     made_from: tuple[int, ...] = ()  # entries it replaced
     call: int | None = None  # the extractor call that wrote it, if any
 
-    def is_in(self, place: Sequence[str]) -> bool:
-        """Whether it belongs to a world, or to a world and a family. Without world or family, it belongs to all."""
-        return all(own in ("", wanted) for own, wanted in zip((self.world, self.family), place, strict=False))
+    def is_in(self, scope: Sequence[str]) -> bool:
+        """Whether it belongs to `scope`: (), (world,) or (world, family). Without world or family, it belongs to all."""
+        return all(name in ("", wanted) for name, wanted in zip((self.world, self.family), scope, strict=False))
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ def connect(path: Path | None) -> sqlite3.Connection:
     try:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-        base = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
-        base.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;" + _TABLES)
+        database = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
+        database.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;" + _TABLES)
     except sqlite3.DatabaseError as error:
         raise TacitError(f"cannot open the experience bank {path}: {error}.") from error
-    return base
+    return database
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
@@ -108,15 +108,15 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def transaction(base: sqlite3.Connection, path: Path | None) -> Iterator[None]:
+def transaction(database: sqlite3.Connection, path: Path | None) -> Iterator[None]:
     """Atomic; survives a killed process. With `synchronous=NORMAL`, a power cut may lose the last transactions, but no more."""
     try:
-        base.execute("BEGIN IMMEDIATE")
+        database.execute("BEGIN IMMEDIATE")
         yield
-        base.execute("COMMIT")
+        database.execute("COMMIT")
     except BaseException as error:
-        if base.in_transaction:
-            base.execute("ROLLBACK")
+        if database.in_transaction:
+            database.execute("ROLLBACK")
         if isinstance(error, sqlite3.OperationalError):
             raise TacitError(
                 f"cannot write to the experience bank {path} ({error}). If another process writes to it, wait until "
@@ -125,8 +125,8 @@ def transaction(base: sqlite3.Connection, path: Path | None) -> Iterator[None]:
         raise
 
 
-def _numbers(base: sqlite3.Connection, query: str, *values: object) -> list[int]:
-    return [number for (number,) in base.execute(query, values)]
+def _column(database: sqlite3.Connection, query: str, *values: object) -> list[int]:
+    return [number for (number,) in database.execute(query, values)]
 
 
 _LIVE = "SELECT id FROM entries WHERE retired IS NULL"
@@ -136,12 +136,12 @@ _RETIRE = "UPDATE entries SET retired = ?, vector = x'' WHERE id = ?"
 def remove_by_hand(path: Path, ids: Sequence[int]) -> int:
     """Retire entries, even while a run writes to the bank. Raises and retires none if one does not exist. Returns the number of
     live entries left."""
-    with closing(connect(path)) as base, transaction(base, path):
-        live = set(_numbers(base, _LIVE))
+    with closing(connect(path)) as database, transaction(database, path):
+        live = set(_column(database, _LIVE))
         for number in ids:
             if number not in live:
                 raise TacitError(f"the bank has no entry {number}.")
-            base.execute(_RETIRE, (BY_HAND, number))
+            database.execute(_RETIRE, (BY_HAND, number))
         return len(live) - len(set(ids))
 
 
@@ -157,22 +157,22 @@ class Snapshot:
     vectors_ND: np.ndarray
     entries: tuple[Entry, ...]
 
-    def nearest(self, vectors_QD: np.ndarray, count: int, place: Sequence[str] = ()) -> list[list[Entry]]:
-        """For each query, the `count` nearest entries by cosine, nearest first, ties by age, of `place` (world, family)."""
+    def nearest(self, vectors_QD: np.ndarray, count: int, scope: Sequence[str] = ()) -> list[list[Entry]]:
+        """For each query, the `count` nearest entries by cosine, nearest first, ties by age, of `scope`."""
         if not self.entries or count < 1:
             return [[] for _ in vectors_QD]
         queries_QD = normalize(np.asarray(vectors_QD, np.float32))
         scores_QN = queries_QD @ self.vectors_ND.T
-        others = max(0, len(self.entries) - count)
+        excluded = max(0, len(self.entries) - count)
         ranked = []
         for query_D, scores_N in zip(queries_QD, scores_QN, strict=True):
-            least = np.partition(scores_N, others)[others] - TOLERANCE
-            near = np.flatnonzero(scores_N >= least)  # oldest first
+            threshold = np.partition(scores_N, excluded)[excluded] - TOLERANCE
+            near = np.flatnonzero(scores_N >= threshold)  # oldest first
             exact = np.round(self.vectors_ND[near].astype(np.float64) @ query_D.astype(np.float64), 9)
             ranked.append([self.entries[i] for i in near[np.argsort(-exact, kind="stable")[:count]]])
-        if not place or all(entry.origin.is_in(place) for near in ranked for entry in near):
+        if not scope or all(entry.origin.is_in(scope) for near in ranked for entry in near):
             return ranked
-        rows = [row for row, entry in enumerate(self.entries) if entry.origin.is_in(place)]
+        rows = [row for row, entry in enumerate(self.entries) if entry.origin.is_in(scope)]
         return Snapshot(self.vectors_ND[rows], tuple(self.entries[row] for row in rows)).nearest(vectors_QD, count)
 
 
@@ -186,7 +186,7 @@ class EntryRejected(TacitError):
     """An entry that cannot be stored."""
 
 
-_open_here: WeakValueDictionary[Path, Bank] = WeakValueDictionary()
+_open_banks: WeakValueDictionary[Path, Bank] = WeakValueDictionary()
 """banks that this process writes to; the file lock does not exclude a second bank in the same process"""
 
 
@@ -198,11 +198,11 @@ class Bank:
     wrote them. A retired entry loses its vector at once, and its call once no more rewards for it can arrive.
     """
 
-    _lock: int | None = None
+    _lock_fd: int | None = None
 
     def __init__(self, path: Path | None, embedder: str, dimensions: int, capacity: int = CAPACITY) -> None:
         self.path, self.embedder, self.dimensions, self.capacity = path, embedder, dimensions, capacity
-        self._lock = None if path is None else self._lock_file(path)
+        self._lock_fd = None if path is None else self._lock_file(path)
         self.database, self.write_lock = connect(path), threading.RLock()
         self._changes = self._change_count()
         self._by_hand: set[int] = set()  # removed by hand before the last `clear` or `restore_from`
@@ -223,7 +223,7 @@ class Bank:
         path.parent.mkdir(parents=True, exist_ok=True)
         resolved, file, owner = path.resolve(), -1, str(os.getpid())
         try:
-            if resolved in _open_here:  # checked first: closing a second descriptor would release our own lock
+            if resolved in _open_banks:  # checked first: closing a second descriptor would release our own lock
                 raise BlockingIOError
             file = os.open(resolved.with_name(f"{resolved.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -237,7 +237,7 @@ class Bank:
             ) from error
         os.ftruncate(file, 0)
         os.pwrite(file, owner.encode(), 0)
-        _open_here[resolved] = self
+        _open_banks[resolved] = self
         return file
 
     def _change_count(self) -> int:
@@ -250,14 +250,14 @@ class Bank:
     def close(self) -> None:
         with self.write_lock:
             self.database.close()
-            if self._lock is not None and self.path is not None:
-                os.close(self._lock)
-                self._lock = None
-                _open_here.pop(self.path.resolve(), None)
+            if self._lock_fd is not None and self.path is not None:
+                os.close(self._lock_fd)
+                self._lock_fd = None
+                _open_banks.pop(self.path.resolve(), None)
 
     def __del__(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
 
     def refresh(self) -> None:
         """Apply removals by another process. If another thread is writing, return at once: that thread applies them."""
@@ -270,9 +270,9 @@ class Bank:
     def _apply_removals(self) -> None:
         if (changes := self._change_count()) != self._changes:
             self._changes = changes
-            if gone := self.entries.keys() - _numbers(self.database, _LIVE):
-                self._retired += gone
-                self._publish((), set(gone))
+            if retired := self.entries.keys() - _column(self.database, _LIVE):
+                self._retired += retired
+                self._publish((), set(retired))
 
     def nearest(self, vectors_QD: np.ndarray, count: int) -> list[list[int]]:
         return [[entry.id for entry in ranked] for ranked in self.snapshot.nearest(vectors_QD, count)]
@@ -283,7 +283,7 @@ class Bank:
         return entry
 
     def replace(
-        self, old: Sequence[int], new: Iterable[tuple[str, np.ndarray, Origin, Call | None]], why: str
+        self, old: Sequence[int], new: Iterable[tuple[str, np.ndarray, Origin, Call | None]], reason: str
     ) -> tuple[Entry, ...]:
         """Replace old entries by new ones in one transaction. A full bank retires its oldest entries, even new ones."""
         added: list[tuple[Entry, np.ndarray]] = []
@@ -292,13 +292,13 @@ class Bank:
                 self._apply_removals()
                 for text, vector_D, origin, call in new:
                     added.append(self._insert(validate_text(text), np.asarray(vector_D, np.float32), origin, call))
-                leaving = {number: why for number in old if number in self.entries}
-                surplus = len(self.entries) - len(leaving) + len(added) - self.capacity
-                in_order = chain((entry for entry in self.entries if entry not in leaving), (entry.id for entry, _ in added))
-                gone = leaving | dict.fromkeys(islice(in_order, max(0, surplus)), "the bank was full")
-                self.database.executemany(_RETIRE, [(reason or "removed", number) for number, reason in gone.items()])
-            self._retired += gone
-            self._publish(added, set(gone))
+                outdated = {number: reason for number in old if number in self.entries}
+                surplus = len(self.entries) - len(outdated) + len(added) - self.capacity
+                in_order = chain((id for id in self.entries if id not in outdated), (entry.id for entry, _ in added))
+                retired = outdated | dict.fromkeys(islice(in_order, max(0, surplus)), "the bank was full")
+                self.database.executemany(_RETIRE, [(why or "removed", number) for number, why in retired.items()])
+            self._retired += retired
+            self._publish(added, set(retired))
         return tuple(entry for entry, _ in added)
 
     def _insert(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None) -> tuple[Entry, np.ndarray]:
@@ -311,8 +311,8 @@ class Bank:
         if call is not None:
             ids = [np.asarray(tokens, np.int64).tobytes() for tokens in (call.prompt, call.completion)]
             row = (*ids, np.asarray(call.logprobs, np.float32).tobytes(), call.version)
-            wrote = self.database.execute("INSERT INTO calls (prompt, completion, logprobs, version) VALUES (?, ?, ?, ?)", row)
-            origin = replace(origin, call=int(wrote.lastrowid or 0))
+            cursor = self.database.execute("INSERT INTO calls (prompt, completion, logprobs, version) VALUES (?, ?, ?, ?)", row)
+            origin = replace(origin, call=int(cursor.lastrowid or 0))
         cursor = self.database.execute(
             "INSERT INTO entries (text, vector, origin, call) VALUES (?, ?, ?, ?)",
             (text, vector_D.tobytes(), json.dumps(asdict(origin)), origin.call),
@@ -348,7 +348,7 @@ class Bank:
     def training_steps(self, entry: int) -> list[int]:
         with self.write_lock:
             query = "SELECT step FROM events WHERE entry = ? AND kind = 'trained' ORDER BY number"
-            return _numbers(self.database, query, entry)
+            return _column(self.database, query, entry)
 
     def drop_retired_calls(self) -> None:
         """Delete the extractor calls of retired entries. They get no more rewards, and prompts are most of a bank's size."""
@@ -372,14 +372,14 @@ class Bank:
                 raise TacitError(f"{self.path or 'the bank'} has no entry {entry}.")
             origin = json.loads(row[1])
             by_id = "SELECT id, text, retired FROM entries WHERE id = ?"
-            before = [previous for old in origin["made_from"] for previous in self.database.execute(by_id, (old,))]
-            after = "SELECT entries.id FROM entries, json_each(entries.origin, '$.made_from') AS old WHERE old.value = ?"
+            previous = [row for old in origin["made_from"] for row in self.database.execute(by_id, (old,))]
+            successors = "SELECT entries.id FROM entries, json_each(entries.origin, '$.made_from') AS old WHERE old.value = ?"
             uses = "SELECT kind, step, task, success FROM events WHERE entry = ? ORDER BY number"
             events = self.database.execute(uses, (entry,))
-            replaced = [dict(zip(("id", "text", "retired"), previous, strict=True)) for previous in before]
+            replaced = [dict(zip(("id", "text", "retired"), old, strict=True)) for old in previous]
             used = [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events]
             record = {"id": entry, "text": row[0], "origin": origin, "retired": row[2], "replaced": replaced}
-            return {**record, "replaced_by": _numbers(self.database, after, entry), "events": used}
+            return {**record, "replaced_by": _column(self.database, successors, entry), "events": used}
 
     def clear(self) -> None:
         """Delete everything. Entries removed by hand stay removed, even if a restored copy contains them."""
@@ -391,7 +391,7 @@ class Bank:
             self._load()
 
     def _note_removed_by_hand(self) -> None:
-        self._by_hand |= set(_numbers(self.database, "SELECT id FROM entries WHERE retired = ?", BY_HAND))
+        self._by_hand |= set(_column(self.database, "SELECT id FROM entries WHERE retired = ?", BY_HAND))
 
     def save_to(self, path: Path) -> None:
         with self.write_lock:
@@ -425,25 +425,25 @@ class Bank:
         if len(self.entries) > self.capacity:
             self.replace((), (), "")
 
-    def _read(self, base: sqlite3.Connection, path: Path | None) -> tuple[Snapshot, dict[int, Usage], list[int]]:
+    def _read(self, database: sqlite3.Connection, path: Path | None) -> tuple[Snapshot, dict[int, Usage], list[int]]:
         """(live entries, their usage, retired entries whose call is still there)."""
-        meta = dict(base.execute("SELECT key, value FROM meta").fetchall())
+        meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
         for key, value in self._meta.items():
             if meta.get(key) != value:
                 raise TacitError(
                     f"the experience bank {path} was made with {key} {meta.get(key)!r}, but this is {value!r}: vectors "
                     "of two models cannot be compared. Use that embedding, or a new run with --extraction offline --bank FILE."
                 )
-        rows = base.execute("SELECT id, text, origin, vector FROM entries WHERE retired IS NULL ORDER BY id").fetchall()
+        rows = database.execute("SELECT id, text, origin, vector FROM entries WHERE retired IS NULL ORDER BY id").fetchall()
         entries, vectors_ND = [], np.empty((len(rows), self.dimensions), np.float32)
         for row, (number, text, origin, vector) in enumerate(rows):
             fields = json.loads(origin)
             entries.append(Entry(number, text, Origin(**{**fields, "made_from": tuple(fields["made_from"])})))
             vectors_ND[row] = np.frombuffer(vector, np.float32)
         usage = {entry.id: Usage() for entry in entries}
-        for number, *event in base.execute("SELECT entry, kind, step, success FROM events ORDER BY number"):
+        for number, *event in database.execute("SELECT entry, kind, step, success FROM events ORDER BY number"):
             _count(usage.get(number), *event)
-        retired = _numbers(base, "SELECT id FROM entries WHERE retired IS NOT NULL AND call IS NOT NULL ORDER BY id")
+        retired = _column(database, "SELECT id FROM entries WHERE retired IS NOT NULL AND call IS NOT NULL ORDER BY id")
         return Snapshot(vectors_ND, tuple(entries)), usage, retired
 
     def _load(self) -> None:
@@ -452,30 +452,30 @@ class Bank:
         self._buffer, self._first = self.snapshot.vectors_ND, 0
         """the live vectors, from row `_first` on; rows of a snapshot are never changed"""
 
-    def _publish(self, added: Sequence[tuple[Entry, np.ndarray]], gone: set[int]) -> None:
+    def _publish(self, added: Sequence[tuple[Entry, np.ndarray]], retired: set[int]) -> None:
         """Make a change visible. Additions go behind the end of the current snapshot. Removing the oldest entries moves
         nothing; removing others copies the rest to a new buffer."""
-        new = [(entry, vector_D) for entry, vector_D in added if entry.id not in gone]
-        seen = self.snapshot
-        rows = sorted(bisect_left(seen.entries, number, key=lambda entry: entry.id) for number in gone & self.entries.keys())
+        new = [(entry, vector_D) for entry, vector_D in added if entry.id not in retired]
+        snapshot, old = self.snapshot, retired & self.entries.keys()
+        rows = sorted(bisect_left(snapshot.entries, number, key=lambda entry: entry.id) for number in old)
         if rows == list(range(len(rows))):
-            stay, self._first = seen.entries[len(rows) :], self._first + len(rows)
+            kept, self._first = snapshot.entries[len(rows) :], self._first + len(rows)
         else:
-            between = list(zip([0, *(row + 1 for row in rows)], [*rows, len(seen.entries)], strict=True))
-            stay = tuple(entry for begin, end in between for entry in seen.entries[begin:end])
-            self._buffer, self._first = np.empty((64 + len(stay) * 5 // 4, self.dimensions), np.float32), 0
-            np.concatenate([seen.vectors_ND[begin:end] for begin, end in between], out=self._buffer[: len(stay)])
-        last = self._first + len(stay)
+            between = list(zip([0, *(row + 1 for row in rows)], [*rows, len(snapshot.entries)], strict=True))
+            kept = tuple(entry for begin, end in between for entry in snapshot.entries[begin:end])
+            self._buffer, self._first = np.empty((64 + len(kept) * 5 // 4, self.dimensions), np.float32), 0
+            np.concatenate([snapshot.vectors_ND[begin:end] for begin, end in between], out=self._buffer[: len(kept)])
+        last = self._first + len(kept)
         if last + len(new) > len(self._buffer):
-            wider: np.ndarray = np.empty((64 + 2 * (len(stay) + len(new)), self.dimensions), np.float32)
-            wider[: len(stay)] = self._buffer[self._first : last]
-            self._buffer, self._first, last = wider, 0, len(stay)
+            larger: np.ndarray = np.empty((64 + 2 * (len(kept) + len(new)), self.dimensions), np.float32)
+            larger[: len(kept)] = self._buffer[self._first : last]
+            self._buffer, self._first, last = larger, 0, len(kept)
         for i, (entry, vector_D) in enumerate(new):
             self._buffer[last + i] = vector_D
             self.usage[entry.id] = Usage()  # first: a reader that finds the entry needs it
             self.entries[entry.id] = entry
-        self.snapshot = Snapshot(self._buffer[self._first : last + len(new)], stay + tuple(entry for entry, _ in new))
-        for number in gone:
+        self.snapshot = Snapshot(self._buffer[self._first : last + len(new)], kept + tuple(entry for entry, _ in new))
+        for number in retired:
             self.entries.pop(number, None)
             self.usage.pop(number, None)
 

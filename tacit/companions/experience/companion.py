@@ -43,7 +43,7 @@ class Experience(Companion):
         critic: Critic | None = None,
     ) -> None:
         """`writes`: False for a fixed bank made before training. `critic`: the actor reviews its entries."""
-        self._make, self._queries = manager, queries or QuerySettings()
+        self._open_manager, self._queries = manager, queries or QuerySettings()
         self.writes, self.critic = writes, critic
         self._manager: ExperienceManager | None = None
         self._answerer: QueryAnswerer | None = None
@@ -54,7 +54,7 @@ class Experience(Companion):
     def manager(self) -> ExperienceManager:
         """Opened on first use, so that building a method opens nothing."""
         if self._manager is None:
-            self._manager = self._make()
+            self._manager = self._open_manager()
         return self._manager
 
     def close(self) -> None:
@@ -84,22 +84,22 @@ class Experience(Companion):
             if self.critic is not None:
                 self.critic.record(trajectory)
             if self.writes:
-                place = f"{trajectory.task.id}/{trajectory.seed}"
-                self.manager.submit(DistillRequest(trajectory, guiding_entry(trajectory.condition), info, place))
+                key = f"{trajectory.task.id}/{trajectory.seed}"
+                self.manager.submit(DistillRequest(trajectory, guiding_entry(trajectory.condition), info, key))
         questions = [step for trajectory in episodes for step in trajectory.steps if ASKED in step.signals]
         metrics = {"asked": float(len(questions)), "answered": float(sum(ENTRY in step.signals for step in questions))}
         if outcomes:
             metrics["useful"] = float(np.mean([np.mean(won) > 0.5 for won in outcomes.values()]))
         for half in (True, False):
-            if ended := [t.success for t in episodes if (t.condition.name == GUIDED) == half]:
-                metrics["success_guided" if half else "success_free"] = float(np.mean(ended))
+            if outcomes_of_half := [t.success for t in episodes if (t.condition.name == GUIDED) == half]:
+                metrics["success_guided" if half else "success_free"] = float(np.mean(outcomes_of_half))
         return {f"experience/{name}": number for name, number in metrics.items()}
 
-    def _reward(self, groups: Sequence[Group]) -> None:
+    def _add_samples(self, groups: Sequence[Group]) -> None:
         """One sample per entry: r̄(m) = mean over the episodes m guided, in any world, of ±1, or of Eq. 8 with a critic."""
         calls = {} if self._answerer is None else self._answerer.refinements
         rewards: dict[int, list[float]] = {}
-        refined: dict[tuple[int, str], list[float]] = {}
+        refinement_rewards: dict[tuple[int, str], list[float]] = {}
         """(entry, question) -> ±1 for each episode that read the refined answer"""
         for trajectory in (t for group in groups for t in group.trajectories):
             verdict, outcome = critic_verdict(trajectory.condition), 1.0 if trajectory.success else -1.0
@@ -111,16 +111,16 @@ class Experience(Companion):
             for step in trajectory.steps:
                 key = int(step.signals.get(ENTRY, -1)), parse_question(step.action) or ""
                 if key in calls:
-                    refined.setdefault(key, []).append(outcome)
+                    refinement_rewards.setdefault(key, []).append(outcome)
         extractor = self.manager.extractor
         for entry, earned in rewards.items():
             if (call := self.manager.bank.call(entry)) is not None:
                 extractor.add_sample(Sample(entry, float(np.mean(earned)), call, len(earned)))
-        for key, earned in refined.items():
+        for key, earned in refinement_rewards.items():
             extractor.add_sample(Sample(key[0], float(np.mean(earned)), calls[key], len(earned), refinement=True))
         calls.clear()
 
-    def training_uses(self, entry: int) -> Usage:
+    def training_usage(self, entry: int) -> Usage:
         """c_train and t_last of Eq. 7; those of a retired entry are read from disk."""
         if (usage := self.manager.bank.usage.get(entry)) is not None:
             return usage
@@ -131,18 +131,18 @@ class Experience(Companion):
         manager = self.manager
         metrics: dict[str, float] = {}
         if self.writes:
-            self._reward(groups)
+            self._add_samples(groups)
             manager.work()
-            metrics = manager.learn(self.training_uses, info.iteration)
+            metrics = manager.learn(self.training_usage, info.iteration)
             if self.merge_every and info.iteration % self.merge_every == 0:
                 manager.start("merge", partial(manager.merge, info))
             manager.bank.drop_retired_calls()  # this iteration's rewards are already in the buffer
         self.step = info.iteration + 1
         seconds, manager.search_seconds = manager.search_seconds, []
-        counted = ("added", "updated", "returned", "refused", "merges")
+        names = ("added", "updated", "returned", "refused", "merges")
         return {
             **metrics,
-            **{f"experience/{name}": float(manager.counts[name]) for name in counted},
+            **{f"experience/{name}": float(manager.counts[name]) for name in names},
             "experience/entries": float(len(manager.bank)),
             "experience/search_ms": 1e3 * float(np.mean(seconds)) if seconds else 0.0,
         }
@@ -221,8 +221,8 @@ class GuidedHalf(Conditions):
         entries = [entry for entry in results if entry is not None]
         conditions = [PLAIN if entry is None else Condition(GUIDED, entry.text, str(entry.id)) for entry in results]
         if self.actor is not None and critic is not None:
-            judged = zip(entries, critic.judge(self.actor, task, entries, seed), strict=True)
-            conditions = [Condition(GUIDED if note else PLAIN.name, note, f"{e.id} {word}") for e, (word, note) in judged]
+            verdicts = zip(entries, critic.judge(self.actor, task, entries, seed), strict=True)
+            conditions = [Condition(GUIDED if note else PLAIN.name, note, f"{e.id} {word}") for e, (word, note) in verdicts]
         return (*conditions, *[PLAIN] * (size - len(conditions)))
 
     def condition(self, task: Task) -> Condition:
@@ -261,9 +261,9 @@ def make_unguided_examples(context: Context, trajectories: Sequence[Trajectory],
     """(prompts without the note, completions) of every turn with a valid action, without questions."""
     prompts, completions = [], []
     for guided in trajectories:
-        acted = replace(guided, steps=tuple(step for step in guided.steps if ASKED not in step.signals))
-        turns = render_turns(context, acted.task, iterate_trajectory(acted), PLAIN, policy)
-        for step, turn in zip(acted.steps, turns, strict=True):
+        without_questions = replace(guided, steps=tuple(step for step in guided.steps if ASKED not in step.signals))
+        turns = render_turns(context, without_questions.task, iterate_trajectory(without_questions), PLAIN, policy)
+        for step, turn in zip(without_questions.steps, turns, strict=True):
             if step.valid:
                 prompts.append(turn.tokens)
                 completions.append(step.completion.tokens)

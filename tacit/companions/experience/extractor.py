@@ -91,13 +91,13 @@ def parse_operations(answer: str, style: Style, guided: bool) -> tuple[Operation
         if not isinstance(listed, list):
             raise MalformedAnswer("no list of operations")
     else:
-        parted = [(line.strip(), *line.strip().partition(":")) for line in answer.splitlines() if line.strip()]
-        listed = [{"op": word.strip(), "text": rest} if word.strip() in KINDS else line for line, word, _, rest in parted]
+        parts = [(line.strip(), *line.strip().partition(":")) for line in answer.splitlines() if line.strip()]
+        listed = [{"op": word.strip(), "text": rest} if word.strip() in KINDS else line for line, word, _, rest in parts]
     operations: list[Operation] = []
-    for each in listed:
-        if not isinstance(each, dict) or each.get("op") not in KINDS or not isinstance(each.get("text", ""), str):
-            raise MalformedAnswer(f"not an operation: {str(each)[:60]!r}")
-        operations.append(Operation(each["op"], each.get("text", "")))
+    for item in listed:
+        if not isinstance(item, dict) or item.get("op") not in KINDS or not isinstance(item.get("text", ""), str):
+            raise MalformedAnswer(f"not an operation: {str(item)[:60]!r}")
+        operations.append(Operation(item["op"], item.get("text", "")))
     if not 1 <= len(operations) <= MAX_OPERATIONS:
         raise MalformedAnswer(f"{len(operations)} operations, but 1 to {MAX_OPERATIONS} are allowed")
     for kind, text in operations:
@@ -134,7 +134,7 @@ def find_object(answer: str) -> Mapping[str, Any]:
     raise MalformedAnswer(problem)
 
 
-def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
+def parse_merged(answer: str, style: Style, max_entries: int) -> list[str] | None:
     """The entries of a merge; None if the answer is unusable."""
     answer = strip_thinking(answer)
     lines = [line.partition(":")[2] for line in answer.splitlines() if line.startswith("entry:")]
@@ -145,7 +145,7 @@ def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
     if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
         return None
     texts = [text.strip() for text in listed if text.strip()]
-    return texts if 1 <= len(texts) <= most and all(map(is_unicode, texts)) else None
+    return texts if 1 <= len(texts) <= max_entries and all(map(is_unicode, texts)) else None
 
 
 def parse_advice(answer: str, style: Style) -> str:
@@ -266,10 +266,10 @@ class Extractor:
     buffer: list[Sample] = field(default_factory=list)
     updates: int = 0  # updates so far, in a resumed run too: the version of its weights
     _thread: SamplingThread | None = field(default=None, repr=False)
-    _buffering: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def distill(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, place: str) -> list[Distilled]:
-        """(episode, the entry that guided it or an empty text) -> operations, in order. `place` seeds the sampling."""
+    def distill(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, key: str) -> list[Distilled]:
+        """(episode, the entry that guided it or an empty text) -> operations, in order. `key` seeds the sampling."""
         policy, prompts = self.policy(), []
         limit = policy.context_limit - self._sampling(policy).max_tokens
         for trajectory, entry in requests:
@@ -281,9 +281,9 @@ class Extractor:
                     break
                 room = int(0.9 * room * limit / len(prompt))
             prompts.append(prompt)
-        written = self._write(policy, prompts, [info.derive("extractor", place, i) for i in range(len(prompts))])
+        answers = self._ask(policy, prompts, [info.derive("extractor", key, i) for i in range(len(prompts))])
         distilled: list[Distilled] = []
-        for (_, entry), (text, call, problem) in zip(requests, written, strict=True):
+        for (_, entry), (text, call, problem) in zip(requests, answers, strict=True):
             try:
                 operations = () if problem else parse_operations(text, self.settings.style, bool(entry))
             except MalformedAnswer as error:
@@ -291,11 +291,11 @@ class Extractor:
             distilled.append((operations, call, problem))
         return distilled
 
-    def merge(self, texts: Sequence[str], info: IterationInfo, place: str) -> tuple[list[str], Call | None]:
+    def merge(self, texts: Sequence[str], info: IterationInfo, key: str) -> tuple[list[str], Call | None]:
         """Fewer entries with the same content; the old ones and no call if the answer is unusable."""
         policy = self.policy()
         prompt = policy.encode_prompt(render_merge_prompt(texts, self.settings.style))
-        ((text, call, problem),) = self._write(policy, [prompt], [info.derive("extractor", place, 0)])
+        ((text, call, problem),) = self._ask(policy, [prompt], [info.derive("extractor", key, 0)])
         merged = None if problem else parse_merged(text, self.settings.style, len(texts))
         return (list(texts), None) if merged is None else (merged, call)
 
@@ -303,21 +303,21 @@ class Extractor:
         """(question, retrieved entry) -> (advice, the call that wrote it); ("", None) if the answer is unusable."""
         policy, style = self.policy(), self.settings.style
         prompts = [policy.encode_prompt(render_advice_prompt(question, entry, style)) for question, entry in questions]
-        written = self._write(policy, prompts, seeds)
-        return [("" if problem else parse_advice(text, style), call) for text, call, problem in written]
+        answers = self._ask(policy, prompts, seeds)
+        return [("" if problem else parse_advice(text, style), call) for text, call, problem in answers]
 
     def _open_thread(self) -> SamplingThread | None:
-        with self._buffering:
+        with self._lock:
             if self.background and self._thread is None:
                 policy = self.policy()
                 self._thread = SamplingThread(policy, self._sampling(policy), lambda: self.updates)
         return self._thread
 
     def _sampling(self, policy: Policy) -> Sampling:
-        own = self.settings
-        return Sampling(own.temperature, own.top_p, own.top_k, min(own.tokens, policy.context_limit // 2))
+        settings = self.settings
+        return Sampling(settings.temperature, settings.top_p, settings.top_k, min(settings.tokens, policy.context_limit // 2))
 
-    def _write(self, policy: Policy, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[tuple[str, Call | None, str]]:
+    def _ask(self, policy: Policy, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[tuple[str, Call | None, str]]:
         """(answer, call, why it cannot be used) of each prompt."""
         sampling = self._sampling(policy)
         fits = [i for i, prompt in enumerate(prompts) if len(prompt) + sampling.max_tokens <= policy.context_limit]
@@ -342,7 +342,7 @@ class Extractor:
         """Add a sample to the training buffer. Samples of the same entry are averaged into one."""
         if not self.trained or (sample.refinement and not self.settings.refinements):
             return
-        with self._buffering:
+        with self._lock:
             for i, old in enumerate(self.buffer):
                 if old.entry == sample.entry and not (old.refinement or sample.refinement):
                     episodes = old.episodes + sample.episodes
@@ -353,24 +353,25 @@ class Extractor:
 
     def learn(self, usage: Callable[[int], Usage], step: int) -> tuple[dict[str, float], list[int]]:
         """One update per `batch` samples. Returns (mean metrics, entries trained on). `usage` must know retired entries too."""
-        own, metrics_of, trained = self.settings, dict[str, list[float]](), list[int]()
-        while self.trained and len(self.buffer) >= own.batch:
-            with self._buffering:
-                taken, self.buffer = self.buffer[: own.batch], self.buffer[own.batch :]
-            rewards = np.array([sample.reward for sample in taken])
-            weights = np.array(
-                [1.0 if s.refinement else training_weight(usage(s.entry), step, own.decay, own.cooldown) for s in taken]
-            )
+        settings, values, trained = self.settings, dict[str, list[float]](), list[int]()
+        while self.trained and len(self.buffer) >= settings.batch:
+            with self._lock:
+                samples, self.buffer = self.buffer[: settings.batch], self.buffer[settings.batch :]
+            rewards = np.array([sample.reward for sample in samples])
+            weights = np.ones(len(samples))
+            for i, sample in enumerate(samples):
+                if not sample.refinement:
+                    weights[i] = training_weight(usage(sample.entry), step, settings.decay, settings.cooldown)
             if weights.any():
-                batch = extractor_batch(taken, weights * (rewards - rewards.mean()), own.temperature)
+                batch = extractor_batch(samples, weights * (rewards - rewards.mean()), settings.temperature)
                 thread = self._open_thread()
                 metrics = thread.run_update(partial(self._update, batch)) if thread else self._update(batch)
                 for name in ("loss", "grad_norm", "clipped"):
                     if name in metrics:
-                        metrics_of.setdefault(f"experience/extractor_{name}", []).append(metrics[name])
-            metrics_of.setdefault("experience/extractor_reward", []).append(float(rewards.mean()))
-            trained += [s.entry for s, weight in zip(taken, weights, strict=True) if weight > 0 and not s.refinement]
-        means = {name: float(np.mean(values)) for name, values in metrics_of.items()}
+                        values.setdefault(f"experience/extractor_{name}", []).append(metrics[name])
+            values.setdefault("experience/extractor_reward", []).append(float(rewards.mean()))
+            trained += [s.entry for s, weight in zip(samples, weights, strict=True) if weight > 0 and not s.refinement]
+        means = {name: float(np.mean(values)) for name, values in values.items()}
         return {**means, "experience/buffer": float(len(self.buffer))}, trained
 
     def _update(self, batch: Batch) -> Mapping[str, float]:
@@ -420,7 +421,7 @@ class SamplingThread:
         self._pinned: PinnedSampler | None = policy if isinstance(policy, PinnedSampler) else None
         """the policy, if it can sample during an update"""
         self._inbox: queue.Queue[SamplingJob | None] = queue.Queue()
-        self._asking, self._weights = threading.Lock(), threading.Lock()
+        self._submit_lock, self._weights_lock = threading.Lock(), threading.Lock()
         """lock on the weights: held while an update changes them and while they are read"""
         self._may_sample = threading.Event()
         self._may_sample.set()
@@ -431,7 +432,7 @@ class SamplingThread:
 
     def sample(self, requests: Sequence[Request]) -> tuple[list[Completion], int]:
         job = SamplingJob(requests)
-        with self._asking:  # the end marker must come after the last job
+        with self._submit_lock:  # the end marker must come after the last job
             if self._closed:
                 raise TacitError("the extractor has stopped.")
             self._inbox.put(job)
@@ -440,20 +441,20 @@ class SamplingThread:
     def run_update(self, update: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
         if self._pinned is None:
             self._may_sample.clear()
-        with self._weights:
+        with self._weights_lock:
             try:
                 return update()
             finally:
                 self._may_sample.set()
 
-    def close(self, patience_s: float = 10.0) -> None:
+    def close(self, timeout_s: float = 10.0) -> None:
         """Cancel queued jobs, wait a limited time for running ones, and stop."""
-        with self._asking:
+        with self._submit_lock:
             self._closed = True
-        while (job := self._take()) is not None:
+        while (job := self._pop_job()) is not None:
             job.future.cancel()
         self._inbox.put(None)
-        self._thread.join(patience_s)
+        self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while (job := self._inbox.get()) is not None:
@@ -462,7 +463,7 @@ class SamplingThread:
                 if self._pinned is not None and self._renew_copy(self._pinned):
                     self._sample_until_idle(job)
                 else:
-                    with self._weights:
+                    with self._weights_lock:
                         self._version = self._count_updates()
                         self._sample_until_idle(job)
             except BaseException as error:  # raised in the callers' threads
@@ -473,7 +474,7 @@ class SamplingThread:
     def _renew_copy(self, policy: PinnedSampler) -> bool:
         """Sample from the newest weights, unless they are being updated. False if the policy turns out to refuse pinning."""
         is_first = self._version < 0
-        if self._version != self._count_updates() and self._weights.acquire(blocking=is_first):
+        if self._version != self._count_updates() and self._weights_lock.acquire(blocking=is_first):
             try:
                 self._copy.close()
                 self._copy.enter_context(policy.pin_weights())
@@ -481,35 +482,35 @@ class SamplingThread:
             except TacitError:
                 self._pinned = None
             finally:
-                self._weights.release()
+                self._weights_lock.release()
         return self._pinned is not None
 
     def _sample_until_idle(self, first: SamplingJob) -> None:
         job: SamplingJob | None = first
-        under_way: dict[int, tuple[SamplingJob, int]] = {}
+        in_flight: dict[int, tuple[SamplingJob, int]] = {}
         with closing(open_scheduler(self._policy, self._sampling, None)) as scheduler:
             try:
-                while job is not None or under_way:
+                while job is not None or in_flight:
                     while job is not None:
-                        under_way |= {scheduler.submit(request): (job, i) for i, request in enumerate(job.requests)}
+                        in_flight |= {scheduler.submit(request): (job, i) for i, request in enumerate(job.requests)}
                         job = self._next_job()
                     for request_id, completion in scheduler.wait():
-                        owner, i = under_way.pop(request_id)
+                        owner, i = in_flight.pop(request_id)
                         owner.done[i] = completion
                         if len(owner.done) == len(owner.requests):
                             owner.future.set_result(([owner.done[k] for k in range(len(owner.requests))], self._version))
                     job = self._next_job()
             except BaseException as error:  # raised in the callers' threads
-                for owner in {owner for owner, _ in under_way.values()}:
+                for owner in {owner for owner, _ in in_flight.values()}:
                     owner.future.set_exception(error)
                 raise
 
     def _next_job(self) -> SamplingJob | None:
         """The next job that can join the batch; None while an update waits to change the weights."""
         renewing = self._pinned is not None and self._version != self._count_updates()
-        return None if renewing or self._closed or not self._may_sample.is_set() else self._take()
+        return None if renewing or self._closed or not self._may_sample.is_set() else self._pop_job()
 
-    def _take(self) -> SamplingJob | None:
+    def _pop_job(self) -> SamplingJob | None:
         try:
             job = self._inbox.get_nowait()
         except queue.Empty:

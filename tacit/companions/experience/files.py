@@ -31,8 +31,8 @@ KEPT_FIELDS = {"world": str, "family": str, "task": str, "episode": int, "succes
 """fields of an origin that survive an import"""
 
 
-def entry_record(entry: Entry, used: Usage) -> dict[str, Any]:
-    counts = {"retrieved": used.retrieved, "wins": used.wins, "losses": used.losses, "trained": used.trained}
+def entry_record(entry: Entry, usage: Usage) -> dict[str, Any]:
+    counts = {"retrieved": usage.retrieved, "wins": usage.wins, "losses": usage.losses, "trained": usage.trained}
     return {"id": entry.id, "text": entry.text, "origin": asdict(entry.origin), **counts}
 
 

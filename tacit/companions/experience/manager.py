@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Call, Entry, EntryRejected, Origin, Usage, validate_text
 from tacit.companions.experience.extractor import Distilled, Extractor, Style, find_cut, render_critic_prompt, strip_thinking
-from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, Embedding, Query, Scope, place_in, retrieve
+from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, Embedding, Query, Scope, retrieve, scope_key
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
@@ -37,7 +37,7 @@ class DistillRequest:
     trajectory: Trajectory
     entry: int | None
     info: IterationInfo
-    place: str
+    key: str  # of the episode; seeds the sampling
 
 
 class ExperienceManager:
@@ -48,36 +48,36 @@ class ExperienceManager:
         extractor: Extractor,
         diversity: Diversity | None = None,
         background: bool = False,
-        waiting: int = 1024,
+        queue_size: int = 1024,
         merge_scope: Scope = "world",
     ) -> None:
-        """`waiting`: capacity of the background queue; unbounded without a background thread."""
+        """`queue_size`: capacity of the background queue; unbounded without a background thread."""
         self.bank, self.extractor, self.diversity, self.merge_scope = bank, extractor, diversity or Diversity(), merge_scope
         extractor.background = background
         self.embedding = CachedEmbedding(embedding)
         self.counts = Counter[str]()
         self.last_refusal = ""
         self.search_seconds: list[float] = []
-        self._queue: queue.Queue[DistillRequest | None] = queue.Queue(waiting if background else 0)
-        self._submitting = threading.Lock()
-        self.closed = self._leaving = False
+        self._queue: queue.Queue[DistillRequest | None] = queue.Queue(queue_size if background else 0)
+        self._submit_lock = threading.Lock()
+        self.closed = self._abandoned = False
         self._failure: BaseException | None = None
         self._jobs: dict[str, threading.Thread] = {}  # training and merging in the background, by name
-        self._learned: dict[str, float] = {}
+        self._training_metrics: dict[str, float] = {}
         self.background = background
-        self.thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
+        self.thread = threading.Thread(target=self._run, name="experience", daemon=True) if background else None
         if self.thread is not None:
             self.thread.start()
 
     def search(self, queries: Sequence[Query], step: int, count: bool = True) -> list[Entry | None]:
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         self.bank.refresh()
         results = retrieve(self.bank, self.embedding, queries, step, self.diversity, count)
-        self.search_seconds.append(time.perf_counter() - began)
+        self.search_seconds.append(time.perf_counter() - start_time)
         return results
 
     def submit(self, request: DistillRequest) -> None:
-        with self._submitting:  # the end marker must come after the last request
+        with self._submit_lock:  # the end marker must come after the last request
             if self.closed:
                 raise TacitError("the experience manager is closed: this episode cannot be distilled.")
             self._queue.put(request)
@@ -85,7 +85,7 @@ class ExperienceManager:
     def work(self) -> None:
         """Distill queued episodes. With a background thread, only raise its error, if any."""
         if self.thread is None:
-            while batch := self._take():
+            while batch := self._take_batch():
                 self._distill(batch)
         elif self._failure is not None:
             raise TacitError(f"the experience extractor failed in the background: {self._failure}") from self._failure
@@ -102,12 +102,12 @@ class ExperienceManager:
         """Train the extractor on full batches and return metrics. In the background, those of the last finished training."""
 
         def train() -> None:
-            self._learned, trained = self.extractor.learn(usage, step)
+            self._training_metrics, trained = self.extractor.learn(usage, step)
             self.bank.record("trained", trained, step)
 
         self.start("train", train)
-        learned, self._learned = self._learned, {}
-        return {**learned, "experience/buffer": float(len(self.extractor.buffer))}
+        metrics, self._training_metrics = self._training_metrics, {}
+        return {**metrics, "experience/buffer": float(len(self.extractor.buffer))}
 
     def start(self, name: str, work: Callable[[], None]) -> None:
         """Run a job now or, in the background, in its own thread. Skipped while a job of this name is running."""
@@ -124,77 +124,77 @@ class ExperienceManager:
             self._jobs[name] = threading.Thread(target=run, name=f"experience-{name}", daemon=True)
             self._jobs[name].start()
 
-    def abandon(self, patience_s: float = 10.0) -> None:
+    def abandon(self, timeout_s: float = 10.0) -> None:
         """Stop without distilling queued episodes. Waits a limited time for the current batch, and ignores errors."""
-        self._leaving = True
-        while self._take():  # makes room for the end marker
+        self._abandoned = True
+        while self._take_batch():  # makes room for the end marker
             pass
         self.extractor.close()
-        with self._submitting:
+        with self._submit_lock:
             if not self.closed and self.thread is not None:
                 self._queue.put(None)
             self.closed = True
         for thread in (*([self.thread] if self.thread else ()), *self._jobs.values()):
-            thread.join(patience_s)
+            thread.join(timeout_s)
 
     def merge(self, info: IterationInfo, chunk: int = MERGE_CHUNK) -> None:
         """Merge all entries of each world (`merge_scope`), `chunk` at a time with the result of the previous chunk."""
         scopes: dict[tuple[str, ...], list[int]] = {}
         for entry in list(self.bank.entries.values()):
-            place = place_in(self.merge_scope, entry.origin.world, entry.origin.family)
-            scopes.setdefault(place, []).append(entry.id)
+            key = scope_key(self.merge_scope, entry.origin.world, entry.origin.family)
+            scopes.setdefault(key, []).append(entry.id)
         number = 0
         for ids in scopes.values():
-            carried: list[int] = []
+            merged_ids: list[int] = []
             for first in range(0, len(ids), chunk):
-                by_id = {i: self.bank.entries.get(i) for i in (*carried, *ids[first : first + chunk])}
+                by_id = {i: self.bank.entries.get(i) for i in (*merged_ids, *ids[first : first + chunk])}
                 live = {i: entry for i, entry in by_id.items() if entry is not None}
-                if len(live) > 1 and not self._leaving:
-                    carried = self._merge_chunk(live, info, number)[-chunk:]
+                if len(live) > 1 and not self._abandoned:
+                    merged_ids = self._merge_chunk(live, info, number)[-chunk:]
                 else:
-                    carried = list(live)
+                    merged_ids = list(live)
                 number += 1
         self.counts["merges"] += 1
 
     def _merge_chunk(self, old: Mapping[int, Entry], info: IterationInfo, number: int) -> list[int]:
         """Returns the resulting ids. Entries whose text is unchanged keep their id and history."""
-        after, call = self.extractor.merge([entry.text for entry in old.values()], info, f"merge/{number}")
+        merged, call = self.extractor.merge([entry.text for entry in old.values()], info, f"merge/{number}")
         if call is None:
             self.count_refusal("a merge that is unusable, or does not fit in the extractor's context")
             return list(old)
         if any(i not in self.bank.entries for i in old):  # updated or removed during the merge
             self.count_refusal("a merge of entries that have changed meanwhile")
             return [i for i in old if i in self.bank.entries]
-        kept = {entry.text: i for i, entry in old.items() if entry.text in after}
-        fresh = [text for text in dict.fromkeys(after) if text not in kept]
-        gone = [i for i in old if i not in kept.values()]
-        if not fresh and not gone:
+        kept = {entry.text: i for i, entry in old.items() if entry.text in merged}
+        new_texts = [text for text in dict.fromkeys(merged) if text not in kept]
+        replaced = [i for i in old if i not in kept.values()]
+        if not new_texts and not replaced:
             return list(old)
-        origin = merge_origins([entry.origin for entry in old.values()], info.iteration, gone)
+        origin = merge_origins([entry.origin for entry in old.values()], info.iteration, replaced)
         try:
-            vectors = self.embedding([validate_text(text) for text in fresh])
+            vectors = self.embedding([validate_text(text) for text in new_texts])
             replacements = self.bank.replace(
-                gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged"
+                replaced, [(t, v, origin, call) for t, v in zip(new_texts, vectors, strict=True)], "merged"
             )
         except EntryRejected as error:
             self.count_refusal(str(error))
             return list(old)
         return [*kept.values(), *(entry.id for entry in replacements)]
 
-    def _take(self, most: int = DISTILL_BATCH) -> list[DistillRequest | None]:
+    def _take_batch(self, max_requests: int = DISTILL_BATCH) -> list[DistillRequest | None]:
         batch: list[DistillRequest | None] = []
         with suppress(queue.Empty):
-            while len(batch) < most and None not in batch:
+            while len(batch) < max_requests and None not in batch:
                 batch.append(self._queue.get_nowait())
         return batch
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         batch: list[DistillRequest | None] = []
         while None not in batch:
             batch = [self._queue.get()]
-            batch += self._take(DISTILL_BATCH - 1) if batch[0] is not None else []
+            batch += self._take_batch(DISTILL_BATCH - 1) if batch[0] is not None else []
             try:
-                if not self._leaving:
+                if not self._abandoned:
                     self._distill(batch)
             except BaseException as error:  # raised by the next `work`
                 self._failure = error
@@ -209,7 +209,7 @@ class ExperienceManager:
         for info, requests in by_iteration.items():
             guides = [self.bank.entries.get(request.entry or 0) for request in requests]
             episodes = [(request.trajectory, old.text if old else "") for request, old in zip(requests, guides, strict=True)]
-            for request, distilled in zip(requests, self.extractor.distill(episodes, info, requests[0].place), strict=True):
+            for request, distilled in zip(requests, self.extractor.distill(episodes, info, requests[0].key), strict=True):
                 self._apply(request, distilled)
 
     def _apply(self, request: DistillRequest, distilled: Distilled) -> None:
@@ -217,14 +217,14 @@ class ExperienceManager:
         if problem:
             self.count_refusal(problem)
             return
-        played, task, entry = request.trajectory, request.trajectory.task, request.entry
+        trajectory, task, entry = request.trajectory, request.trajectory.task, request.entry
         for operation in operations:
             if operation.kind == "return":
                 self.counts["returned"] += 1
                 continue
             old = [entry] if operation.kind == "update" and entry is not None and entry in self.bank.entries else []
-            ended = (played.seed, played.success, request.info.iteration, operation.kind, tuple(old))
-            origin = Origin(task.world, task.family, task.id, *ended)
+            details = (trajectory.seed, trajectory.success, request.info.iteration, operation.kind, tuple(old))
+            origin = Origin(task.world, task.family, task.id, *details)
             try:
                 (vector_D,) = self.embedding([validate_text(operation.text)])
                 self.bank.replace(old, [(operation.text, vector_D, origin, call)], "updated")
@@ -232,14 +232,14 @@ class ExperienceManager:
             except EntryRejected as error:
                 self.count_refusal(str(error))
 
-    def count_refusal(self, why: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         self.counts["refused"] += 1
-        self.last_refusal = why
+        self.last_refusal = reason
 
 
-def merge_origins(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> Origin:
+def merge_origins(origins: Sequence[Origin], step: int, replaced: Sequence[int]) -> Origin:
     """The common world and family of merged entries; "" where they differ."""
-    common: dict[str, Any] = {"step": step, "operation": "merge", "made_from": tuple(gone), "call": None}
+    common: dict[str, Any] = {"step": step, "operation": "merge", "made_from": tuple(replaced), "call": None}
     if len({origin.world for origin in origins}) > 1:
         return Origin(**common)
     family = origins[0].family if len({origin.family for origin in origins}) == 1 else ""
@@ -265,12 +265,12 @@ class QueryQueue(Generic[Question, Answer]):
         size: int = 16,
         wait_s: float = 0.001,
         workers: int = 4,
-        waiting: int = 4096,
+        queue_size: int = 4096,
     ) -> None:
-        """`waiting`: capacity of the queue; `ask` blocks when it is full."""
+        """`queue_size`: capacity of the queue; `ask` blocks when it is full."""
         self._search, self._size, self._wait_s = search, size, wait_s
-        self._queue: queue.Queue[tuple[Question, Future[Answer]] | None] = queue.Queue(waiting if workers else 0)
-        self._asking, self._gathering = threading.Lock(), threading.Lock()
+        self._queue: queue.Queue[tuple[Question, Future[Answer]] | None] = queue.Queue(queue_size if workers else 0)
+        self._submit_lock, self._gather_lock = threading.Lock(), threading.Lock()
         self.closed = False
         self._workers = [threading.Thread(target=self.answer_all, name=f"search-{i}", daemon=True) for i in range(workers)]
         for worker in self._workers:
@@ -278,7 +278,7 @@ class QueryQueue(Generic[Question, Answer]):
 
     def ask(self, query: Question) -> Future[Answer]:
         future: Future[Answer] = Future() if self._workers else _LazyFuture(self.answer_all)
-        with self._asking:  # the end marker must come after the last query
+        with self._submit_lock:  # the end marker must come after the last query
             if self.closed:
                 raise TacitError("the query queue is closed.")
             self._queue.put((query, future))
@@ -297,33 +297,33 @@ class QueryQueue(Generic[Question, Answer]):
                     if not future.done():
                         future.set_exception(error)
 
-    def abandon(self, patience_s: float = 10.0) -> None:
+    def abandon(self, timeout_s: float = 10.0) -> None:
         """Cancel queued queries, wait a limited time for running searches, and stop."""
         with suppress(queue.Empty):
             while True:
                 if (query := self._queue.get_nowait()) is not None:
                     query[1].cancel()
-        with self._asking:
+        with self._submit_lock:
             self.closed = True
             self._queue.put(None)
-        until = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         for worker in self._workers:
-            worker.join(max(0.0, until - time.monotonic()))
+            worker.join(max(0.0, deadline - time.monotonic()))
 
     def _gather(self) -> list[tuple[Question, Future[Answer]]]:
         """The next batch; empty once the queue is closed and drained."""
         batch: list[tuple[Question, Future[Answer]]] = []
-        with self._gathering:
-            until = None if self._workers else 0.0
+        with self._gather_lock:
+            deadline = None if self._workers else 0.0
             while len(batch) < self._size:
                 try:
-                    query = self._queue.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+                    query = self._queue.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
                 except queue.Empty:
                     break
                 if query is None:
                     self._queue.put(None)  # for the other workers
                     break
-                until = time.monotonic() + self._wait_s if until is None else until
+                deadline = time.monotonic() + self._wait_s if deadline is None else deadline
                 batch.append(query)
         return batch
 
@@ -375,12 +375,12 @@ class QueryAnswerer:
         entries = retrieve(manager.bank, manager.embedding, questions, self.step, manager.diversity, count=False)
         answers = {i: SearchResult(entry.text, entry.id) for i, entry in enumerate(entries) if entry is not None}
         if self._settings.refined and answers:
-            pairs = [(questions[i].text, each.text) for i, each in answers.items()]
-            seeds = [derive(self.seed, "advice", self.step, each.entry or 0, questions[i].text) for i, each in answers.items()]
-            for (i, each), (advice, call) in zip(list(answers.items()), manager.extractor.advise(pairs, seeds), strict=True):
-                if advice and call and each.entry is not None:
-                    answers[i] = SearchResult(advice, each.entry)
-                    self.refinements[each.entry, questions[i].text] = call
+            pairs = [(questions[i].text, result.text) for i, result in answers.items()]
+            seeds = [derive(self.seed, "advice", self.step, r.entry or 0, questions[i].text) for i, r in answers.items()]
+            for (i, result), (advice, call) in zip(list(answers.items()), manager.extractor.advise(pairs, seeds), strict=True):
+                if advice and call and result.entry is not None:
+                    answers[i] = SearchResult(advice, result.entry)
+                    self.refinements[result.entry, questions[i].text] = call
                 else:  # keep the entry itself
                     manager.count_refusal("empty advice")
         return [answers.get(i, SearchResult()) for i in range(len(questions))]
@@ -418,10 +418,10 @@ class Critic:
         """(verdict, the note to play with) for each entry."""
         questions = [render_critic_prompt(task.goal, entry.text, self.rate(task), self.style) for entry in entries]
         prompts = [policy.encode_prompt(text) for text in questions]
-        longest = min(self.max_tokens, policy.context_limit // 2)
-        fits = [i for i, prompt in enumerate(prompts) if len(prompt) + longest <= policy.context_limit]
+        max_tokens = min(self.max_tokens, policy.context_limit // 2)
+        fits = [i for i, prompt in enumerate(prompts) if len(prompt) + max_tokens <= policy.context_limit]
         requests = [Request(prompts[i], derive(seed, "critic", i)) for i in fits]
-        answers = policy.sample(requests, Sampling(self.temperature, max_tokens=longest)) if requests else []
+        answers = policy.sample(requests, Sampling(self.temperature, max_tokens=max_tokens)) if requests else []
         replies = {i: "" if find_cut(answer, "") else answer.text for i, answer in zip(fits, answers, strict=True)}
         return [parse_verdict(replies.get(i, ""), entry.text) for i, entry in enumerate(entries)]
 
@@ -431,9 +431,9 @@ class Critic:
         return won / max(1, played)
 
     def record(self, trajectory: Trajectory) -> None:
-        own = self.wins.setdefault(trajectory.task.family, [0, 0])
-        own[0] += int(trajectory.success)
-        own[1] += 1
+        won_and_played = self.wins.setdefault(trajectory.task.family, [0, 0])
+        won_and_played[0] += int(trajectory.success)
+        won_and_played[1] += 1
 
 
 def parse_verdict(answer: str, entry: str) -> tuple[Verdict, str]:

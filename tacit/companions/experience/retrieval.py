@@ -81,15 +81,15 @@ class SentenceEmbedding:
         return np.asarray(self._encode(texts), np.float32)
 
 
-SERVED = " (endpoint)"
+ENDPOINT_SUFFIX = " (endpoint)"
 """suffix of the stored name of an endpoint's model; the URL is left out, since a server can move and keep its vectors"""
 
 
 class CachedEmbedding:
     """Caches an embedding: all members of a group query with the same text. Thread-safe."""
 
-    def __init__(self, embedding: Embedding, most: int = 10_000) -> None:
-        self._embedding, self._most = embedding, most
+    def __init__(self, embedding: Embedding, max_texts: int = 10_000) -> None:
+        self._embedding, self._max_texts = embedding, max_texts
         self._cache: dict[str, np.ndarray] = {}
         self.lock = threading.Lock()
 
@@ -98,11 +98,11 @@ class CachedEmbedding:
             vectors = {text: self._cache[text] for text in texts if text in self._cache}
             new = [text for text in dict.fromkeys(texts) if text not in vectors]
         if new:  # outside the lock, so that cached texts do not wait
-            fresh = dict(zip(new, self._embedding(new), strict=True))
-            vectors |= fresh
+            computed = dict(zip(new, self._embedding(new), strict=True))
+            vectors |= computed
             with self.lock:
-                self._cache |= fresh
-                while len(self._cache) > self._most:
+                self._cache |= computed
+                while len(self._cache) > self._max_texts:
                     self._cache.pop(next(iter(self._cache)))
         if not len(texts):
             return np.zeros((0, self._embedding.dimensions), np.float32)
@@ -112,8 +112,8 @@ class CachedEmbedding:
 Scope = Literal["bank", "world", "family"]
 
 
-def place_in(scope: Scope, world: str, family: str) -> tuple[str, ...]:
-    """The world and family that a scope limits a search or merge to: (), (world,) or (world, family)."""
+def scope_key(scope: Scope, world: str, family: str) -> tuple[str, ...]:
+    """The key of a scope, within which entries are searched or merged: (), (world,) or (world, family)."""
     return (world, family)[: ("bank", "world", "family").index(scope)]
 
 
@@ -141,25 +141,25 @@ def retrieve(
     """One entry per query; None if there is none in its scope. Each choice counts before the next, so that members of a group,
     who have the same query, get different entries. `count=False` (evaluation) records nothing. Uses one snapshot, so concurrent
     writes do not interfere."""
-    seen = bank.snapshot
-    if not seen.entries or not queries:
+    snapshot = bank.snapshot
+    if not snapshot.entries or not queries:
         return [None] * len(queries)
-    places = [place_in(diversity.scope, query.world, query.family) for query in queries]
+    scopes = [scope_key(diversity.scope, query.world, query.family) for query in queries]
     if diversity.shuffled:
-        pools = {place: [entry for entry in seen.entries if entry.origin.is_in(place)] for place in dict.fromkeys(places)}
-        drawn = [Random(f"{query.seed} {query.text}") for query in queries]
-        picks = [rng.choice(pools[place]) if pools[place] else None for rng, place in zip(drawn, places, strict=True)]
-        bank.record("retrieved", [entry.id for entry in picks if entry is not None] if count else [], step)
-        return picks
-    near: dict[tuple[tuple[str, ...], str], list[Entry]] = {}
-    for place in dict.fromkeys(places):
-        texts = list(dict.fromkeys(query.text for query, own in zip(queries, places, strict=True) if own == place))
-        close = seen.nearest(embedding(texts), diversity.candidates, place)
-        near |= {(place, text): entries for text, entries in zip(texts, close, strict=True)}
+        pools = {scope: [entry for entry in snapshot.entries if entry.origin.is_in(scope)] for scope in dict.fromkeys(scopes)}
+        rngs = [Random(f"{query.seed} {query.text}") for query in queries]
+        drawn = [rng.choice(pools[scope]) if pools[scope] else None for rng, scope in zip(rngs, scopes, strict=True)]
+        bank.record("retrieved", [entry.id for entry in drawn if entry is not None] if count else [], step)
+        return drawn
+    nearest: dict[tuple[tuple[str, ...], str], list[Entry]] = {}
+    for scope in dict.fromkeys(scopes):
+        texts = list(dict.fromkeys(query.text for query, s in zip(queries, scopes, strict=True) if s == scope))
+        results = snapshot.nearest(embedding(texts), diversity.candidates, scope)
+        nearest |= {(scope, text): entries for text, entries in zip(texts, results, strict=True)}
     chosen: list[Entry | None] = []
     uncounted = Counter[int]()
-    for query, place in zip(queries, places, strict=True):
-        ranked = enumerate(near[place, query.text])
+    for query, scope in zip(queries, scopes, strict=True):
+        ranked = enumerate(nearest[scope, query.text])
         scores = {entry: score(bank, entry.id, rank, step, diversity, uncounted[entry.id]) for rank, entry in ranked}
         best = sorted(scores, key=lambda entry: (-scores[entry], entry.id))[:2]
         if len(best) == 2 and query.seed is not None and is_recent(bank, best[0].id, step, diversity, uncounted[best[0].id]):
