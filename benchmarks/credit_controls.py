@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 from tacit.core.errors import TacitError
 from tacit.credit.partitions import by_key
 from tacit.credit.step_relative import action_peers
-from tacit.evaluation.credit_agreement import BASELINE, SUCCESS, Agreement, Figure, Measured, quality
+from tacit.evaluation.credit_agreement import BASELINE, SUCCESS, Agreement, Estimate, MeasuredGroup, quality
 from tacit.runs.files import write_json
 
 MOMENTS = ("start", "middle", "end")
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, list[Measured]]:
+def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, list[MeasuredGroup]]:
     """moment -> its groups, with the controls added to their credits"""
     if tokenizer and not tokenizer.is_file():
         raise TacitError(f"there is no {tokenizer}; give --tokenizer the tokenizer.json of the measured model.")
@@ -76,7 +76,7 @@ def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, 
     if not files:
         raise TacitError(f"{parts} has no measurements; give the folder FILE.parts from credit_quality.py --json FILE.")
     last = max((_trained_iterations(file) for file in files), default=0)
-    found: dict[str, list[Measured]] = {}
+    found: dict[str, list[MeasuredGroup]] = {}
     shared: dict[str, set[str]] = {}
     for file in files:
         step = _trained_iterations(file)
@@ -85,7 +85,7 @@ def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, 
             group = file.with_name(file.name.replace("-played.json", f"-group-{number:03d}.json"))
             if not group.exists():
                 raise TacitError(f"{group} is missing: the measurement is incomplete; run its command again.")
-            measured = Measured.from_json(json.loads(group.read_text(encoding="utf-8")))
+            measured = MeasuredGroup.from_json(json.loads(group.read_text(encoding="utf-8")))
             credits = {**measured.group.credits, **dict(controls(measured, record["episodes"], gamma, encoding))}
             shared.setdefault(moment, set(credits)).intersection_update(credits)
             found.setdefault(moment, []).append(replace(measured, group=replace(measured.group, credits=credits)))
@@ -93,13 +93,13 @@ def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, 
     return {moment: [_having(shared[moment], one) for one in groups] for moment, groups in found.items()}
 
 
-def _having(names: set[str], measured: Measured) -> Measured:
+def _having(names: set[str], measured: MeasuredGroup) -> MeasuredGroup:
     credits = {name: credit for name, credit in measured.group.credits.items() if name in names}
     return replace(measured, group=replace(measured.group, credits=credits))
 
 
 def controls(
-    measured: Measured, episodes: Sequence[Record], gamma: float, encoding: Tokenizer | None = None
+    measured: MeasuredGroup, episodes: Sequence[Record], gamma: float, encoding: Tokenizer | None = None
 ) -> Iterator[tuple[str, np.ndarray]]:
     """(name, credit of each step)"""
     turns = [turn for episode in episodes for turn in episode["turns"]]
@@ -154,7 +154,7 @@ def _trained_iterations(file: Path) -> int:
     return int(after.split("-")[0]) if "-rl-" in file.name else 0
 
 
-def _text(figure: Figure, sign: str = "") -> str:
+def _text(figure: Estimate, sign: str = "") -> str:
     if figure.value is None:
         return "–"
     return f"{figure.value:{sign}.2f}" + ("" if figure.low is None else f" [{figure.low:{sign}.2f}, {figure.high:{sign}.2f}]")

@@ -147,15 +147,15 @@ def summarise(cells: Sequence[Cell], request: Request, parts: Path) -> dict[str,
     """Results of each cell and, with several runs, of each moment over all runs."""
     from tacit.cli.inspect import show_credit
     from tacit.cli.terminal import make_console, say
-    from tacit.evaluation.credit_agreement import Measured, quality
+    from tacit.evaluation.credit_agreement import MeasuredGroup, quality
 
     console = make_console()
     results: dict[str, Any] = {}
-    together: dict[str, list[Measured]] = {}
+    together: dict[str, list[MeasuredGroup]] = {}
     for cell in cells:
         played = json.loads(played_file(parts, cell, request).read_text(encoding="utf-8"))
         files = [group_file(parts, cell, request, n) for n in range(len(played["groups"]))]
-        measured = [Measured.from_json(json.loads(file.read_text(encoding="utf-8"))) for file in files]
+        measured = [MeasuredGroup.from_json(json.loads(file.read_text(encoding="utf-8"))) for file in files]
         together.setdefault(cell.moment, []).extend(measured)
         found = quality(measured)
         say(console, f"\n{cell.label}", style="bold")
@@ -206,7 +206,7 @@ def play(cell: Cell, request: Request, parts: str) -> int:
 def value(cell: Cell, request: Request, parts: str, number: int) -> str:
     """Estimate one group's true advantages and save them with its credit. Returns a line for the log."""
     from tacit.core.types import Group
-    from tacit.evaluation.credit_agreement import Credited, Measured
+    from tacit.evaluation.credit_agreement import GroupCredit, MeasuredGroup
     from tacit.evaluation.credit_truth import value_group
     from tacit.runs.trajectories import trajectory_from_record
 
@@ -216,7 +216,7 @@ def value(cell: Cell, request: Request, parts: str, number: int) -> str:
     task = next(task for task in setup.tasks if task.id == record["credited"]["task"])
     group = Group(task, tuple(trajectory_from_record(episode, task) for episode in record["episodes"]))
     truth = value_group(setup, group, request.rollouts, request.gamma, setup.seed)
-    measured = Measured.of(Credited.from_json(record["credited"]), truth)
+    measured = MeasuredGroup.of(GroupCredit.from_json(record["credited"]), truth)
     write_json(group_file(Path(parts), cell, request, number), measured.to_json())
     seconds = time.monotonic() - began
     return f"{cell.label}, group {number}: {len(group.steps)} steps, {truth.episodes} continuations, {seconds:.0f} s"

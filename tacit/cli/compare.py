@@ -115,14 +115,14 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
         steps = pluralize(start.document["sft"]["steps"], "step")
         pairs.append(("start", f"{start.world}: {steps} of imitation, once, seed {start.seed}"))
     pairs += [("note", note) for note in plan.notes]
-    pairs += [("in", str(directory)), *(("follow", f"tacit watch {directory / run.place}") for run in wanted[:1])]
+    pairs += [("in", str(directory)), *(("follow", f"tacit watch {directory / run.subdirectory}") for run in wanted[:1])]
     say_pairs(console, pairs)
     rows = []
     for world in plan.worlds:
         for method in plan.methods:
             mine = [c for c in plan.cells if (c.world, c.method) == (world, method)]
             schedule, panel = mine[0].document["schedule"], mine[0].document["evaluation"]
-            done = sum(status_of(directory / c.place, c.iterations) == "finished" for c in mine)
+            done = sum(status_of(directory / c.subdirectory, c.iterations) == "finished" for c in mine)
             shape = f"{schedule['iterations']} × {schedule['groups']} × {schedule['group_size']}"
             shape = shape if mine[0].learns else f"the {mine[0].document['model']} plays"
             selected = sum(c in wanted for c in mine)

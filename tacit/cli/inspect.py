@@ -54,7 +54,7 @@ from tacit.runs.files import write_json
 from tacit.runs.trajectories import find_recording, read_records
 
 if TYPE_CHECKING:
-    from tacit.evaluation.credit_agreement import Figure, Quality
+    from tacit.evaluation.credit_agreement import Estimate, Quality
 
 
 # `tacit inspect dictionary`: the phrases of a run's successes, and the run's behavior. The report has their history. A method
@@ -265,7 +265,7 @@ def run_credit(argv: Sequence[str]) -> int:
         check_output_file(arguments.json, "--json")
     from tacit.config.agents import open_target
     from tacit.config.credit_quality import circumstances, credited_groups, geometries_of, rollout_setup
-    from tacit.evaluation.credit_agreement import Geometry, Measured, quality
+    from tacit.evaluation.credit_agreement import Geometry, MeasuredGroup, quality
     from tacit.evaluation.credit_truth import value_group
 
     chosen = [Geometry.parse(part) for part in arguments.geometry.split(",") if part.strip()]
@@ -282,7 +282,7 @@ def run_credit(argv: Sequence[str]) -> int:
         for number, (group, estimates) in enumerate(zip(groups, credited, strict=True), 1):
             began = time.monotonic()
             truth = value_group(setup, group, arguments.rollouts, arguments.discount, setup.seed)
-            measured.append(Measured.of(estimates, truth))
+            measured.append(MeasuredGroup.of(estimates, truth))
             took = format_duration(time.monotonic() - began)
             played = f"{truth.episodes} continuations, {truth.per_state:.0f} through each state"
             counts = f"{pluralize(len(group.steps), 'step')}, {estimates.ending}; {played}"
@@ -362,7 +362,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _interval(figure: Figure) -> str:
+def _interval(figure: Estimate) -> str:
     if figure.value is None or figure.low is None or figure.high is None:
         return _number(figure.value)
     return f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"

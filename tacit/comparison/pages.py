@@ -11,7 +11,7 @@ from typing import Any
 
 from tacit.comparison.plan import Difference
 from tacit.core.progress import pluralize
-from tacit.evaluation.plots import PLAIN, Arrivals, draw_arrivals, draw_lines, mean_series, name_ends
+from tacit.evaluation.plots import PLAIN, Arrivals, draw_arrivals, draw_lines, label_line_ends, mean_series
 
 Record = dict[str, Any]  # a part of comparison.json
 NONE = "–"
@@ -29,7 +29,7 @@ def markdown(record: Record) -> str:
         if missing := missing_runs(record, world):
             lines += [*(f"- {line}" for line in missing), ""]
         if differences := record["differences"][world]:
-            lists = [f"- {Difference(**each)}" for each in differences]
+            lists = [f"- {Difference(**difference)}" for difference in differences]
             lines += ["Settings that several methods have, with different values:", "", *lists, ""]
     lines += [f"Note: {note}\n" for note in record["notes"]]
     count, baseline = outcome_count(record), record["baseline"]
@@ -63,7 +63,7 @@ def table_text(record: Record, world: str) -> tuple[list[str], list[list[str]]]:
     head += [*(f"≥ {100 * t:g}%" for t in record["thresholds"]), "Δ", "p", "p seeds"]
     rows = []
     for row in (row for row in record["table"] if row["world"] == world):
-        against = row["against"] or {}
+        comparison = row["against"] or {}
         rows.append([
             row["method"],
             f"{len(row['seeds'])}/{len(record['seeds'])}",
@@ -74,9 +74,9 @@ def table_text(record: Record, world: str) -> tuple[list[str], list[list[str]]]:
             _number(row["success_length"], 1, 1),
             _number(row["invalid"], 100, 1),
             *(_reached(entry) for entry in row["steps_to"]),
-            _number(against.get("difference"), 100, 1, sign=True),
-            p_text(against.get("p_holm")),
-            p_text(against.get("p_seeds_holm")),
+            _number(comparison.get("difference"), 100, 1, sign=True),
+            p_text(comparison.get("p_holm")),
+            p_text(comparison.get("p_seeds_holm")),
         ])  # fmt: skip
     return head, rows
 
@@ -86,25 +86,25 @@ def csv_text(record: Record) -> str:
     measures = ["start", "final", "peak", "score", "success_length", "invalid", "ineffective", "area"]
     measures += ["outcome"] if outcome_count(record) > 1 else []
     head = ["world", "method", "panel", "panel_hash", "seeds", "missing"]
-    head += [f"{name}{end}" for name in measures for end in ("", "_low", "_high")]
+    head += [f"{name}{suffix}" for name in measures for suffix in ("", "_low", "_high")]
     for threshold in record["thresholds"]:
         head += [f"steps_to_{threshold:g}", f"reached_{threshold:g}"]
     tests = ("won", "lost", "p", "p_holm", "p_seeds", "p_seeds_holm")
     head += ["difference", "difference_low", "difference_high", *tests]
     further = list(dict.fromkeys(panel for own in record["further"].values() for panel in own))
-    head += [f"final {panel}{end}" for panel in further for end in ("", " low", " high")]
+    head += [f"final {panel}{suffix}" for panel in further for suffix in ("", " low", " high")]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(head)
     for row in record["table"]:
-        panel, against = record["panels"].get(row["world"]) or {}, row["against"] or {}
+        panel, comparison = record["panels"].get(row["world"]) or {}, row["against"] or {}
         line = [row["world"], row["method"], panel.get("name"), panel.get("hash"), len(row["seeds"]), len(row["missing"])]
         for name in measures:
             line += [(row[name] or {}).get(key) for key in ("mean", "low", "high")]
         for entry in row["steps_to"]:
             line += [entry["median"], entry["reached"]]
-        line += [(against.get("difference") or {}).get(key) for key in ("mean", "low", "high")]
-        line += [against.get(test) for test in tests]
+        line += [(comparison.get("difference") or {}).get(key) for key in ("mean", "low", "high")]
+        line += [comparison.get(test) for test in tests]
         for panel in further:
             line += [((row["further"].get(panel) or {}).get("final") or {}).get(key) for key in ("mean", "low", "high")]
         writer.writerow(["" if value is None else value for value in line])
@@ -209,17 +209,17 @@ def _pictures(record: Record, world: str, cells: Sequence[Record]) -> Iterator[t
         if file == "learning":
             axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.grid(axis="y")
-        name_ends(axes, [replace(s, name=f"{s.name}  {s.points[-1].y:.{digits}f}") for s in series], 0.055)
+        label_line_ends(axes, [replace(s, name=f"{s.name}  {s.points[-1].y:.{digits}f}") for s in series], 0.055)
         yield file, figure
 
     thresholds = record["thresholds"]
     if thresholds:
         figure = Figure(figsize=(2.4 + 2.3 * len(thresholds), 1.3 + 0.42 * len(methods)), layout="constrained")
         last = max(p["step"] for c in cells for p in c["curve"])
-        for which, axes in enumerate(figure.subplots(1, len(thresholds), sharey=True, squeeze=False)[0]):
-            steps = {m: [c["steps_to"][which]["step"] for c in cells if c["method"] == m] for _, m in methods}
+        for i, axes in enumerate(figure.subplots(1, len(thresholds), sharey=True, squeeze=False)[0]):
+            steps = {m: [c["steps_to"][i]["step"] for c in cells if c["method"] == m] for _, m in methods}
             draw_arrivals(axes, [Arrivals(m, steps[m], i) for i, m in methods], last)
-            axes.set(title=f"≥ {100 * thresholds[which]:g}%", xlabel="iteration")
+            axes.set(title=f"≥ {100 * thresholds[i]:g}%", xlabel="iteration")
         figure.suptitle(f"{world}: first evaluation at or above a success rate, one dot per seed", fontsize=9)
         yield "thresholds", figure
 

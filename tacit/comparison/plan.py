@@ -27,15 +27,15 @@ OPTIONAL = "optional"  # marks a world that is skipped with a note if its data a
 PLAYS = "plays"  # marks a row that learns nothing: `plays = "reader"` or `"expert"`
 AGENT_METHOD = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}  # method whose prompt an untrained agent reads
 NO_IMITATION = {"steps": 0, "epochs": 0}
-STILL = {"sft": NO_IMITATION, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
+NOT_TRAINED = {"sft": NO_IMITATION, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
 # Parsing and checking the parts of a comparison file.
 
 
-def read_list(document: Document, key: str, default: Sequence[Any], fits: Callable[[Any], bool], must_be: str) -> list[Any]:
+def read_list(document: Document, key: str, default: Sequence[Any], is_valid: Callable[[Any], bool], must_be: str) -> list[Any]:
     value = document.get(key, default)
-    if not isinstance(value, list | tuple) or not all(map(fits, value)):
+    if not isinstance(value, list | tuple) or not all(map(is_valid, value)):
         raise TacitError(f"{key} must be {must_be}, not {value!r}.")
     return list(value)
 
@@ -122,8 +122,8 @@ def agent_document(method: str, shared: Document, own: Document) -> Document:
         raise TacitError(f"method {method!r} sets {section!r}, but plays = {plays!r} is not trained; remove it.")
     name = own.get("name", AGENT_METHOD[plays])
     settings = shared_settings(shared, name) | {key: value for key, value in own.items() if key != PLAYS} | {"name": name}
-    rest = {key: value for key, value in shared.items() if key != "tiny"}
-    return merge(rest, {"method": None}, STILL, {"model": plays, "method": settings, "seed": 0})
+    inherited = {key: value for key, value in shared.items() if key != "tiny"}
+    return merge(inherited, {"method": None}, NOT_TRAINED, {"model": plays, "method": settings, "seed": 0})
 
 
 def find_missing_data(shared: Document) -> str:
@@ -168,24 +168,24 @@ def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Ite
         if document["model"] in AGENTS:  # an agent that is not trained: only its prompt matters
             document = {"prompt": document["prompt"]} if document["model"] == RULE_AGENT else {}
         own = flatten({section: document.get(section, {}) for section in ("method", "prompt", *SECTIONS)})
-        columns[column] = {".".join(place): value for place, value in own.items() if place != ("method", "name")}
-    named = {column: {".".join(place) for table in own for place in flatten(table)} for column, own in tables.items()}
+        columns[column] = {".".join(key): value for key, value in own.items() if key != ("method", "name")}
+    named_settings = {column: {".".join(key) for table in own for key in flatten(table)} for column, own in tables.items()}
     differences = []
-    for place in dict.fromkeys(place for settings in columns.values() for place in settings):
-        values = {column: settings[place] for column, settings in columns.items() if place in settings}
+    for key in dict.fromkeys(key for settings in columns.values() for key in settings):
+        values = {column: settings[key] for column, settings in columns.items() if key in settings}
         if any(value != next(iter(values.values())) for value in values.values()):
-            section, _, name = place.partition(".")
-            setting = name if section in ("method", "prompt") else place
-            rest = [value for column, value in values.items() if setting not in named[column]]
-            unequal = section in BY_METHOD and any(value != rest[0] for value in rest)
-            differences.append(Difference(setting, values, tuple(c for c in values if setting in named[c]), unequal))
+            section, _, name = key.partition(".")
+            setting = name if section in ("method", "prompt") else key
+            unnamed = [value for column, value in values.items() if setting not in named_settings[column]]
+            unequal = section in BY_METHOD and any(value != unnamed[0] for value in unnamed)
+            differences.append(Difference(setting, values, tuple(c for c in values if setting in named_settings[c]), unequal))
     return differences
 
 
 def check_fair(differences: Mapping[str, Sequence[Difference]], allowed: Sequence[str]) -> list[str]:
     """Raise if an unnamed difference is not listed as `unequal`; else return a note for each."""
-    unequal = [(world, each) for world, own in differences.items() for each in own if each.unequal]
-    refused = {each.setting: f"In {world}, {each}" for world, each in reversed(unequal) if each.setting not in allowed}
+    unequal = [(world, d) for world, own in differences.items() for d in own if d.unequal]
+    refused = {d.setting: f"In {world}, {d}" for world, d in reversed(unequal) if d.setting not in allowed}
     if refused:
         settings = ", ".join(f'"{setting}"' for setting in reversed(refused))
         raise TacitError(
@@ -194,9 +194,9 @@ def check_fair(differences: Mapping[str, Sequence[Difference]], allowed: Sequenc
             f"method that needs it, or accept it with `unequal = [{settings}]`, which the table will show."
         )
     for setting in allowed:
-        if setting not in {each.setting for _, each in unequal}:
+        if setting not in {d.setting for _, d in unequal}:
             raise TacitError(f"unequal names {setting!r}, but no method differs in it by its defaults; remove it.")
-    return [f"unequal in {world}: {each}." for world, each in unequal]
+    return [f"unequal in {world}: {d}." for world, d in unequal]
 
 
 @dataclass(frozen=True)
@@ -212,19 +212,19 @@ class PlannedRun:
         return self.document["model"] not in AGENTS
 
     @property
-    def place(self) -> Path:
+    def subdirectory(self) -> Path:
         """run directory below the comparison"""
         parts = (self.world, START) if self.method == START else (self.world, self.method, str(self.seed))
         return Path("runs", *parts)
 
     @property
-    def start_place(self) -> Path:
+    def start_checkpoint(self) -> Path:
         """its start's checkpoint below the comparison"""
         return Path("runs", self.world, START, self.starts_from)
 
     @property
     def label(self) -> str:
-        return "/".join(self.place.parts[1:])
+        return "/".join(self.subdirectory.parts[1:])
 
     @property
     def iterations(self) -> int:
@@ -239,7 +239,7 @@ class PlannedRun:
         """The document to train with, for a comparison in `directory`."""
         if not self.starts_from:
             return dict(self.document)
-        model = (directory / self.start_place).resolve()
+        model = (directory / self.start_checkpoint).resolve()
         # The checkpoint brings its own sizes and tokenizer.
         return {key: value for key, value in self.document.items() if key != "tiny"} | {"model": str(model)}
 
@@ -299,40 +299,40 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
             del worlds[world]
             continue
         start_table = own.pop(START, None)
-        special = {name: read_table(t, f"worlds.{world}.methods.{name}") for name, t in own.pop("methods", {}).items()}
-        for name in special:
+        world_methods = {name: read_table(t, f"worlds.{world}.methods.{name}") for name, t in own.pop("methods", {}).items()}
+        for name in world_methods:
             if name not in methods:
                 raise unknown(f"method in [worlds.{world}.methods]", name, methods)
         shared = merge(common, {"world": world}, read_shared(own, f"worlds.{world}"))
         if start_table is not None:
             starts[world] = _start(world, shared, start_table)
-        tables = {method: [fold_prompt(table), fold_prompt(special.get(method, {}))] for method, table in methods.items()}
+        tables = {method: [fold_prompt(table), fold_prompt(world_methods.get(method, {}))] for method, table in methods.items()}
         for method, method_tables in tables.items():
             cell = _cell_document(method, shared, method_tables, f"{world}/{method}", starts.get(world))
             resolved[world, method] = _complete(cell, f"{world}/{method}")
-        here = {method: resolved[world, method] for method in methods}
-        differing[world] = find_differences(here, tables)
+        world_documents = {method: resolved[world, method] for method in methods}
+        differing[world] = find_differences(world_documents, tables)
         # A shared setting is ignored for methods without it, but it is an error if no method has it.
-        known = set().union(*(method_settings(cell["method"]["name"]) for cell in here.values()))
+        known = set().union(*(method_settings(cell["method"]["name"]) for cell in world_documents.values()))
         for key in shared.get("method", {}):
             if key == "name":
                 raise TacitError("[common.method] and [worlds.….method] hold settings; name methods under [methods].")
             if key not in known:
                 raise unknown(f"setting of the methods in world {world!r}", key, known)
     cells = []
-    for seed, (world, method) in ((seed, place) for seed in seeds for place in resolved):
+    for seed, (world, method) in ((seed, key) for seed in seeds for key in resolved):
         run = PlannedRun(world, method, seed, {**resolved[world, method], "seed": seed})
         if run.learns and (start := starts.get(world)):
             imitated = Recipe.from_json(start.document).train.sft.steps
             stage, step = ("rl", start.iterations) if start.iterations else ("sft", imitated)
             run = replace(run, starts_from=f"checkpoints/{stage}-{step:06d}/policy")
         cells.append(run)
-    may_be = "a list of success shares above 0 and at most 1"
-    thresholds = read_list(document, "thresholds", THRESHOLDS, lambda v: isinstance(v, int | float) and 0 < v <= 1, may_be)
+    expected = "a list of success shares above 0 and at most 1"
+    thresholds = read_list(document, "thresholds", THRESHOLDS, lambda v: isinstance(v, int | float) and 0 < v <= 1, expected)
     name = read_text(document, "name", default_name)
     check_name(name, "comparison")
-    may_be = 'a list of settings such as ["invalid_penalty", "schedule.lr"]'
-    allowed = read_list(document, "unequal", [], lambda v: isinstance(v, str), may_be)
+    expected = 'a list of settings such as ["invalid_penalty", "schedule.lr"]'
+    allowed = read_list(document, "unequal", [], lambda v: isinstance(v, str), expected)
     unequal = check_fair(differing, [setting.replace("-", "_") for setting in allowed])
     for world in worlds:
         episodes = {cell.method: cell.episodes for cell in cells if cell.world == world and cell.learns}

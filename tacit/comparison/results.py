@@ -36,7 +36,7 @@ from tacit.runs.files import write_json, write_text
 Record = dict[str, Any]  # a part of comparison.json
 FORMAT = 1
 CONFIDENCE = 0.95
-UNIT = (0.0, 1.0)
+UNIT_RANGE = (0.0, 1.0)
 FROM_SUMMARY = ("iterations", "episodes", "turns", "generated_tokens", "wall_s", "digest")
 
 # Reading runs: one dict per cell, as in comparison.json.
@@ -44,7 +44,7 @@ FROM_SUMMARY = ("iterations", "episodes", "turns", "generated_tokens", "wall_s",
 
 def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Record | None) -> Record:
     """The data of a run, in the layout of comparison.json. `started`: the cell of the shared start, if the world has one."""
-    path = directory / cell.place
+    path = directory / cell.subdirectory
     common = _read_run(cell, path)
     evaluations, finished = common["evaluations"], common["status"] == "finished"
     summary = read_summary(path) if finished else {}
@@ -64,15 +64,15 @@ def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Record | N
     records = [r for r in read_metrics(path / "metrics.jsonl") if r["stage"] == "rl"] if finished and plan.metrics else []
     outcomes = [digit == "1" for repeat in (final or {}).get("outcomes", ()) for digit in repeat]
     try:
-        made_by = read_json(path / "versions.json")
+        code_versions = read_json(path / "versions.json")
     except (OSError, ValueError):
-        made_by = None
+        code_versions = None
     return {
         "world": cell.world,
         "method": cell.method,
         **common,
         "settings": cell.with_start(directory),
-        "versions": made_by,
+        "versions": code_versions,
         "start": start,
         "final": final,
         "peak": max(during_rl or evaluations, key=lambda e: e["success"]) if final and cell.learns else None,
@@ -89,7 +89,11 @@ def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Record | N
 
 def _read_run(run: PlannedRun, path: Path) -> Record:
     status = status_of(path, run.iterations)
-    newest = open_checkpoints(path).newest() if status != "finished" else None
+    if status == "finished":
+        evaluations = read_summary(path)["evaluations"]
+    else:
+        newest = open_checkpoints(path).newest()
+        evaluations = newest.state()["evaluations"] if newest else []
     try:
         with (path / LOG).open(encoding="utf-8", errors="replace") as file:
             command = file.readline().removeprefix("$ ").split()  # the first command; later ones resumed the run
@@ -97,15 +101,11 @@ def _read_run(run: PlannedRun, path: Path) -> Record:
         command = None
     return {
         "seed": run.seed,
-        "run": run.place.as_posix(),
+        "run": run.subdirectory.as_posix(),
         "status": status,
         "error": failure_of(path),
         "command": command,
-        "evaluations": read_summary(path)["evaluations"]
-        if status == "finished"
-        else newest.state()["evaluations"]
-        if newest
-        else [],
+        "evaluations": evaluations,
     }
 
 
@@ -149,10 +149,10 @@ def compare_runs(ours: Sequence[Sequence[Record]], theirs: Sequence[Sequence[Rec
     won = lost = p = None
     ours_T, theirs_T = (outcomes_by_task([e for run in side for e in run]) for side in (ours, theirs))
     if ours_T is not None and theirs_T is not None:
-        won, lost, p = mcnemar(*([x for own in tries for x in own] for tries in (ours_T, theirs_T)))
+        won, lost, p = mcnemar(*([x for outcomes in tries for x in outcomes] for tries in (ours_T, theirs_T)))
         gaps_T = [[x - y for x, y in zip(*both, strict=True)] for both in zip(ours_T, theirs_T, strict=True)]
         if max(map(len, ours)) > 1:
-            p = sign_flip([float(np.mean(own)) for own in gaps_T])
+            p = sign_flip([float(np.mean(gaps)) for gaps in gaps_T])
         # Report the union of the intervals over seeds (None with one seed) and over tasks.
         low, high = paired_interval_over_tasks(gaps_T, CONFIDENCE)
         difference["low"] = low if difference["low"] is None else min(difference["low"], low)
@@ -179,11 +179,11 @@ def make_table(
         by_method = {m: [c for c in cells if (c["world"], c["method"]) == (world, m)] for m in methods}
         theirs = {c["seed"]: c for c in by_method[methods[0]] if c["final"] is not None}
         for method, planned in by_method.items():
-            done = [c for c in planned if c["final"] is not None]
-            row = _row(done, thresholds, outcome)
-            row = {"world": world, "method": method, "seeds": [c["seed"] for c in done],
-                   "missing": [c["seed"] for c in planned if c not in done], **row, "against": None}  # fmt: skip
-            pairs = [(c, theirs[c["seed"]]) for c in done if c["seed"] in theirs] if method != methods[0] else []
+            finished = [c for c in planned if c["final"] is not None]
+            row = _row(finished, thresholds, outcome)
+            row = {"world": world, "method": method, "seeds": [c["seed"] for c in finished],
+                   "missing": [c["seed"] for c in planned if c not in finished], **row, "against": None}  # fmt: skip
+            pairs = [(c, theirs[c["seed"]]) for c in finished if c["seed"] in theirs] if method != methods[0] else []
             if pairs:
                 sides = ([last_evaluations(c["evaluations"], outcome) for c in side] for side in zip(*pairs, strict=True))
                 row["against"] = {"method": methods[0], "seeds": [a["seed"] for a, _ in pairs], **compare_runs(*sides)}
@@ -195,28 +195,28 @@ def make_table(
     return rows
 
 
-def _row(done: Sequence[Record], thresholds: Sequence[float], outcome: int) -> Record:
-    finals = [c["final"] for c in done]
-    steps = [[reached["step"] for reached in c["steps_to"]] for c in done if c["curve"]]
-    outcomes = [c["outcomes"] for c in done]
+def _row(finished: Sequence[Record], thresholds: Sequence[float], outcome: int) -> Record:
+    finals = [c["final"] for c in finished]
+    steps = [[reached["step"] for reached in c["steps_to"]] for c in finished if c["curve"]]
+    outcomes = [c["outcomes"] for c in finished]
     bootstrap = None
     if outcomes and not any(o is None or len(o) != len(outcomes[0]) for o in outcomes):
         low, high = crossed_bootstrap(np.array(outcomes, float), CONFIDENCE, resamples=2000)
         bootstrap = {"low": low, "high": high}
     return {
-        "start": _share([c["start"] for c in done]),
+        "start": _share([c["start"] for c in finished]),
         "final": _share(finals),
-        "outcome": _share_of_runs([last_evaluations(c["evaluations"], outcome) for c in done]) if outcome > 1 else None,
-        "peak": _share([c["peak"] for c in done]),
+        "outcome": _share_of_runs([last_evaluations(c["evaluations"], outcome) for c in finished]) if outcome > 1 else None,
+        "peak": _share([c["peak"] for c in finished]),
         "further": {
-            panel: {end: _share([c["further"].get(panel, {}).get(end) for c in done]) for end in ("start", "final")}
-            for panel in dict.fromkeys(panel for c in done for panel in c["further"])
+            panel: {end: _share([c["further"].get(panel, {}).get(end) for c in finished]) for end in ("start", "final")}
+            for panel in dict.fromkeys(panel for c in finished for panel in c["further"])
         },
-        "score": _mean([e["score"] for e in finals], UNIT),
+        "score": _mean([e["score"] for e in finals], UNIT_RANGE),
         "success_length": _mean([e["success_steps"] if e["successes"] else None for e in finals], (0.0, math.inf)),
-        "invalid": _mean([e["invalid"] for e in finals], UNIT),
-        "ineffective": _mean([e["ineffective"] for e in finals], UNIT),
-        "area": _mean([c["area"] for c in done], UNIT),
+        "invalid": _mean([e["invalid"] for e in finals], UNIT_RANGE),
+        "ineffective": _mean([e["ineffective"] for e in finals], UNIT_RANGE),
+        "area": _mean([c["area"] for c in finished], UNIT_RANGE),
         "bootstrap": bootstrap,
         "steps_to": [
             {
@@ -240,11 +240,11 @@ def _share_of_runs(runs: Sequence[Sequence[Record]]) -> Record | None:
     if not runs:
         return None
     # Seeds that share one evaluated start have one measurement, not several.
-    once = list({tuple(map(id, run)): run for run in runs}.values())
-    shares, tries_T = [mean_success(run) for run in once], outcomes_by_task([e for run in once for e in run])
-    p, episodes = float(np.mean(shares)), float(once[0][0]["episodes"])  # those of one seed, if outcomes by task are unknown
-    if tries_T is not None:
-        episodes = effective_episodes([sum(own) / len(own) for own in tries_T], p * (1 - p), sum(map(len, tries_T)))
+    distinct = list({tuple(map(id, run)): run for run in runs}.values())
+    shares, tries_T = [mean_success(run) for run in distinct], outcomes_by_task([e for run in distinct for e in run])
+    p, episodes = float(np.mean(shares)), float(distinct[0][0]["episodes"])
+    if tries_T is not None:  # else the episodes of one seed
+        episodes = effective_episodes([sum(tries) / len(tries) for tries in tries_T], p * (1 - p), sum(map(len, tries_T)))
     low, high = share_interval(shares, episodes, CONFIDENCE)
     per_seed = [mean_success(run) for run in runs]
     return {"mean": float(np.mean(per_seed)), "low": low, "high": high, "per_seed": per_seed}
@@ -268,7 +268,7 @@ def _mean(values: Sequence[float | None], bounds: tuple[float, float]) -> Record
     high: float | None = None
     if len(set(present)) > 1:
         inside = bounds[0] <= min(present) and max(present) <= bounds[1]
-        low, high = (bounded_interval if inside and bounds == UNIT else t_interval)(present, CONFIDENCE)
+        low, high = (bounded_interval if inside and bounds == UNIT_RANGE else t_interval)(present, CONFIDENCE)
         low, high = (max(bounds[0], low), min(bounds[1], high)) if inside else (low, high)
     return {"mean": float(np.mean(present)), "low": low, "high": high, "per_seed": list(values)}
 
@@ -282,14 +282,14 @@ class Results:
         self._finished: dict[Path, Record] = {}
 
     def run_cells(
-        self, wanted: Sequence[PlannedRun], processes: Processes, tell: Callable[[RunEvent], None]
+        self, wanted: Sequence[PlannedRun], processes: Processes, report: Callable[[RunEvent], None]
     ) -> tuple[list[PlannedRun], Record, list[Path]]:
         """Run the wanted cells and rewrite all files whenever one ends. Returns (failed runs, data, plots)."""
 
         def on_event(event: RunEvent) -> None:
             if event.kind in ("finished", "failed"):
                 self.write()
-            tell(event)
+            report(event)
 
         self.gather()  # raises before any run starts if the existing runs cannot share a table
         try:
@@ -305,19 +305,19 @@ class Results:
         plan = self.plan
         starts = {start.world: self._read(start, None) for start in plan.starts}
         order = {(cell.world, cell.method, cell.seed): cell for cell in plan.cells}
-        places = product(plan.worlds, plan.methods, plan.seeds)
-        cells = [self._read(order[place], starts.get(place[0])) for place in places]
+        keys = product(plan.worlds, plan.methods, plan.seeds)
+        cells = [self._read(order[key], starts.get(key[0])) for key in keys]
         panels, further = {}, {}
         for world in plan.worlds:
-            own = [c for c in cells if c["world"] == world]
-            measured = {c["run"]: c["evaluations"][-1] for c in own if c["evaluations"]}
+            world_cells = [c for c in cells if c["world"] == world]
+            measured = {c["run"]: c["evaluations"][-1] for c in world_cells if c["evaluations"]}
             if (start := starts.get(world)) and start["evaluation"]:
                 measured[start["run"]] = start["evaluation"]
             if (panel := check_same_panel(world, measured)) is not None:
                 panels[world] = panel
-            further[world] = list(dict.fromkeys(panel for c in own for panel in c["further"]))
+            further[world] = list(dict.fromkeys(panel for c in world_cells for panel in c["further"]))
             for name in further[world]:
-                finals = {c["run"]: c["further"].get(name, {}).get("final") for c in own}
+                finals = {c["run"]: c["further"].get(name, {}).get("final") for c in world_cells}
                 check_same_panel(world, {run: evaluation for run, evaluation in finals.items() if evaluation})
         table = make_table(cells, plan.worlds, plan.methods, plan.thresholds, plan.outcome)
         return {
@@ -337,7 +337,7 @@ class Results:
             "confidence": CONFIDENCE,
             "complete": all(cell["status"] == "finished" for cell in cells),
             "notes": [*plan.notes, *_version_notes(cells)],
-            "differences": {world: [asdict(each) for each in own] for world, own in plan.differences.items()},
+            "differences": {world: list(map(asdict, found)) for world, found in plan.differences.items()},
             "panels": panels,
             "further": further,
             "starts": starts,
@@ -354,12 +354,12 @@ class Results:
         return record
 
     def _read(self, run: PlannedRun, started: Record | None) -> Record:
-        if run.place in self._finished:
-            return self._finished[run.place]
+        if run.subdirectory in self._finished:
+            return self._finished[run.subdirectory]
         if run.method == START:
-            record = _read_run(run, self.directory / run.place)
+            record = _read_run(run, self.directory / run.subdirectory)
             evaluations = record.pop("evaluations")
-            newest = open_checkpoints(self.directory / run.place).newest()
+            newest = open_checkpoints(self.directory / run.subdirectory).newest()
             record |= {
                 "checkpoint": newest.path.name if newest else None,
                 "evaluation": evaluations[-1] if evaluations else None,
@@ -367,7 +367,7 @@ class Results:
         else:
             record = read_cell(run, self.plan, self.directory, started)
         if record["status"] == "finished":
-            self._finished[run.place] = record
+            self._finished[run.subdirectory] = record
         return record
 
 

@@ -31,17 +31,17 @@ from tacit.runs.files import explain_disk_errors, write_json, write_text
 
 
 class Processes:
-    """Starts commands, at most `most` at a time. Create it before heavy imports, since it sets environment variables."""
+    """Starts commands, at most `max_running` at a time. Create it before heavy imports, since it sets environment variables."""
 
-    def __init__(self, main: Callable[[list[str]], int], most: int) -> None:
+    def __init__(self, main: Callable[[list[str]], int], max_running: int) -> None:
         """`main` runs a command's words; the new process imports it by name."""
-        self._main, self.most = main, most
+        self._main, self.max_running = main, max_running
         # Tokenizer threads: each run's share of the cores.
-        each = max(1, usable_cpus() // most)
-        self._share = {"TOKENIZERS_PARALLELISM": "true" if each > 1 else "false", "RAYON_NUM_THREADS": str(each)}
+        threads = max(1, usable_cpus() // max_running)
+        self._share = {"TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false", "RAYON_NUM_THREADS": str(threads)}
         # Do not initialize CUDA in the server: an initialized driver does not survive a fork.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        if most > 1:
+        if max_running > 1:
             # Each run gets its share of the cores.
             os.environ["OMP_NUM_THREADS"] = "1"
         self._context = multiprocessing.get_context("forkserver")
@@ -81,12 +81,12 @@ class Command:
 def _hide_main_module() -> Iterator[None]:
     """Keep multiprocessing from importing our main module in the child; Python would also warn about `python -m
     tacit.cli.main`."""
-    ours = sys.modules["__main__"]
+    main_module = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
-        sys.modules["__main__"] = ours
+        sys.modules["__main__"] = main_module
 
 
 def _run(main: Callable[[list[str]], int], words: list[str], log: str, environment: dict[str, str]) -> None:
@@ -125,10 +125,10 @@ class RunEvent:
 
 
 @dataclass
-class _Working:
+class _ActiveRun:
     run: PlannedRun
     command: Command
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
 
 
 def status_of(path: Path, iterations: int) -> Status:
@@ -146,14 +146,14 @@ def failure_of(path: Path) -> str | None:
 
 def check_stored(plan: Plan, directory: Path) -> None:
     """Existing runs must match the file, except for settings that may change on resuming."""
-    for planned in (*plan.starts, *plan.cells):
-        path = directory / planned.place
+    for run in (*plan.starts, *plan.cells):
+        path = directory / run.subdirectory
         if not (path / SETTINGS).exists():
             continue
         # Compare as recipes: settings that were added later have their defaults.
         before = {key: value for key, value in Recipe.from_json(read_settings(path)).to_json().items() if key != "out"}
-        after = planned.with_start(directory)
-        if planned.starts_from and before["model"].endswith(f"/{planned.start_place.as_posix()}"):
+        after = run.with_start(directory)
+        if run.starts_from and before["model"].endswith(f"/{run.start_checkpoint.as_posix()}"):
             before["model"] = after["model"]  # the comparison may have been moved since
         if changed := fixed_differences(before, after):
             raise TacitError(
@@ -164,18 +164,18 @@ def check_stored(plan: Plan, directory: Path) -> None:
 
 def run_command(run: PlannedRun, directory: Path) -> list[str]:
     """The command that starts or resumes a run."""
-    path = directory / run.place
+    path = directory / run.subdirectory
     if not (path / SETTINGS).exists():
         return ["train", "--config", str(path / RECIPE), "--out", str(path)]
-    more = read_settings(path)["schedule"]["iterations"] != run.iterations
-    return ["train", "--resume", str(path), *(["--iterations", str(run.iterations)] if more else [])]
+    extended = read_settings(path)["schedule"]["iterations"] != run.iterations
+    return ["train", "--resume", str(path), *(["--iterations", str(run.iterations)] if extended else [])]
 
 
 def run_cells(
-    plan: Plan, wanted: Sequence[PlannedRun], directory: Path, processes: Processes, tell: Callable[[RunEvent], None]
+    plan: Plan, wanted: Sequence[PlannedRun], directory: Path, processes: Processes, on_event: Callable[[RunEvent], None]
 ) -> list[PlannedRun]:
     """Run the wanted cells and their starts; returns those that failed."""
-    # Of two commands in one directory, each would take the other's running runs for interrupted ones and resume them.
+    # Two commands in one directory would resume each other's running runs.
     with explain_disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / ".lock").open("a")
@@ -183,63 +183,63 @@ def run_cells(
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise TacitError(f"another `tacit compare` is running in {directory}; wait for it, or name another --out.") from error
-    waiting = _undone(wanted, directory)
-    waiting = [*_undone([s for s in plan.starts if any(plan.start_of(run) is s for run in waiting)], directory), *waiting]
-    _check_starts(plan, waiting, directory)
-    working: list[_Working] = []
+    pending = _unfinished(wanted, directory)
+    pending = [*_unfinished([s for s in plan.starts if any(plan.start_of(run) is s for run in pending)], directory), *pending]
+    _check_starts(plan, pending, directory)
+    active: list[_ActiveRun] = []
     failed: list[PlannedRun] = []
     try:
-        while waiting or working:
-            for run in [r for r in waiting if plan.start_of(r) in failed]:
-                waiting.remove(run)
+        while pending or active:
+            for run in [r for r in pending if plan.start_of(r) in failed]:
+                pending.remove(run)
                 failed.append(run)
-                _note_failure(directory / run.place, "the run it starts from failed")
-                tell(RunEvent("failed", run, 0.0, "the run it starts from failed", len(working), len(waiting)))
-            undone = [*waiting, *(work.run for work in working)]
-            ready = [run for run in waiting if plan.start_of(run) not in undone]
-            for run in ready[: max(0, processes.most - len(working))]:
-                waiting.remove(run)
-                resumed = (directory / run.place / SETTINGS).exists()
-                working.append(_begin(run, directory, processes))
-                tell(RunEvent("resumes" if resumed else "begins", run, running=len(working), left=len(waiting)))
-            ended = [w for w in working if w.command.code is not None]
-            for work in ended:
-                working.remove(work)
-                event = _ended(work, directory / work.run.place)
+                _note_failure(directory / run.subdirectory, "the run it starts from failed")
+                on_event(RunEvent("failed", run, 0.0, "the run it starts from failed", len(active), len(pending)))
+            unfinished = [*pending, *(active_run.run for active_run in active)]
+            ready = [run for run in pending if plan.start_of(run) not in unfinished]
+            for run in ready[: max(0, processes.max_running - len(active))]:
+                pending.remove(run)
+                resumed = (directory / run.subdirectory / SETTINGS).exists()
+                active.append(_start_run(run, directory, processes))
+                on_event(RunEvent("resumes" if resumed else "begins", run, running=len(active), left=len(pending)))
+            done = [one for one in active if one.command.code is not None]
+            for ended in done:
+                active.remove(ended)
+                event = _end_event(ended, directory / ended.run.subdirectory)
                 if event.kind == "failed":
-                    failed.append(work.run)
-                    _note_failure(directory / work.run.place, event.reason)
-                tell(replace(event, running=len(working), left=len(waiting)))
-            if not ended:
+                    failed.append(ended.run)
+                    _note_failure(directory / ended.run.subdirectory, event.reason)
+                on_event(replace(event, running=len(active), left=len(pending)))
+            if not done:
                 time.sleep(POLL_S)
     finally:  # interrupt the running processes; their last checkpoints are kept
-        for work in working:
-            work.command.stop()
+        for active_run in active:
+            active_run.command.stop()
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        for work in working:
-            work.command.wait(max(0.1, deadline - time.monotonic()))
+        for active_run in active:
+            active_run.command.wait(max(0.1, deadline - time.monotonic()))
         lock.close()
     return failed
 
 
-def _check_starts(plan: Plan, waiting: Sequence[PlannedRun], directory: Path) -> None:
+def _check_starts(plan: Plan, pending: Sequence[PlannedRun], directory: Path) -> None:
     """Raise if a finished start has lost its weights. It is not repeated silently, because other runs started from it."""
-    for run in waiting:
+    for run in pending:
         start = plan.start_of(run)
-        if start is not None and start not in waiting and not (directory / run.start_place).is_dir():
-            place = directory / start.place
+        if start is not None and start not in pending and not (directory / run.start_checkpoint).is_dir():
+            path = directory / start.subdirectory
             raise TacitError(
-                f"{run.label} starts from {directory / run.start_place}, which is missing, though {place} is finished. Restore "
-                f"it, or delete {place} to repeat it: the runs of {run.world} stay comparable if its digest is the same."
+                f"{run.label} starts from {directory / run.start_checkpoint}, which is missing, though {path} is finished. "
+                f"Restore it, or delete {path} to repeat it: the runs of {run.world} stay comparable if its digest is the same."
             )
 
 
-def _undone(runs: Sequence[PlannedRun], directory: Path) -> list[PlannedRun]:
-    return [run for run in runs if status_of(directory / run.place, run.iterations) != "finished"]
+def _unfinished(runs: Sequence[PlannedRun], directory: Path) -> list[PlannedRun]:
+    return [run for run in runs if status_of(directory / run.subdirectory, run.iterations) != "finished"]
 
 
-def _begin(run: PlannedRun, directory: Path, processes: Processes) -> _Working:
-    path = directory / run.place
+def _start_run(run: PlannedRun, directory: Path, processes: Processes) -> _ActiveRun:
+    path = directory / run.subdirectory
     with explain_disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     (path / FAILURE).unlink(missing_ok=True)
@@ -250,18 +250,18 @@ def _begin(run: PlannedRun, directory: Path, processes: Processes) -> _Working:
         # Use the settings that may change, and the checkpoint's present path. The command sets the number of iterations.
         stored = read_settings(path)
         write_json(path / SETTINGS, document | {key: stored[key] for key in ("out", "schedule") if key in stored})
-    return _Working(run, processes.start(run_command(run, directory), path / LOG))
+    return _ActiveRun(run, processes.start(run_command(run, directory), path / LOG))
 
 
-def _ended(work: _Working, path: Path) -> RunEvent:
-    code, seconds = work.command.code or 0, time.monotonic() - work.began
-    if code == 0 and status_of(path, work.run.iterations) == "finished":
+def _end_event(active_run: _ActiveRun, path: Path) -> RunEvent:
+    code, seconds = active_run.command.code or 0, time.monotonic() - active_run.started_at
+    if code == 0 and status_of(path, active_run.run.iterations) == "finished":
         final = (find_summary(path) or {}).get("final") or {}
-        return RunEvent("finished", work.run, seconds, success=final.get("success"))
+        return RunEvent("finished", active_run.run, seconds, success=final.get("success"))
     lines = [line.strip() for line in (path / LOG).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     message = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
     reason = message or f"exit status {code}: {lines[-1] if lines else 'no output'}"
-    return RunEvent("failed", work.run, seconds, reason if code >= 0 else f"killed by {signal.Signals(-code).name}")
+    return RunEvent("failed", active_run.run, seconds, reason if code >= 0 else f"killed by {signal.Signals(-code).name}")
 
 
 def _note_failure(path: Path, reason: str) -> None:

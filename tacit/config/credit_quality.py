@@ -18,7 +18,14 @@ from tacit.core.protocols import Encoder, Policy, Sampling
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.partitions import AdaptiveRadius, Pooling, late_layer
 from tacit.credit.skill_shift import SkillShift
-from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups, credit_per_step, partitions, standard
+from tacit.evaluation.credit_agreement import (
+    Geometry,
+    GroupCredit,
+    credit_groups,
+    credit_per_step,
+    partitions,
+    standard_estimators,
+)
 from tacit.evaluation.evaluate import RolloutSetup
 from tacit.methods import get_method
 from tacit.runs.directory import COMPANIONS, open_checkpoints
@@ -125,7 +132,7 @@ def geometries_of(target: Target) -> list[Geometry]:
 
 def credited_groups(
     target: Target, groups: Sequence[Group], geometries: Sequence[Geometry], gamma: float, methods: Sequence[str] = ()
-) -> tuple[list[Credited], dict[str, float], dict[str, str]]:
+) -> tuple[list[GroupCredit], dict[str, float], dict[str, str]]:
     """(estimates by name, radii found on these groups, reason for each skipped estimator). Estimators: the standard ones, the
     run's own method, and further methods."""
     policy: Any = target.policy
@@ -140,7 +147,7 @@ def credited_groups(
             left_out[name] = str(error)
     if target.world.hindsight is not None:
         others["skill shift, by rule"] = skill_shift(target, groups)
-    estimators = standard(parts, gamma, target.recipe.settings.prompt.past_turns(target.world))
+    estimators = standard_estimators(parts, gamma, target.recipe.settings.prompt.past_turns(target.world))
     return credit_groups(groups, policy, estimators, parts, others), radii, left_out
 
 

@@ -19,7 +19,7 @@ from tacit.rollout.encoding import encode_action
 from tacit.rollout.replay import iterate_trajectory, render_turns, replay_actions
 
 SCORE_PART = "score."
-Places = Callable[[str, Observation], str]  # (action, next observation) -> the place reached, as `Environment.place`
+PlaceOf = Callable[[str, Observation], str]  # (action, next observation) -> the place reached, as `Environment.place`
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ def behavior(
     played: Sequence[Trajectory],
     alphabet: Alphabet | None = None,
     failure: Callable[[Trajectory], str] | None = None,
-    place: Places | None = None,
+    place: PlaceOf | None = None,
 ) -> Behavior:
     """Statistics of episodes. Skill statistics need the world's alphabet; failure labels and places come from the world."""
-    sound = [t for t in played if not t.stop.crashed]
-    won, lost = [t for t in sound if t.success], [t for t in sound if not t.success]
+    ended = [t for t in played if not t.stop.crashed]
+    won, lost = [t for t in ended if t.success], [t for t in ended if not t.success]
     steps = [step for t in won for step in t.steps]
     skills = [[kind(skill) for skill in alphabet(t)] for t in won] if alphabet else []
     kinds = Counter(skill for sequence in skills for skill in sequence)
@@ -70,16 +70,16 @@ def behavior(
     label = failure or (lambda t: str(t.stop))
     labels = [(t.task.family, label(t)) for t in lost]
     return Behavior(
-        episodes=len(sound),
+        episodes=len(ended),
         successes=len(won),
         success_length=_mean(len(t) for t in won),
         failure_length=_mean(len(t) for t in lost),
         invalid=_mean(not (step.valid and step.effective) for step in steps),
-        repeats=_mean(again for t in won for again in repeated(t)),
+        repeats=_mean(is_repeat for t in won for is_repeat in repeated(t)),
         unparsed=_mean(not step.valid for step in steps),
         refused=_mean(step.valid and not step.effective for step in steps),
         revisits=_mean(revisits(t, place) for t in won if place),
-        all_repeats=_mean(again for t in sound for again in repeated(t)),
+        all_repeats=_mean(is_repeat for t in ended for is_repeat in repeated(t)),
         failures=_shares(Counter(name for _, name in labels)),
         failure_counts={
             family: dict(sorted(Counter(name for of, name in labels if of == family).items()))
@@ -90,8 +90,8 @@ def behavior(
         operators=_shares(operations),
         operators_per_success=_mean(len({k for k in s if k in operators}) for s in skills) if operations else None,
         score_parts={
-            name.removeprefix(SCORE_PART): sum(t.steps[-1].signals.get(name, 0.0) for t in sound if t.steps) / len(sound)
-            for name in sorted({name for t in sound for s in t.steps[-1:] for name in s.signals if name.startswith(SCORE_PART)})
+            name.removeprefix(SCORE_PART): sum(t.steps[-1].signals.get(name, 0.0) for t in ended if t.steps) / len(ended)
+            for name in sorted({name for t in ended for s in t.steps[-1:] for name in s.signals if name.startswith(SCORE_PART)})
         },
         closings=dict(sorted(Counter(s[-1] for s in skills if s).items())),
     )
@@ -116,40 +116,40 @@ def describe_episode(trajectory: Trajectory, world: Environment) -> dict[str, An
 
 def behavior_from_labels(played: Sequence[Trajectory], labels: Sequence[Mapping[str, Any]]) -> Behavior | None:
     """`behavior` from the labels of `describe_episode`; None if any episode has no labels."""
-    by_episode = {id(t): own for t, own in zip(played, labels, strict=True)}
-    sound = [t for t in played if not t.stop.crashed]
-    for own, success in ((by_episode[id(t)], t.success) for t in sound):
-        if not (isinstance(own.get("revisits", ""), int | None) if success else own.get("failure")):
+    by_episode = {id(t): entry for t, entry in zip(played, labels, strict=True)}
+    ended = [t for t in played if not t.stop.crashed]
+    for entry, success in ((by_episode[id(t)], t.success) for t in ended):
+        if not (isinstance(entry.get("revisits", ""), int | None) if success else entry.get("failure")):
             return None
-    won = [by_episode[id(t)] for t in sound if t.success]
-    skills = {id(t): list(map(str, by_episode[id(t)].get("skills", ()))) for t in sound}
-    kinds, operators = ({str(name) for own in won for name in own.get(key, ())} for key in ("kinds", "operators"))
-    kinds |= {name for own in skills.values() for name in own}
+    won = [by_episode[id(t)] for t in ended if t.success]
+    skills = {id(t): list(map(str, by_episode[id(t)].get("skills", ()))) for t in ended}
+    kinds, operators = ({str(name) for entry in won for name in entry.get(key, ())} for key in ("kinds", "operators"))
+    kinds |= {name for entry in skills.values() for name in entry}
     alphabet = Alphabet(tuple(sorted(kinds)), lambda t: skills[id(t)], tuple(operators)) if kinds else None
     result = behavior(played, alphabet, lambda t: str(by_episode[id(t)]["failure"]))
-    return replace(result, revisits=_mean(own["revisits"] for own in won if own["revisits"] is not None))
+    return replace(result, revisits=_mean(entry["revisits"] for entry in won if entry["revisits"] is not None))
 
 
-IN_WORDS = {"timeout": "out of steps", "step_limit": "out of steps", "failure": "ended by the world"}
+ENDING_NAMES = {"timeout": "out of steps", "step_limit": "out of steps", "failure": "ended by the world"}
 
 
 def describe_ending(label: str) -> str:
     """A label in words. `timeout` is the papers' term for the step limit."""
-    return IN_WORDS.get(label, label.replace("_", " "))
+    return ENDING_NAMES.get(label, label.replace("_", " "))
 
 
 def repeated(trajectory: Trajectory) -> list[bool]:
     """For each step, whether its action was taken before in the episode. Unparsed turns do not count."""
     seen: set[str] = set()
-    again = []
+    repeats = []
     for step in trajectory.steps:
-        again.append(step.valid and step.action in seen)
+        repeats.append(step.valid and step.action in seen)
         if step.valid or step.effective:
             seen.add(step.action)
-    return again
+    return repeats
 
 
-def revisits(trajectory: Trajectory, place: Places | None) -> int:
+def revisits(trajectory: Trajectory, place: PlaceOf | None) -> int:
     """Number of returns to a visited place; only executed movements count."""
     steps = trajectory.steps
     if place is None or not steps:
@@ -233,10 +233,10 @@ def count_tokens(played: Sequence[Trajectory], contexts: Mapping[str, Context], 
 
     Observations need the world's list of actions: use `replay_observations` for recordings.
     """
-    sound = [t for t in played if not t.stop.crashed and t.steps]
+    ended = [t for t in played if not t.stop.crashed and t.steps]
     uses = []
     for name, context in contexts.items():
-        counted = [_episode(trajectory, context, tokenizer) for trajectory in sound]
+        counted = [_episode(trajectory, context, tokenizer) for trajectory in ended]
         uses.append(TokenUse(name, tuple(p for p, _ in counted), tuple(a for _, a in counted)))
     return uses
 
@@ -250,9 +250,9 @@ def join_uses(uses: Sequence[TokenUse]) -> TokenUse:
 def replay_observations(trajectory: Trajectory, world: World) -> Trajectory:
     """Replay a recorded episode to recover the actions the world listed. Raises if the world now answers differently."""
     texts = [*(step.observation.text for step in trajectory.steps), trajectory.final.text]
-    again = list(replay_actions(world, trajectory.task, [step.action for step in trajectory.steps], texts))
-    steps = tuple(replace(step, observation=h.observation) for step, h in zip(trajectory.steps, again, strict=True))
-    final = again[-1].transition.observation if again else trajectory.final
+    replayed = list(replay_actions(world, trajectory.task, [step.action for step in trajectory.steps], texts))
+    steps = tuple(replace(step, observation=h.observation) for step, h in zip(trajectory.steps, replayed, strict=True))
+    final = replayed[-1].transition.observation if replayed else trajectory.final
     return replace(trajectory, steps=steps, final=final)
 
 

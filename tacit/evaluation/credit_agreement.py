@@ -58,7 +58,7 @@ class CachedEmbedder(Embedder):
         assert groups is self._groups
         return self._features
 
-    def searched(self) -> float:
+    def search_radius(self) -> float:
         return search_radius([rows for rows in self._features if len(rows)])[0]
 
 
@@ -71,25 +71,25 @@ def partitions(
         "exact state": SameKey("state"),
         "exact prompt": SameKey("prompt"),
     }
-    searched: dict[str, float] = {}
+    searched_radii: dict[str, float] = {}
 
     def cluster(name: str, features: CachedEmbedder, epsilon: float | None) -> None:
         label = f"{name}, ε " + ("searched" if epsilon is None else f"{epsilon:.4g}")
         if epsilon is None:
-            epsilon = searched[label] = features.searched()
+            epsilon = searched_radii[label] = features.search_radius()
         by_name[label] = Clusters(features, epsilon)
 
     cluster("n-grams", CachedEmbedder(HashNgram(), groups, policy), None)
     states: dict[tuple[int, Pooling], CachedEmbedder] = {}
     for geometry in geometries:
-        place = (geometry.layer, geometry.pooling)
-        if place not in states:
-            states[place] = CachedEmbedder(ActorHidden(*place), groups, policy)
-        cluster(f"layer {geometry.layer} {geometry.pooling}", states[place], geometry.epsilon)
-    return by_name, searched
+        key = (geometry.layer, geometry.pooling)
+        if key not in states:
+            states[key] = CachedEmbedder(ActorHidden(*key), groups, policy)
+        cluster(f"layer {geometry.layer} {geometry.pooling}", states[key], geometry.epsilon)
+    return by_name, searched_radii
 
 
-def standard(parts: Mapping[str, Partition], gamma: float = 0.95, history: int | None = 2) -> dict[str, tuple[CreditTerm, ...]]:
+def standard_estimators(parts: Mapping[str, Partition], gamma: float = 0.95, history: int | None = 2) -> Estimators:
     """Name -> credit terms of the methods, over these partitions. `history`: past turns in the prompt, for HGPO's depth."""
     episode = EpisodeRelative()
     depth = None if history is None else history + 1
@@ -116,8 +116,8 @@ def credit_per_step(
     terms: Sequence[CreditTerm], groups: Sequence[Group], policy: Any, rewards: Sequence[Rewards] | None = None
 ) -> list[np.ndarray]:
     """[N] per group: the summed credits, averaged over each step's tokens."""
-    earned = Outcome(SUCCESS)(groups) if rewards is None else rewards
-    totals = sum_terms(credit_terms(terms, groups, earned, policy, IterationInfo()))
+    rewards = Outcome(SUCCESS)(groups) if rewards is None else rewards
+    totals = sum_terms(credit_terms(terms, groups, rewards, policy, IterationInfo()))
     return [np.array([float(np.mean(tokens)) if len(tokens) else 0.0 for tokens in total.steps()]) for total in totals]
 
 
@@ -129,7 +129,7 @@ STAGES = ("first third", "second third", "last third")
 
 
 @dataclass(frozen=True, eq=False)
-class Credited:
+class GroupCredit:
     """A group's credit by estimator."""
 
     task: str
@@ -148,17 +148,17 @@ class Credited:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Credited:
+    def from_json(cls, data: Mapping[str, Any]) -> GroupCredit:
         credits = {name: np.array(values, float) for name, values in data["credits"].items()}
         parts = {name: np.array(part, np.int64) for name, part in data["parts"].items()}
         return cls(data["task"], data["ending"], np.array(data["stage"], np.int64), credits, parts)
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredGroup:
     """A group's credit with its Monte Carlo values, one estimate from each half of the continuations."""
 
-    group: Credited
+    group: GroupCredit
     a_HN: np.ndarray  # [2, N] Q − V
     v_HN: np.ndarray
     episodes: int = 0  # continuations played
@@ -166,7 +166,7 @@ class Measured:
     per_state: float = 0.0
 
     @classmethod
-    def of(cls, group: Credited, truth: Truth) -> Measured:
+    def of(cls, group: GroupCredit, truth: Truth) -> MeasuredGroup:
         return cls(group, truth.q_HN - truth.v_HN, truth.v_HN, truth.episodes, truth.steps, truth.per_state)
 
     def to_json(self) -> dict[str, Any]:
@@ -174,9 +174,9 @@ class Measured:
         return {"group": self.group.to_json(), "a": self.a_HN.tolist(), "v": self.v_HN.tolist(), **played}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Measured:
+    def from_json(cls, data: Mapping[str, Any]) -> MeasuredGroup:
         a_HN, v_HN = (np.array(data[name], float).reshape(2, -1) for name in ("a", "v"))
-        return cls(Credited.from_json(data["group"]), a_HN, v_HN, data["episodes"], data["steps"], data["per_state"])
+        return cls(GroupCredit.from_json(data["group"]), a_HN, v_HN, data["episodes"], data["steps"], data["per_state"])
 
 
 def credit_groups(
@@ -184,14 +184,14 @@ def credit_groups(
     policy: Any,
     estimators: Estimators,
     partitions: Mapping[str, Partition],
-    others: Mapping[str, Sequence[np.ndarray]] | None = None,
-) -> list[Credited]:
-    """Every estimator's credit for every step. `others`: precomputed credit, one array per group."""
+    precomputed: Mapping[str, Sequence[np.ndarray]] | None = None,
+) -> list[GroupCredit]:
+    """Every estimator's credit for every step. `precomputed`: further credit, one array per group."""
     credits = {name: credit_per_step(terms, groups, policy) for name, terms in estimators.items()}
-    credits |= {name: list(values) for name, values in (others or {}).items()}
+    credits |= {name: list(values) for name, values in (precomputed or {}).items()}
     parts = {name: partition(groups, policy) for name, partition in partitions.items()}
     return [
-        Credited(
+        GroupCredit(
             task=group.task.id,
             ending=ending_of(group),
             stage_N=stages_of(group),
@@ -235,7 +235,7 @@ ROUNDING = 1e-12  # variances below this share of their terms, and advantages be
 
 
 @dataclass(frozen=True)
-class Figure:
+class Estimate:
     """A number with its 95% interval over tasks; None if unknown."""
 
     value: float | None
@@ -243,7 +243,7 @@ class Figure:
     high: float | None = None
 
     @classmethod
-    def of(cls, value: float, drawn_B: np.ndarray, confidence: float = 0.95) -> Figure:
+    def of(cls, value: float, drawn_B: np.ndarray, confidence: float = 0.95) -> Estimate:
         drawn_B = drawn_B[np.isfinite(drawn_B)]
         if not np.isfinite(value):
             return cls(None)
@@ -261,15 +261,15 @@ class Agreement:
     """One estimator on a subset of the steps."""
 
     estimator: str
-    on: str  # all, one of ENDINGS, or one of STAGES
+    on: str  # the steps: all, one of ENDINGS, or one of STAGES
     steps: int
-    correlation: Figure
-    cosine: Figure
+    correlation: Estimate
+    cosine: Estimate
     raw: float | None  # correlation with the measured values, without correction
-    gain: Figure  # correlation minus the baseline's
+    gain: Estimate  # correlation minus the baseline's
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value.to_json() if isinstance(value, Figure) else value for name, value in vars(self).items()}
+        return {name: value.to_json() if isinstance(value, Estimate) else value for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class Unexplained:
     """The share of V's variance that lies within the clusters of a partition."""
 
     partition: str
-    unexplained: Figure
+    unexplained: Estimate
     metrics: Mapping[str, float]
 
     def to_json(self) -> dict[str, Any]:
@@ -309,46 +309,44 @@ class Quality:
         }
 
 
-def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: int = RESAMPLES, seed: int = 0) -> Quality:
+def quality(groups: Sequence[MeasuredGroup], baseline: str = BASELINE, resamples: int = RESAMPLES, seed: int = 0) -> Quality:
     """Agreement of every estimator with the measured advantages, on all steps and on subsets of them."""
-    tasks = list(dict.fromkeys(m.group.task for m in measured))
-    rng, even = np.random.default_rng(seed), np.full(len(tasks), 1.0 / max(1, len(tasks)))
-    drawn_BT = rng.multinomial(len(tasks), even, size=resamples) if len(tasks) > 1 else np.zeros((0, len(tasks)))
+    tasks = list(dict.fromkeys(m.group.task for m in groups))
+    rng, uniform = np.random.default_rng(seed), np.full(len(tasks), 1.0 / max(1, len(tasks)))
+    drawn_BT = rng.multinomial(len(tasks), uniform, size=resamples) if len(tasks) > 1 else np.zeros((0, len(tasks)))
     weights_BT = drawn_BT.astype(float)  # how often each task is drawn
-    names = list(measured[0].group.credits) if measured else []
+    names = list(groups[0].group.credits) if groups else []
     agreements: list[Agreement] = []
     for on in ("all", *ENDINGS, *STAGES):
-        sums = {name: _sums(measured, tasks, name, on) for name in names}
+        sums = {name: _sums_by_task(groups, tasks, name, on) for name in names}
         correlations = {name: _resample("correlation", sums_TK, weights_BT) for name, sums_TK in sums.items()}
         for name, sums_TK in sums.items():
-            whole, drawn_B = correlations[name]
-            gain = Figure(None)
+            value, drawn_B = correlations[name]
+            gain = Estimate(None)
             if baseline in sums and name != baseline:
-                gain = Figure.of(whole - correlations[baseline][0], drawn_B - correlations[baseline][1])
+                gain = Estimate.of(value - correlations[baseline][0], drawn_B - correlations[baseline][1])
             total = sums_TK.sum(0)
-            cosine = Figure.of(*_resample("cosine", sums_TK, weights_BT))
-            agreements.append(
-                Agreement(name, on, int(total[0]), Figure.of(whole, drawn_B), cosine, _plain(float(_agree("raw", total))), gain)
-            )
-    reliability, noise, spread = _truth(measured)
+            raw, cosine = _rounded(float(_agreement("raw", total))), Estimate.of(*_resample("cosine", sums_TK, weights_BT))
+            agreements.append(Agreement(name, on, int(total[0]), Estimate.of(value, drawn_B), cosine, raw, gain))
+    reliability, noise, spread = _noise_statistics(groups)
     return Quality(
         agreements=agreements,
-        partitions=[_left(measured, tasks, name, weights_BT) for name in (measured[0].group.parts if measured else ())],
+        partitions=[_unexplained(groups, tasks, name, weights_BT) for name in (groups[0].group.parts if groups else ())],
         reliability=reliability,
         noise=noise,
         spread=spread,
-        groups=len(measured),
+        groups=len(groups),
         tasks=len(tasks),
-        steps=sum(len(m.group.stage_N) for m in measured),
-        episodes=sum(m.episodes for m in measured),
-        endings={ending: sum(m.group.ending == ending for m in measured) for ending in ENDINGS},
+        steps=sum(len(m.group.stage_N) for m in groups),
+        episodes=sum(m.episodes for m in groups),
+        endings={ending: sum(m.group.ending == ending for m in groups) for ending in ENDINGS},
     )
 
 
-def _sums(measured: Sequence[Measured], tasks: Sequence[str], name: str, on: str) -> np.ndarray:
+def _sums_by_task(groups: Sequence[MeasuredGroup], tasks: Sequence[str], name: str, on: str) -> np.ndarray:
     """[T, 9] sums over each task's steps: n, Σc, ΣÂ, Σc², ΣcÂ, ΣÂ₁, ΣÂ₂, ΣÂ₁Â₂, ΣÂ₁² + Â₂²."""
     sums_TK = np.zeros((len(tasks), 9))
-    for m in measured:
+    for m in groups:
         chosen_N = (
             m.group.stage_N == STAGES.index(on)
             if on in STAGES
@@ -363,35 +361,35 @@ def _sums(measured: Sequence[Measured], tasks: Sequence[str], name: str, on: str
 
 def _resample(kind: Literal["correlation", "cosine"], sums_TK: np.ndarray, weights_BT: np.ndarray) -> tuple[float, np.ndarray]:
     """(figure, resampled figures). A single task gives no interval."""
-    value, several = float(_agree(kind, sums_TK.sum(0))), (sums_TK[:, 0] > 0).sum() > 1
-    drawn_B = _agree(kind, (weights_BT if several else weights_BT[:0]) @ sums_TK)
+    value, has_interval = float(_agreement(kind, sums_TK.sum(0))), (sums_TK[:, 0] > 0).sum() > 1
+    drawn_B = _agreement(kind, (weights_BT if has_interval else weights_BT[:0]) @ sums_TK)
     return float(np.clip(value, -1, 1)) if abs(value) < 1 + 1e-9 else np.nan, np.clip(drawn_B, -1, 1)
 
 
-def _agree(kind: Literal["correlation", "cosine", "raw"], sums: np.ndarray) -> Any:
+def _agreement(kind: Literal["correlation", "cosine", "raw"], sums: np.ndarray) -> Any:
     """cov(c, Â) / √(var c · cov(Â₁, Â₂)), the cosine, or the correlation with Â as measured; nan if credit is constant or the
     truth has no variance above its noise, beyond rounding."""
     n, c, a, cc, ca, one, two, both, squares = np.moveaxis(sums, -1, 0)
-    some = np.maximum(n, 1.0)
-    product, credit, truth = ca - c * a / some, cc - c * c / some, both - one * two / some
+    safe_n = np.maximum(n, 1.0)
+    covariance, credit, truth = ca - c * a / safe_n, cc - c * c / safe_n, both - one * two / safe_n
     if kind == "cosine":
-        product, credit, truth = ca, cc, both
+        covariance, credit, truth = ca, cc, both
     elif kind == "raw":
-        truth = (squares + 2 * both) / 4 - a * a / some
-    sound = (credit > ROUNDING * np.maximum(cc, 1e-300)) & (truth > ROUNDING * (squares + ROUNDING * n))
-    return np.where(sound, product / np.sqrt(np.where(sound, credit * truth, 1.0)), np.nan)
+        truth = (squares + 2 * both) / 4 - a * a / safe_n
+    is_defined = (credit > ROUNDING * np.maximum(cc, 1e-300)) & (truth > ROUNDING * (squares + ROUNDING * n))
+    return np.where(is_defined, covariance / np.sqrt(np.where(is_defined, credit * truth, 1.0)), np.nan)
 
 
-def _left(measured: Sequence[Measured], tasks: Sequence[str], name: str, weights_BT: np.ndarray) -> Unexplained:
-    within_T, about_T, squares_T = np.zeros((3, len(tasks)))
-    for m in measured:
+def _unexplained(groups: Sequence[MeasuredGroup], tasks: Sequence[str], name: str, weights_BT: np.ndarray) -> Unexplained:
+    within_T, total_T, squares_T = np.zeros((3, len(tasks)))
+    for m in groups:
         task = tasks.index(m.group.task)
         within_T[task] += _scatter(m.v_HN, m.group.parts[name])
-        about_T[task] += _scatter(m.v_HN, np.zeros(len(m.group.stage_N), np.int64))
+        total_T[task] += _scatter(m.v_HN, np.zeros(len(m.group.stage_N), np.int64))
         squares_T[task] += float((m.v_HN**2).sum())
-    drawn_B = _share(weights_BT @ within_T, weights_BT @ about_T, weights_BT @ squares_T)
-    metrics = partition_metrics([m.group.parts[name] for m in measured])
-    return Unexplained(name, Figure.of(float(_share(within_T.sum(), about_T.sum(), squares_T.sum())), drawn_B), metrics)
+    drawn_B = _share(weights_BT @ within_T, weights_BT @ total_T, weights_BT @ squares_T)
+    metrics = partition_metrics([m.group.parts[name] for m in groups])
+    return Unexplained(name, Estimate.of(float(_share(within_T.sum(), total_T.sum(), squares_T.sum())), drawn_B), metrics)
 
 
 def _scatter(v_HN: np.ndarray, cluster_N: np.ndarray) -> float:
@@ -403,23 +401,23 @@ def _scatter(v_HN: np.ndarray, cluster_N: np.ndarray) -> float:
     return float((one_N * two_N).sum())
 
 
-def _share(within: Any, about: Any, squares: Any) -> Any:
-    sound = np.asarray(about) > ROUNDING * squares
-    return np.where(sound, within / np.where(sound, about, 1.0), np.nan)
+def _share(within: Any, total: Any, squares: Any) -> Any:
+    is_defined = np.asarray(total) > ROUNDING * squares
+    return np.where(is_defined, within / np.where(is_defined, total, 1.0), np.nan)
 
 
-def _truth(measured: Sequence[Measured]) -> tuple[float | None, float | None, float | None]:
+def _noise_statistics(groups: Sequence[MeasuredGroup]) -> tuple[float | None, float | None, float | None]:
     """(reliability of Â, its standard error, standard deviation of A) over all steps; None if the halves share nothing."""
-    if not measured:
+    if not groups:
         return None, None, None
-    one_N, two_N = np.concatenate([m.a_HN for m in measured], axis=1)
+    one_N, two_N = np.concatenate([m.a_HN for m in groups], axis=1)
     shared = max(float(np.mean((one_N - one_N.mean()) * (two_N - two_N.mean()))), 0.0)
     measured_variance = float(np.var((one_N + two_N) / 2))
     noise = float(np.sqrt(np.mean((one_N - two_N) ** 2)) / 2)
     if measured_variance <= ROUNDING * (float(np.mean(one_N**2 + two_N**2)) + ROUNDING):
         return None, noise, None
-    return _plain(shared / measured_variance), noise, _plain(float(np.sqrt(shared)))
+    return _rounded(shared / measured_variance), noise, _rounded(float(np.sqrt(shared)))
 
 
-def _plain(value: float) -> float | None:
+def _rounded(value: float) -> float | None:
     return round(float(value), 5) if np.isfinite(value) else None

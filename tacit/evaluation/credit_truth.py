@@ -38,7 +38,7 @@ AFTER = "after these turns"  # key of these turns in the task's data
 TakenTurn = tuple[str, str | None]  # (action, completion text if it did not parse)
 
 
-def done_in(step: Step) -> TakenTurn:
+def taken_turn(step: Step) -> TakenTurn:
     return step.action, None if step.valid else step.completion.text
 
 
@@ -54,11 +54,11 @@ class MidwayWorld:
         self._world, self._limit, self._steps = world, limit, 0
 
     def reset(self, task: Task) -> Observation:
-        whole, done = split_midway(task)
-        observation = self._world.reset(whole)
-        for action, _ in done:
+        original, turns = split_midway(task)
+        observation = self._world.reset(original)
+        for action, _ in turns:
             observation = self._world.step(action).observation
-        self._steps = len(done)
+        self._steps = len(turns)
         return observation
 
     def step(self, action: str) -> Transition:
@@ -78,28 +78,28 @@ class MidwayContext(WrappedContext):
     _last: dict[tuple[str, tuple[TakenTurn, ...]], list[Interaction]] = field(default_factory=dict, repr=False, compare=False)
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
-        whole, done = split_midway(task)
-        reader = self.inner.begin(whole, condition)
-        for observation, action, transition, wrote in self._happened(whole, done):
+        original, turns = split_midway(task)
+        reader = self.inner.begin(original, condition)
+        for observation, action, transition, raw_text in self._replay(original, turns):
             reader.read(observation)
-            reader.record(action, transition, wrote)
+            reader.record(action, transition, raw_text)
         return reader
 
-    def _happened(self, task: Task, done: tuple[TakenTurn, ...]) -> list[Interaction]:
+    def _replay(self, task: Task, turns: tuple[TakenTurn, ...]) -> list[Interaction]:
         """Cached, because consecutive episodes start from the same state."""
-        if (task.id, done) not in self._last:
+        if (task.id, turns) not in self._last:
             self._last.clear()
-            self._last[task.id, done] = happenings(self.make, task, done)
-        return self._last[task.id, done]
+            self._last[task.id, turns] = replay_turns(self.make, task, turns)
+        return self._last[task.id, turns]
 
 
-def happenings(make: Callable[[], World], task: Task, done: Sequence[TakenTurn]) -> list[Interaction]:
+def replay_turns(make: Callable[[], World], task: Task, turns: Sequence[TakenTurn]) -> list[Interaction]:
     world = make()
     try:
         observation, interactions = world.reset(task), []
-        for action, wrote in done:
+        for action, raw_text in turns:
             transition = world.step(action)
-            interactions.append(Interaction(observation, action, transition, wrote))
+            interactions.append(Interaction(observation, action, transition, raw_text))
             observation = transition.observation
         return interactions
     finally:
@@ -111,7 +111,7 @@ MAX_FACTOR = 4  # a state shared by many steps gets up to this many times the co
 State = tuple[Condition, tuple[TakenTurn, ...]]  # condition of the member, its actions and completions
 
 
-Ends = tuple[list[tuple[bool, int]], list[tuple[bool, int]]]  # by half: (won, steps to the end) of each continuation
+Outcomes = tuple[list[tuple[bool, int]], list[tuple[bool, int]]]  # by half: (won, steps to the end) of each continuation
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,74 +130,74 @@ def value_group(
 ) -> Truth:
     """Q and V of every step from `rollouts` continuations per state (rounded up to an even number, at least 2)."""
     longest = max(group.trajectories, key=len, default=None)
-    again = happenings(setup.world.make, group.task, [done_in(step) for step in longest.steps]) if longest else []
-    for t, ((observation, *_), step) in enumerate(zip(again, longest.steps if longest else (), strict=True)):
+    replayed = replay_turns(setup.world.make, group.task, [taken_turn(step) for step in longest.steps]) if longest else []
+    for t, ((observation, *_), step) in enumerate(zip(replayed, longest.steps if longest else (), strict=True)):
         if observation.text != step.observation.text:
             raise TacitError(
                 f"task {group.task.id!r} of world {group.task.world!r} showed {observation.text[:60]!r} at step {t} where it "
-                f"had shown {step.observation.text[:60]!r}: the same actions do not lead to the same state, so what a step was "
-                "worth cannot be measured by going back to it."
+                f"had shown {step.observation.text[:60]!r}: the same actions do not lead to the same state, so the value "
+                "of a step cannot be measured by replaying it."
             )
-    ends_by_state, episodes, steps = continuations(setup, group, max(2, rollouts + rollouts % 2), seed, batch)
+    outcomes, episodes, steps = continuations(setup, group, max(2, rollouts + rollouts % 2), seed, batch)
     q_HN: list[list[float]] = [[], []]
     v_HN: list[list[float]] = [[], []]
     for half in (0, 1):
         value = {
-            s: float(np.mean([gamma ** (n - 1) if won else 0.0 for won, n in ends[half]])) for s, ends in ends_by_state.items()
+            s: float(np.mean([gamma ** (n - 1) if won else 0.0 for won, n in halves[half]])) for s, halves in outcomes.items()
         }
         for trajectory in group.trajectories:
             states = states_of(trajectory)
             v_HN[half] += [value[state] for state in states]
             q_HN[half] += [gamma * value[state] for state in states[1:]]
             q_HN[half] += [float(trajectory.success)] if states else []
-    counts = [len(ends) for halves in ends_by_state.values() for ends in halves]
+    counts = [len(ends) for halves in outcomes.values() for ends in halves]
     q, v = (np.array(values, float).reshape(2, -1) for values in (q_HN, v_HN))
     return Truth(q, v, episodes, steps, 2 * float(np.mean(counts)) if counts else 0.0)
 
 
 def states_of(trajectory: Trajectory) -> list[State]:
     """The state before each step of the trajectory, in order."""
-    done = tuple(map(done_in, trajectory.steps))
-    return [(trajectory.condition, done[:t]) for t in range(len(done))]
+    turns = tuple(map(taken_turn, trajectory.steps))
+    return [(trajectory.condition, turns[:t]) for t in range(len(turns))]
 
 
 def continuations(
     setup: RolloutSetup, group: Group, rollouts: int, seed: int = 0, batch: int = BATCH
-) -> tuple[dict[State, Ends], int, int]:
+) -> tuple[dict[State, Outcomes], int, int]:
     """(ends by state, episodes played, their steps). An episode counts for every visited state it passes through; crashed
     episodes are dropped."""
     visits = Counter(state for trajectory in group.trajectories for state in states_of(trajectory))
     plans: list[EpisodePlan] = []
     origins: list[tuple[State, int]] = []
-    for (condition, done), count in visits.items():
-        written = "\x1f".join(action if wrote is None else f"{action}\x1e{wrote}" for action, wrote in done)
-        place = derive(seed, "continuation", group.task.id, condition.entry, condition.note, written)
-        task = replace(group.task, data={**group.task.data, AFTER: done})
+    for (condition, turns), count in visits.items():
+        turns_text = "\x1f".join(action if raw_text is None else f"{action}\x1e{raw_text}" for action, raw_text in turns)
+        state_seed = derive(seed, "continuation", group.task.id, condition.entry, condition.note, turns_text)
+        task = replace(group.task, data={**group.task.data, AFTER: turns})
         for number in range(rollouts * min(count, MAX_FACTOR)):
-            plans.append(EpisodePlan(task, derive(place, number), condition))
-            origins.append(((condition, done), number % 2))
+            plans.append(EpisodePlan(task, derive(state_seed, number), condition))
+            origins.append(((condition, turns), number % 2))
     context = MidwayContext(setup.context, setup.world.make)
     worlds = InProcessPool(lambda: MidwayWorld(setup.world.make(), setup.max_steps))
-    ends_by_state: dict[State, Ends] = {state: ([], []) for state in visits}
+    outcomes: dict[State, Outcomes] = {state: ([], []) for state in visits}
     steps = 0
     try:
         for start in range(0, len(plans), batch):
             played = rollout(plans[start : start + batch], context, worlds, setup.policy, setup.sampling, setup.max_steps)
-            for ((condition, done), half), trajectory in zip(origins[start : start + batch], played, strict=True):
+            for ((condition, turns), half), trajectory in zip(origins[start : start + batch], played, strict=True):
                 if trajectory.stop.crashed:
                     continue
                 steps += len(trajectory)
                 for t, step in enumerate(trajectory.steps):
-                    if (condition, done) not in ends_by_state:
+                    if (condition, turns) not in outcomes:
                         break
-                    ends_by_state[condition, done][half].append((trajectory.success, len(trajectory) - t))
-                    done = (*done, done_in(step))
+                    outcomes[condition, turns][half].append((trajectory.success, len(trajectory) - t))
+                    turns = (*turns, taken_turn(step))
     finally:
         worlds.close()
-    lost = next((state for state, halves in ends_by_state.items() if not all(halves)), None)
+    lost = next((state for state, halves in outcomes.items() if not all(halves)), None)
     if lost is not None:
         raise TacitError(
             f"task {group.task.id!r}: the world broke whenever an episode went on from step {len(lost[1])}, so what was done "
             "there cannot be valued."
         )
-    return ends_by_state, len(plans), steps
+    return outcomes, len(plans), steps

@@ -61,17 +61,18 @@ class TurnCache:
                 if count > MAX_TOKENS or not isinstance(text, str) or finish not in ("stop", "length"):
                     continue
                 tokens = np.broadcast_to(np.int64(0), count)
-                each = np.broadcast_to(np.float32(record["logprob"] / max(1, count)), count)
-                self.completions[record["request"]] = Completion(tokens, each, text, finish, read=int(record.get("read", 0)))
+                logprobs = np.broadcast_to(np.float32(record["logprob"] / max(1, count)), count)
+                read = int(record.get("read", 0))
+                self.completions[record["request"]] = Completion(tokens, logprobs, text, finish, read=read)
             except (ValueError, KeyError, TypeError, OverflowError):
                 continue
 
     def find(self, request: Request) -> Completion | None:
-        completion = self.completions.get(_name(request))
+        completion = self.completions.get(_request_key(request))
         self.used += completion is not None
         return completion
 
-    def keep(self, answers: Mapping[str, Completion]) -> None:
+    def add(self, answers: Mapping[str, Completion]) -> None:
         text = ""
         for name, c in answers.items():
             if c.finish != "unusable":
@@ -105,11 +106,11 @@ class CachedPolicy(PolicyHooks):
     def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
         return self._policy.encode_prompts(texts)
 
-    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> RememberingScheduler:
-        return RememberingScheduler(open_scheduler(self._policy, sampling, hidden), self._turns)
+    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> CachedScheduler:
+        return CachedScheduler(open_scheduler(self._policy, sampling, hidden), self._turns)
 
 
-class RememberingScheduler:
+class CachedScheduler:
     def __init__(self, scheduler: Scheduler, turns: TurnCache) -> None:
         self._scheduler, self._turns, self._submitted = scheduler, turns, 0
         self._stored: list[tuple[int, Completion]] = []
@@ -120,7 +121,7 @@ class RememberingScheduler:
         if (stored := self._turns.find(request)) is not None:
             self._stored.append((request_id, stored))
         else:
-            self._pending[self._scheduler.submit(request)] = (request_id, _name(request))
+            self._pending[self._scheduler.submit(request)] = (request_id, _request_key(request))
         return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
@@ -128,21 +129,21 @@ class RememberingScheduler:
             stored, self._stored = self._stored, []
             return stored
         finished = [(*self._pending.pop(request_id), completion) for request_id, completion in self._scheduler.wait()]
-        self._turns.keep({name: completion for _, name, completion in finished})
+        self._turns.add({name: completion for _, name, completion in finished})
         return [(request_id, completion) for request_id, _, completion in finished]
 
     def close(self) -> None:
         self._scheduler.close()
 
 
-def _name(request: Request) -> str:
+def _request_key(request: Request) -> str:
     """The seed identifies episode and turn; the prompt checks that the turn is the same."""
     return f"{request.seed:x}-{hashlib.sha256(request.prompt.tobytes()).hexdigest()[:16]}"
 
 
 FORMAT = 1  # file format; increase it if older lines would be misread
 
-Place = tuple[int, int]  # (repeat, index in the panel)
+EpisodeKey = tuple[int, int]  # (repeat, index in the panel)
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,8 @@ class Measurement:
         """Hash of everything but the panel, the label and the code. Empty `numbers` and the plain condition are left out."""
         left_out = {"panel", "panel_version", "panel_hash", "model", "code", *(() if self.numbers else ("numbers",))}
         left_out |= {"condition"} if self.condition == {"name": PLAIN.name} else set()
-        own = {k: v for k, v in asdict(self).items() if k not in left_out}
-        return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        included = {k: v for k, v in asdict(self).items() if k not in left_out}
+        return hashlib.sha256(json.dumps(included, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     @property
     def file_name(self) -> str:
@@ -199,9 +200,9 @@ class Measurement:
 class Journal:
     """The file of one measurement. Two processes may write it at once: duplicate lines are identical."""
 
-    def __init__(self, directory: Path, measured: Measurement) -> None:
-        self.path = directory / measured.file_name
-        self.measured = measured
+    def __init__(self, directory: Path, measurement: Measurement) -> None:
+        self.path = directory / measurement.file_name
+        self.measurement = measurement
         self.turns = TurnCache(self.path.with_suffix(".turns"))
         self.notes: list[str] = []  # notes for the user about an existing file
         try:
@@ -209,31 +210,31 @@ class Journal:
         except OSError as error:
             raise TacitError(f"cannot make the directory {directory}: {error.strerror}. Name another with --out.") from error
 
-    def read(self, panel: Panel, repeats: int) -> dict[Place, Trajectory]:
+    def read(self, panel: Panel, repeats: int) -> dict[EpisodeKey, Trajectory]:
         """The finished episodes; prepares the file for more."""
-        played: dict[Place, Trajectory] = {}
+        played: dict[EpisodeKey, Trajectory] = {}
         lines = self._lines()
         if lines is None:
             self.turns.drop()
-            self._append([{"format": FORMAT, **self.measured.to_json()}])
+            self._append([{"format": FORMAT, **self.measurement.to_json()}])
             return played
-        whole = True
+        is_intact = True
         for line in lines[1:]:
             try:
                 record = json.loads(line)
-                place, task = (record["repeat"], record["place"]), panel.tasks[record["place"]]
-                if record["task"] == task.id and place[0] < repeats:
-                    played[place] = trajectory_from_record(record, task)
+                key, task = (record["repeat"], record["place"]), panel.tasks[record["place"]]
+                if record["task"] == task.id and key[0] < repeats:
+                    played[key] = trajectory_from_record(record, task)
             except (ValueError, KeyError, IndexError, TypeError):
-                whole = False  # a truncated line of a killed process: its episode is played again
-        if not whole or not lines[-1].endswith("\n"):
+                is_intact = False  # a truncated line of a killed process: its episode is played again
+        if not is_intact or not lines[-1].endswith("\n"):
             self._append([], newline=not lines[-1].endswith("\n"))
         self.turns.read()
         if played:
             self.notes.append(f"already played: {pluralize(len(played), 'episode')}, in {self.path} (--fresh plays them again)")
         return played
 
-    def write(self, episodes: Sequence[tuple[Place, Trajectory]]) -> None:
+    def write(self, episodes: Sequence[tuple[EpisodeKey, Trajectory]]) -> None:
         """Append episodes in one write. Scores keep all digits."""
         self._append(
             {"repeat": repeat, "place": i, **trajectory_record(t), "score": t.score} for (repeat, i), t in episodes
@@ -252,7 +253,7 @@ class Journal:
 
     def reset_files(self) -> None:
         if self.path.exists():
-            self.notes.append(f"earlier episodes were moved to {self._put_aside('earlier')}")
+            self.notes.append(f"earlier episodes were moved to {self._move_aside('earlier')}")
 
     def _lines(self) -> list[str] | None:
         """The lines of the existing file if this measurement may continue it, else None; an unusable file is moved aside."""
@@ -262,31 +263,31 @@ class Journal:
             with self.path.open(encoding="utf-8", newline="\n") as file:  # completions may contain other line separators
                 lines = list(file)
             head = json.loads(lines[0])
-            form, code = head["format"], head["code"]
+            file_format, code = head["format"], head["code"]
         except (OSError, ValueError, KeyError, IndexError, TypeError):
-            self.notes.append(f"{self.path} could not be read and was moved to {self._put_aside('damaged')}")
+            self.notes.append(f"{self.path} could not be read and was moved to {self._move_aside('damaged')}")
             return None
-        if form != FORMAT:
-            aside = self._put_aside(f"format{form}")
+        if file_format != FORMAT:
+            moved = self._move_aside(f"format{file_format}")
             self.notes.append(
-                f"earlier episodes are in format {form}, not {FORMAT}, and are played again; the old ones are in {aside}"
+                f"earlier episodes are in format {file_format}, not {FORMAT}, and are played again; the old ones are in {moved}"
             )
             return None
-        if code != self.measured.code:
-            aside = self._put_aside(code)
+        if code != self.measurement.code:
+            moved = self._move_aside(code)
             self.notes.append(
-                f"earlier episodes were played by tacit {code}, this is {self.measured.code}; they are played again, and the "
-                f"old ones are in {aside}"
+                f"earlier episodes were played by tacit {code}, this is {self.measurement.code}; they are played again, and "
+                f"the old ones are in {moved}"
             )
             return None
         return lines
 
-    def _put_aside(self, why: str) -> Path:
-        word = re.sub(r"[^\w.+-]+", "-", why) or "earlier"
+    def _move_aside(self, reason: str) -> Path:
+        word = re.sub(r"[^\w.+-]+", "-", reason) or "earlier"
         names = (f".{word}{f'-{number}' if number > 1 else ''}.jsonl" for number in itertools.count(1))
-        aside = next(path for name in names if not (path := self.path.with_suffix(name)).exists())
-        self.path.rename(aside)
-        return aside
+        moved = next(path for name in names if not (path := self.path.with_suffix(name)).exists())
+        self.path.rename(moved)
+        return moved
 
     def _append(self, records: Any, newline: bool = False) -> None:
         text = ("\n" if newline else "") + "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
@@ -354,19 +355,19 @@ def play_panel(
     receives their number. Finished episodes and single turns are written to the journal, except those with a crash or an
     unusable completion, which are played again next time. `settle` makes the final change to an episode.
     """
-    places = [(repeat, i) for repeat in range(rules.repeats) for i in range(len(panel.tasks))]
+    keys = [(repeat, i) for repeat in range(rules.repeats) for i in range(len(panel.tasks))]
     played = journal.read(panel, rules.repeats) if journal else {}
-    missing = [place for place in places if place not in played]
+    missing = [key for key in keys if key not in played]
     if on_resume:
         on_resume(len(played))
-    by_agent: dict[str, list[Place]] = {}
-    for place in missing:
-        by_agent.setdefault(route.name(panel.tasks[place[1]]), []).append(place)
-    chunks = [(agent, own[start : start + batch]) for agent, own in by_agent.items() for start in range(0, len(own), batch)]
+    by_agent: dict[str, list[EpisodeKey]] = {}
+    for key in missing:
+        by_agent.setdefault(route.name(panel.tasks[key[1]]), []).append(key)
+    chunks = [(agent, keys[i : i + batch]) for agent, keys in by_agent.items() for i in range(0, len(keys), batch)]
     for agent, chunk in chunks:
         context, policy = route.agent(agent)
 
-        def store(index: int, trajectory: Trajectory, chunk: Sequence[Place] = chunk) -> Trajectory:
+        def store(index: int, trajectory: Trajectory, chunk: Sequence[EpisodeKey] = chunk) -> Trajectory:
             played[chunk[index]] = settled = settle(trajectory) if settle else trajectory
             if journal and not is_lost(settled):
                 journal.write([(chunk[index], settled)])
@@ -376,11 +377,11 @@ def play_panel(
             EpisodePlan(panel.tasks[i], derive(PANEL_SEED, rules.seed, i, repeat), rules.condition_of(panel.tasks[i]))
             for repeat, i in chunk
         ]
-        remembering, keeper = CachedPolicy(policy, journal.turns) if journal else policy, _EpisodeStore(observer, store)
-        rollout(plans, context, worlds, remembering, rules.sampling, rules.max_steps, observer=keeper)
+        cached, episode_store = CachedPolicy(policy, journal.turns) if journal else policy, _EpisodeStore(observer, store)
+        rollout(plans, context, worlds, cached, rules.sampling, rules.max_steps, observer=episode_store)
     if journal:
         journal.finish(lost=sum(map(is_lost, played.values())))
-    return [played[place] for place in places]
+    return [played[key] for key in keys]
 
 
 def is_lost(trajectory: Trajectory) -> bool:

@@ -37,14 +37,14 @@ NONE, HANDBOOK = "none", "handbook"
 MIN_AUC_GAIN, MIN_HANDBOOK_GAIN = 0.1, 0.05
 """smallest gains of a policy that can use its notes: AUC of true over empty, success with the handbook over none"""
 RESAMPLES = 1000
-Told = Callable[[Observation], Lesson]
+LessonOfTurn = Callable[[Observation], Lesson]
 
 
 @dataclass(frozen=True)
 class NotedContext(WrappedContext):
     """Another context with a lesson in every prompt."""
 
-    lesson: Callable[[Task], Told]  # called when an episode begins; the result gives the lesson of each turn
+    lesson: Callable[[Task], LessonOfTurn]  # called when an episode begins; the result gives the lesson of each turn
     instructed: bool = False
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
@@ -52,7 +52,7 @@ class NotedContext(WrappedContext):
 
 
 class _NotedReader(PromptReader):
-    def __init__(self, inner: PromptReader, lesson: Told, instructed: bool) -> None:
+    def __init__(self, inner: PromptReader, lesson: LessonOfTurn, instructed: bool) -> None:
         self._inner, self._lesson, self._instructed = inner, lesson, instructed
 
     def read(self, observation: Observation) -> Prompt:
@@ -118,31 +118,31 @@ def measure_notes(setup: RolloutSetup, tasks: int, members: int, analyzer: Analy
 
     episode = {group.task.id: hindsight.skills(group.trajectories[0]).episode for group in groups}
     ids = list(episode)
-    foreign = {own: episode[ids[(i + 1) % len(ids)]] for i, own in enumerate(ids)}
+    other_episode = {task: episode[ids[(i + 1) % len(ids)]] for i, task in enumerate(ids)}
 
-    def always(text: str) -> Told:
+    def same_at_every_turn(text: str) -> LessonOfTurn:
         return lambda observation: Lesson(task=text)
 
-    def advice(task: Task) -> Told:
-        own = expert(task)
-        return lambda observation: Lesson(step=own.act(observation))
+    def expert_lesson(task: Task) -> LessonOfTurn:
+        adviser = expert(task)
+        return lambda observation: Lesson(step=adviser.act(observation))
 
-    lessons: dict[str, Callable[[Task], Told]] = {
-        "true": lambda task: always(episode.get(task.id, "")),
-        "empty": lambda task: always(EMPTY),
-        "placebo": lambda task: always(foreign.get(task.id, "")),
-        "oracle": advice,
+    lessons: dict[str, Callable[[Task], LessonOfTurn]] = {
+        "true": lambda task: same_at_every_turn(episode.get(task.id, "")),
+        "empty": lambda task: same_at_every_turn(EMPTY),
+        "placebo": lambda task: same_at_every_turn(other_episode.get(task.id, "")),
+        "oracle": expert_lesson,
     }
     if world.handbook:
         handbook = load_handbook(world)
-        lessons[HANDBOOK] = lambda task: always(handbook.page(task))
+        lessons[HANDBOOK] = lambda task: same_at_every_turn(handbook.page(task))
     played = {NONE: groups}
     for kind, lesson in lessons.items():
         noted = replace(setup, context=NotedContext(setup.context, lesson, instructed))
         played[kind] = noted.play(chosen, members, setup.seed)
     results = []
-    for kind, own in played.items():
-        shares = [float(np.mean([t.success for t in group.trajectories])) for group in own]
+    for kind, kind_groups in played.items():
+        shares = [float(np.mean([t.success for t in group.trajectories])) for group in kind_groups]
         auc, interval = aucs.get(kind, (None, None))
         results.append(NoteResult(kind, float(np.mean(shares)), bounded_interval(shares), auc, interval))
     return Gate(tuple(results), len(groups), steps, agreeing)
@@ -160,11 +160,11 @@ def score_notes(groups: Sequence[Group], teachers: Mapping[str, RoutedSkills], p
     counts_N = np.ones(sum(len(group.steps) for group in groups), bool)
     shifts: dict[str, np.ndarray] = {}
     for kind, teacher in teachers.items():
-        taught = [teacher.prompts(group, policy) for group in groups]
-        counts_N &= np.array([bool(prompts) for own in taught for prompts in own], bool)
-        tokens = zip(groups, skill_shifts(groups, taught, policy), strict=True)
-        steps = [own_T for g, shift_T in tokens for own_T in np.split(shift_T, np.cumsum(g.tokens_per_step)[:-1])]
-        shifts[kind] = np.array([own_T.sum() for own_T in steps])
+        prompts_by_group = [teacher.prompts(group, policy) for group in groups]
+        counts_N &= np.array([bool(prompts) for by_step in prompts_by_group for prompts in by_step], bool)
+        tokens = zip(groups, skill_shifts(groups, prompts_by_group, policy), strict=True)
+        steps = [step_T for g, shift_T in tokens for step_T in np.split(shift_T, np.cumsum(g.tokens_per_step)[:-1])]
+        shifts[kind] = np.array([step_T.sum() for step_T in steps])
     agrees: list[bool] = []
     for t in (trajectory for group in groups for trajectory in group.trajectories):
         agrees += [step.action == advice for step, advice in zip(t.steps, advise(expert, t), strict=True)]
@@ -172,14 +172,14 @@ def score_notes(groups: Sequence[Group], teachers: Mapping[str, RoutedSkills], p
     agrees_N, rows = np.array(agrees)[counts_N], [np.flatnonzero(task_N == i) for i in range(len(groups))]
     aucs: dict[str, AUC] = {}
     for kind, shift_N in ((kind, shift_N[counts_N]) for kind, shift_N in shifts.items()):
-        auc, rng, again = area_under_curve(shift_N, agrees_N), np.random.default_rng(0), []
-        for chosen in rng.integers(len(groups), size=(RESAMPLES, len(groups))) if auc is not None else ():
-            own = np.concatenate([rows[i] for i in chosen])
-            again.append(area_under_curve(shift_N[own], agrees_N[own]))
+        auc, rng, resampled = area_under_curve(shift_N, agrees_N), np.random.default_rng(0), []
+        for tasks_drawn in rng.integers(len(groups), size=(RESAMPLES, len(groups))) if auc is not None else ():
+            steps_drawn = np.concatenate([rows[i] for i in tasks_drawn])
+            resampled.append(area_under_curve(shift_N[steps_drawn], agrees_N[steps_drawn]))
         if auc is None:
             aucs[kind] = None, None
             continue
-        low, high = np.percentile([value for value in again if value is not None], [2.5, 97.5])
+        low, high = np.percentile([value for value in resampled if value is not None], [2.5, 97.5])
         aucs[kind] = auc, (float(low), float(high))
     return aucs, int(counts_N.sum()), float(agrees_N.mean()) if len(agrees_N) else 0.0
 

@@ -43,15 +43,15 @@ class Panel:
         split = world.split_to_measure(split)
         tasks = tuple(world.tasks_of(split, count, PANEL_SEED, families))
         if not tasks:
-            of = f" of {', '.join(families)}" if families else ""
-            raise TacitError(f"split {split!r} of world {world.name!r} has no tasks{of} on this machine.")
-        return cls(panel_name(world.name, split, len(tasks), families), tasks, world.panel_version).known_to(world)
+            in_families = f" of {', '.join(families)}" if families else ""
+            raise TacitError(f"split {split!r} of world {world.name!r} has no tasks{in_families} on this machine.")
+        return cls(panel_name(world.name, split, len(tasks), families), tasks, world.panel_version).with_published_hashes(world)
 
-    def known_to(self, world: Environment) -> Panel:
+    def with_published_hashes(self, world: Environment) -> Panel:
         """The panel with the hashes that its world published for this split and version, if any."""
-        place, _, count = self.name.rpartition("/")
-        of, _, split = place.rpartition("/")
-        published = count.isdigit() and (of, self.version) == (world.name, world.panel_version)
+        world_and_split, _, count = self.name.rpartition("/")
+        world_name, _, split = world_and_split.rpartition("/")
+        published = count.isdigit() and (world_name, self.version) == (world.name, world.panel_version)
         return replace(self, published=world.panels.get(split, {}) if published else {})
 
     def difference(self) -> str:
@@ -60,12 +60,12 @@ class Panel:
         sizes = [n for n in self.published if n <= len(self.tasks)]
         if not sizes:
             return ""
-        size, place = max(sizes), self.name.rpartition("/")[0]
-        here, published = hash_tasks(self.tasks[:size]), self.published[size]
-        if here == published:
+        size, name = max(sizes), self.name.rpartition("/")[0]
+        own, published = hash_tasks(self.tasks[:size]), self.published[size]
+        if own == published:
             return ""
         return (
-            f"this machine makes other tasks than the published panel {place}/{size} (version {self.version}): hash {here} "
+            f"this machine makes other tasks than the published panel {name}/{size} (version {self.version}): hash {own} "
             f"here, {published} published. Its numbers cannot be compared with others'; another version of tacit, of Python or "
             "of the world's data may be the cause."
         )
@@ -82,7 +82,7 @@ def choose_panel(world: Environment, split: str, count: int, families: Sequence[
     panel = read_panel(Path(file).expanduser(), world.name)
     if panel.tasks[0].world != world.name:
         raise TacitError(f"the panel {file} is for world {panel.tasks[0].world!r} and cannot be played in {world.name!r}.")
-    return panel.known_to(world)
+    return panel.with_published_hashes(world)
 
 
 def panel_name(world: str, split: str, count: int, families: Sequence[str] = ()) -> str:
@@ -162,8 +162,8 @@ def _task(entry: Any, world: str, where: str) -> Task:
     if not world:
         raise TacitError(f'{where}: the task has no world. Give "world" here or in the first entry, or use --world.')
     entry = {"family": "own", "split": "own", "goal": "", **entry}
-    own, family, split, goal = (_text(entry, key, where) for key in ("id", "family", "split", "goal"))
-    return Task(world=world, id=own, family=family, split=split, seed=seed, goal=goal, data=data)
+    task_id, family, split, goal = (_text(entry, key, where) for key in ("id", "family", "split", "goal"))
+    return Task(world=world, id=task_id, family=family, split=split, seed=seed, goal=goal, data=data)
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
@@ -200,11 +200,11 @@ class Rules:
 
     def describe_condition(self, tasks: Sequence[Task]) -> dict[str, str]:
         """The condition as JSON: `{"name": "plain"}`, with its text if all tasks share it, else with a hash of the texts."""
-        each = [self.condition_of(task) for task in tasks]
-        names = "+".join(sorted({condition.name for condition in each})) or PLAIN.name
-        if all(condition == PLAIN for condition in each):
+        conditions = [self.condition_of(task) for task in tasks]
+        names = "+".join(sorted({condition.name for condition in conditions})) or PLAIN.name
+        if all(condition == PLAIN for condition in conditions):
             return {"name": PLAIN.name}
-        if len(set(each)) == 1:
-            return asdict(each[0])
-        written = json.dumps([asdict(condition) for condition in each], ensure_ascii=False)
-        return {"name": names, "hash": hashlib.sha256(written.encode()).hexdigest()[:16]}
+        if len(set(conditions)) == 1:
+            return asdict(conditions[0])
+        text = json.dumps([asdict(condition) for condition in conditions], ensure_ascii=False)
+        return {"name": names, "hash": hashlib.sha256(text.encode()).hexdigest()[:16]}

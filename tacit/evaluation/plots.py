@@ -26,7 +26,7 @@ class Series:
     name: str
     points: Sequence[Point]
     color: int = 0
-    each: Sequence[Sequence[Point]] = ()  # the averaged lines, drawn thin
+    thin: Sequence[Sequence[Point]] = ()  # the averaged lines, drawn thin
 
 
 @dataclass(frozen=True)
@@ -70,21 +70,21 @@ def draw_lines(axes: Any, series: Sequence[Series], marks: bool = False) -> None
         bounds = [(p.x, p.low, p.high) for p in s.points if p.low is not None and p.high is not None]
         if len(bounds) > 1:
             axes.fill_between(*zip(*bounds, strict=True), color=color, alpha=0.14, linewidth=0, clip_on=False)
-        for line in s.each:
+        for line in s.thin:
             axes.plot([p.x for p in line], [p.y for p in line], color=color, linewidth=0.7, alpha=0.4, clip_on=False)
         dot = "o" if marks or len(s.points) == 1 else ""
         x, y = [p.x for p in s.points], [p.y for p in s.points]
         axes.plot(x, y, style, color=color, linewidth=1.75, marker=dot, markersize=5, clip_on=False)
 
 
-def name_ends(axes: Any, series: Sequence[Series], gap: float) -> None:
+def label_line_ends(axes: Any, series: Sequence[Series], gap: float) -> None:
     """Names at the ends of the lines, at least `gap` of the height apart."""
     low, high = axes.get_ylim()
-    for s, y in zip(series, apart([s.points[-1].y for s in series], gap * (high - low), high), strict=True):
+    for s, y in zip(series, spread_heights([s.points[-1].y for s in series], gap * (high - low), high), strict=True):
         _right_of_axes(axes, y, s.name, line_style(s.color)[0], 6)
 
 
-def apart(heights: Sequence[float], gap: float, highest: float = float("inf")) -> list[float]:
+def spread_heights(heights: Sequence[float], gap: float, highest: float = float("inf")) -> list[float]:
     """Label heights in the same order, moved up until `gap` apart, then down from above `highest`.
 
     >>> apart([10.0, 10.0, 50.0], 5.0), apart([9.0, 10.0], 5.0, 10.0)
@@ -131,9 +131,9 @@ def draw_arrivals(axes: Any, rows: Sequence[Arrivals], last: float) -> None:
     _name_rows(axes, rows)
 
 
-def _right_of_axes(axes: Any, y: float, text: str, color: str, away: float) -> None:
-    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-    axes.annotate(text, (1, y), (away, 0), color=color, weight="bold", **place)
+def _right_of_axes(axes: Any, y: float, text: str, color: str, offset: float) -> None:
+    options = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+    axes.annotate(text, (1, y), (offset, 0), color=color, weight="bold", **options)
 
 
 def _name_rows(axes: Any, rows: Sequence[Spread | Arrivals]) -> None:

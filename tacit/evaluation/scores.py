@@ -52,7 +52,7 @@ def interval_over_tasks(outcomes: Sequence[Sequence[bool]], rule: Rule = pass_at
     tries = sum(map(len, outcomes))
     if not tries:
         return wilson(0, 0)
-    shares = [rule(k, len(own), sum(own)) for own in outcomes]
+    shares = [rule(k, len(task_outcomes), sum(task_outcomes)) for task_outcomes in outcomes]
     p = sum(shares) / len(shares)
     tasks = effective_episodes(shares, p * (1 - p), tries / k)
     return wilson(p * tasks, tasks)
@@ -147,10 +147,11 @@ def score_panel(panel: Panel, played: Sequence[Trajectory], rules: Rules, ks: Se
     tries = [[t.success for t in played[i::size]] for i in range(min(size, len(played)))]
     families = {}
     for family in sorted({t.task.family for t in played}):
-        own = [t for t in played if t.task.family == family]
-        tried = [[t.success for t in played[i::size]] for i, t in enumerate(played[:size]) if t.task.family == family]
-        won, scores, lengths = sum(t.success for t in own), [t.score for t in own], [len(t) for t in own]
-        families[family] = FamilyScore(len(own), won, won / len(own), mean(scores), mean(lengths), interval_over_tasks(tried))
+        episodes = [t for t in played if t.task.family == family]
+        family_tries = [[t.success for t in played[i::size]] for i, t in enumerate(played[:size]) if t.task.family == family]
+        wins, score, length = sum(t.success for t in episodes), mean(t.score for t in episodes), mean(map(len, episodes))
+        count, interval = len(episodes), interval_over_tasks(family_tries)
+        families[family] = FamilyScore(count, wins, wins / count, score, length, interval)
     return PanelScore(
         panel=panel.name,
         panel_hash=panel.hash,
@@ -177,7 +178,7 @@ def score_panel(panel: Panel, played: Sequence[Trajectory], rules: Rules, ks: Se
         majority_interval={k: interval_over_tasks(tries, majority_at, k) for k in ks},
         episode_prompt_tokens=mean(prompt),
         episode_completion_tokens=mean(written),
-        outcomes=tuple("".join(str(int(t.success)) for t in played[at : at + size]) for at in range(0, len(played), size)),
+        outcomes=tuple("".join(str(int(t.success)) for t in played[i : i + size]) for i in range(0, len(played), size)),
         condition=rules.describe_condition(panel.tasks),
         unusable=sum(t.unusable for t in played),
     )
@@ -200,8 +201,9 @@ def over_worlds(scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
     means: dict[str, float] = {
         name: mean([score[name] for score in scores]) for name in ("success", "score") if name in scores[0]
     }
-    wide = np.array([score["interval"] for score in scores])
-    below, above = (np.sqrt(np.sum((wide[:, side] - [s["success"] for s in scores]) ** 2)) / len(scores) for side in (0, 1))
+    intervals = np.array([score["interval"] for score in scores])
+    rates = [score["success"] for score in scores]
+    below, above = (np.sqrt(np.sum((intervals[:, side] - rates) ** 2)) / len(scores) for side in (0, 1))
     interval = [max(0.0, means["success"] - float(below)), min(1.0, means["success"] + float(above))]
     return {
         **{name: value for name, value in scores[0].items() if name in ("stage", "step", "fingerprint", "code")},

@@ -62,18 +62,18 @@ def bounded_interval(values_S: Sequence[float], confidence: float = 0.95) -> tup
     return wilson(p * trials, trials, _t_quantile(confidence, n - 1))
 
 
-def effective_episodes(shares_T: Sequence[float], variance: float, most: float) -> float:
+def effective_episodes(shares_T: Sequence[float], variance: float, max_episodes: float) -> float:
     """The effective number of independent episodes among correlated tries at T tasks, from each task's mean over its tries.
 
     Tries at one task are correlated: seven at an easy task say little more than one. The variance of the mean is s²/T, with s²
     the variance of the task means. N independent episodes, each of this `variance`, would give variance/N. So
-    N = variance · T / s², at least T (one try each) and at most `most` (all tries). Without any variance, N = T.
+    N = variance · T / s², at least T (one try each) and at most `max_episodes` (all tries). Without any variance, N = T.
     """
     tasks = len(shares_T)
     if not tasks or variance <= 0:
         return float(tasks)
     spread = float(np.var(shares_T, ddof=1)) if tasks > 1 else 0.0
-    return min(most, max(tasks, variance * tasks / spread)) if spread else float(most)
+    return min(max_episodes, max(tasks, variance * tasks / spread)) if spread else float(max_episodes)
 
 
 def share_interval(shares_S: Sequence[float], episodes: float, confidence: float = 0.95) -> tuple[float, float]:
@@ -121,10 +121,10 @@ def mean_interval(shares_F: Sequence[float], intervals_F: Sequence[tuple[float, 
 def paired_interval_over_tasks(gaps_TN: Sequence[Sequence[int]], confidence: float = 0.95) -> tuple[float, float]:
     """`paired_interval` where each of T tasks was played in several pairs: +1 won, −1 lost, 0 neither. Pairs at one task are
     correlated, so their effective number is used."""
-    gaps = [gap for own in gaps_TN for gap in own]
+    gaps = [gap for task_gaps in gaps_TN for gap in task_gaps]
     if not gaps:
         return paired_interval(0, 0, 0, confidence)
-    pairs = effective_episodes([sum(own) / len(own) for own in gaps_TN], float(np.var(gaps)), len(gaps))
+    pairs = effective_episodes([sum(task_gaps) / len(task_gaps) for task_gaps in gaps_TN], float(np.var(gaps)), len(gaps))
     won, lost = gaps.count(1) / len(gaps), gaps.count(-1) / len(gaps)
     return paired_interval(won * pairs, lost * pairs, pairs, confidence)
 

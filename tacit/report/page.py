@@ -177,7 +177,7 @@ def draw_chart(
         axes.locator_params(axis="x", nbins=4)
         plots.draw_lines(axes, drawn, marks)
         if several:
-            plots.name_ends(axes, drawn, 12 / (HEIGHT - BOTTOM - TOP))
+            plots.label_line_ends(axes, drawn, 12 / (HEIGHT - BOTTOM - TOP))
 
     lines = []
     for s in drawn:
@@ -246,7 +246,7 @@ def _figure(title: str, label: str, margins: tuple[float, ...], paint: Callable[
 
 
 def _scale(drawn: Sequence[Series], share: bool, floor: float) -> list[float]:
-    values = [v for s in drawn for line in (s.points, *s.each) for p in line for v in (p.y, p.low, p.high) if v is not None]
+    values = [v for s in drawn for line in (s.points, *s.thin) for p in line for v in (p.y, p.low, p.high) if v is not None]
     low, high = min(*values, floor), max(values)
     if share:
         low = 0.0 if 0 <= low < 0.5 else low

@@ -89,7 +89,7 @@ def compare_diagnostics(comparison: Comparison, world: str, notices: list[str]) 
             for method, runs in recorded.items():
                 curves = [{r["step"]: r[metric] for r in run if is_number(r.get(metric))} for run in runs]
                 line = mean_series(method, list(filter(None, curves)), comparison.color(method))
-                lines += [replace(line, each=())] if line.points else []
+                lines += [replace(line, thin=())] if line.points else []
             if not lines:
                 continue
             show = format_percent if diagnostic.scale is SHARE else format_short

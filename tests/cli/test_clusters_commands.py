@@ -25,7 +25,7 @@ from tacit.config.resources import calibration_path, describe_model
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.credit.partitions import ActorHidden, HashNgram, search_radius
-from tacit.evaluation.credit_agreement import Credited, Measured, quality
+from tacit.evaluation.credit_agreement import GroupCredit, MeasuredGroup, quality
 from tacit.report.recorded import ClusterStep, partition, returns_of, value_steps
 from tacit.runs.directory import read_settings, read_summary
 from tacit.runs.trajectories import read_records
@@ -371,8 +371,8 @@ def test_credit_table_shows_outcomes_and_thirds_with_intervals(capsys, monkeypat
         truth_N, credit_N = rng.normal(size=(2, 9))
         credits = {"GRPO": credit_N, "mine": truth_N + credit_N}
         ending, truth_N = ("mixed", truth_N) if task < 4 else ("all lost", np.zeros(9))
-        group = Credited(f"{task}", ending, np.arange(9) // 3, credits, {"p": np.zeros(9, int)})
-        measured.append(Measured(group, np.array([truth_N, truth_N]), np.zeros((2, 9))))
+        group = GroupCredit(f"{task}", ending, np.arange(9) // 3, credits, {"p": np.zeros(9, int)})
+        measured.append(MeasuredGroup(group, np.array([truth_N, truth_N]), np.zeros((2, 9))))
     found = quality(measured)
     show_credit(make_console(), found, {}, {})
     output = capsys.readouterr().out

@@ -32,7 +32,7 @@ def test_every_method_world_and_seed_is_one_run_ordered_by_seed(small):
         "same/grpo/0", "same/plain/0", "same/ppo/0", "next/grpo/0", "next/plain/0", "next/ppo/0", "same/grpo/1",
     ]  # fmt: skip
     assert cell(small, "next/ppo/2").document["seed"] == 2
-    assert cell(small, "next/ppo/2").place == Path("runs/next/ppo/2")
+    assert cell(small, "next/ppo/2").subdirectory == Path("runs/next/ppo/2")
 
 
 def test_more_specific_settings_win():
@@ -49,7 +49,7 @@ def test_more_specific_settings_win():
 
 def test_shared_start_imitates_once_and_runs_continue_from_it(small, tmp_path):
     (start,) = small.starts
-    assert start.document["sft"]["steps"] == 50 and start.iterations == 0 and start.place == Path("runs/same/start")
+    assert start.document["sft"]["steps"] == 50 and start.iterations == 0 and start.subdirectory == Path("runs/same/start")
     began = cell(small, "same/ppo/1")
     document = began.with_start(tmp_path)
     assert document["model"] == str(tmp_path / "runs/same/start/checkpoints/sft-000050/policy")
@@ -152,7 +152,7 @@ def test_run_stored_with_other_settings_is_refused(small, tmp_path):
     from tacit.runs.files import write_json
 
     run = cell(small, "next/grpo/0")
-    path = tmp_path / run.place
+    path = tmp_path / run.subdirectory
     path.mkdir(parents=True)
     write_json(path / "settings.json", {**run.with_start(tmp_path), "out": "elsewhere"})
     check_stored(small, tmp_path)

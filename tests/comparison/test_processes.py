@@ -33,7 +33,7 @@ def test_tokenizer_threads_are_each_runs_share_of_the_cores(most, printed, tmp_p
 def test_subprocess_gets_the_current_environment(tmp_path, monkeypatch):
     """The fork server was started with the first environment."""
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # set by Processes; monkeypatch restores it
-    processes = Processes(tell, most=1)
+    processes = Processes(tell, max_running=1)
     for place in ("here", "there"):
         monkeypatch.setenv("TACIT_CACHE", place)
         command = processes.start(["TACIT_CACHE"], tmp_path / place)

@@ -56,8 +56,8 @@ def world(monkeypatch, tmp_path):
             self.directory = tmp_path
             self.commands: list[Pretended] = []
 
-        def at_most(self, most: int) -> World:
-            self.most = most
+        def at_most(self, max_running: int) -> World:
+            self.max_running = max_running
             return self
 
         def start(self, words: list[str], log: Path) -> Pretended:
@@ -87,19 +87,21 @@ def test_start_precedes_its_runs_and_parallelism_is_limited(plan, world):
     assert [event.success for event in events if event.kind == "finished"] == [0.25] * 7
     assert world.started[0] == "same/start"
     assert world.started[1].startswith("next/")  # independent of the start
-    assert {status_of(world.directory / run.place, run.iterations) for run in (*plan.starts, *plan.cells)} == {"finished"}
+    assert {status_of(world.directory / run.subdirectory, run.iterations) for run in (*plan.starts, *plan.cells)} == {
+        "finished"
+    }
     assert run_cells(plan, plan.cells, world.directory, world.at_most(2), events.append) == [] and len(world.started) == 7
 
 
 def test_missing_start_checkpoint_is_not_retrained_silently(plan, world):
     (start,) = plan.starts
-    path = world.directory / start.place
+    path = world.directory / start.subdirectory
     path.mkdir(parents=True)
     write_json(path / "summary.json", {"iterations": start.iterations})
     with pytest.raises(TacitError, match=r"which is missing, though .*same/start is finished\. Restore it, or delete"):
         run_cells(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
     assert not world.started
-    (world.directory / plan.cells[0].start_place).mkdir(parents=True)
+    (world.directory / plan.cells[0].start_checkpoint).mkdir(parents=True)
     own = [cell for cell in plan.cells if plan.start_of(cell) is start]
     assert run_cells(plan, own, world.directory, world.at_most(1), lambda event: None) == [] and len(world.started) == len(own)
 
@@ -129,9 +131,9 @@ def test_reason_of_a_failed_run_is_reported(plan, world, code, output, reason):
     world.ends["next/grpo/0"] = (code, output)
     events = []
     (failed,) = run_cells(plan, [c for c in plan.cells if c.world == "next"], world.directory, world.at_most(3), events.append)
-    assert failed.label == "next/grpo/0" and failure_of(world.directory / failed.place) == reason
+    assert failed.label == "next/grpo/0" and failure_of(world.directory / failed.subdirectory) == reason
     assert [event.reason for event in events if event.kind == "failed"] == [reason]
-    assert status_of(world.directory / failed.place, failed.iterations) == "failed"
+    assert status_of(world.directory / failed.subdirectory, failed.iterations) == "failed"
 
 
 def test_interrupt_stops_running_processes(plan, world):
@@ -153,7 +155,7 @@ def test_two_commands_cannot_share_a_directory(plan, world):
 
 def test_run_resumes_when_more_iterations_are_planned(plan, tmp_path):
     run = plan.cells[0]
-    path = tmp_path / run.place
+    path = tmp_path / run.subdirectory
     assert run_command(run, tmp_path)[:2] == ["train", "--config"]
     path.mkdir(parents=True)
     write_json(path / "settings.json", run.document)
@@ -167,7 +169,7 @@ def test_run_resumes_when_more_iterations_are_planned(plan, tmp_path):
 def test_resumed_run_takes_changeable_settings_from_the_file(plan, world):
     """A changed `keep` must reach the settings of the stored run."""
     run = next(cell for cell in plan.cells if cell.world == "next")
-    path = world.directory / run.place
+    path = world.directory / run.subdirectory
     path.mkdir(parents=True)
     before = {**run.document, "out": "here", "keep": 9, "schedule": {**run.document["schedule"], "iterations": 1}}
     write_json(path / "recipe.json", run.document)
@@ -182,7 +184,7 @@ def test_resumed_run_takes_changeable_settings_from_the_file(plan, world):
 @pytest.mark.parametrize("summary", ['{"iterations": ', "[]", ""])
 def test_run_with_damaged_summary_is_resumed(plan, tmp_path, summary):
     run = plan.cells[0]
-    path = tmp_path / run.place
+    path = tmp_path / run.subdirectory
     path.mkdir(parents=True)
     write_json(path / "settings.json", run.document)
     (path / "summary.json").write_text(summary)

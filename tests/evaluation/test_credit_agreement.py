@@ -16,28 +16,28 @@ from tacit.credit.episode import EpisodeRelative
 from tacit.credit.partitions import SameKey
 from tacit.evaluation.credit_agreement import (
     STAGES,
-    Credited,
-    Figure,
+    Estimate,
     Geometry,
-    Measured,
+    GroupCredit,
+    MeasuredGroup,
     credit_groups,
     credit_per_step,
     ending_of,
     partitions,
     quality,
     stages_of,
-    standard,
+    standard_estimators,
 )
 
 
-def measure(credit, one, two=None, task: str = "t", v=None, part=None, ending="mixed") -> Measured:
+def measure(credit, one, two=None, task: str = "t", v=None, part=None, ending="mixed") -> MeasuredGroup:
     credit = np.asarray(credit, float)
     n = len(credit)
     two = one if two is None else two
     v = np.zeros((2, n)) if v is None else np.asarray(v, float)
     part = np.zeros(n, int) if part is None else np.asarray(part)
-    group = Credited(task, ending, np.arange(n) * 3 // max(n, 1), {"GRPO": credit}, {"p": part})
-    return Measured(group, np.array([one, two], float), v)
+    group = GroupCredit(task, ending, np.arange(n) * 3 // max(n, 1), {"GRPO": credit}, {"p": part})
+    return MeasuredGroup(group, np.array([one, two], float), v)
 
 
 def of(found, name: str = "GRPO", on: str = "all"):
@@ -112,7 +112,7 @@ def test_outcome_with_one_task_has_no_interval():
     assert of(result, on="mixed").cosine.low is None and of(result, on="all lost").correlation.low is not None
 
 
-def noisy(rng, tasks: int, steps: int, noise: float, share: float) -> tuple[list[Measured], float]:
+def noisy(rng, tasks: int, steps: int, noise: float, share: float) -> tuple[list[MeasuredGroup], float]:
     """Credit with a known correlation to the truth, and a noisy measurement of the truth."""
     measured = []
     for task in range(tasks):
@@ -200,22 +200,22 @@ def test_unexplained_variance_of_v_by_partition():
 
 
 def test_figure_of_missing_and_normal_samples():
-    assert Figure.of(float("nan"), np.array([1.0])).to_json() == [None, None, None]
-    assert Figure.of(0.5, np.array([])).to_json() == [0.5, None, None]
-    assert Figure.of(0.5, np.linspace(0, 1, 101)).to_json() == [0.5, 0.025, 0.975]
+    assert Estimate.of(float("nan"), np.array([1.0])).to_json() == [None, None, None]
+    assert Estimate.of(0.5, np.array([])).to_json() == [0.5, None, None]
+    assert Estimate.of(0.5, np.linspace(0, 1, 101)).to_json() == [0.5, 0.025, 0.975]
 
 
 SETUP = make_setup()
 GROUPS = SETUP.collect(1)
 
 
-def measured_exactly(geometries=()) -> list[Measured]:
+def measured_exactly(geometries=()) -> list[MeasuredGroup]:
     parts, _ = partitions(GROUPS, SETUP.policy, geometries)
-    credited = credit_groups(GROUPS, SETUP.policy, standard(parts, GAMMA, 1), parts)
+    credited = credit_groups(GROUPS, SETUP.policy, standard_estimators(parts, GAMMA, 1), parts)
     found = []
     for known, group in zip(credited, GROUPS, strict=True):
         q_N, v_N = exact(group)
-        found.append(Measured(known, np.array([q_N - v_N] * 2), np.array([v_N] * 2)))
+        found.append(MeasuredGroup(known, np.array([q_N - v_N] * 2), np.array([v_N] * 2)))
     return found
 
 
@@ -262,8 +262,8 @@ def test_custom_credit_is_measured_and_round_trips():
     once = credit_per_step((EpisodeRelative(),), GROUPS, None)[0]
     np.testing.assert_allclose(first.credits["mine"], 2 * once)
     assert first.credits["own"].tolist() == own[0].tolist() and first.task == TASKS[0].id
-    measured = Measured(first, np.ones((2, len(once))), np.zeros((2, len(once))), 7, 8, 9.0)
-    again = Measured.from_json(json.loads(json.dumps(measured.to_json())))
+    measured = MeasuredGroup(first, np.ones((2, len(once))), np.zeros((2, len(once))), 7, 8, 9.0)
+    again = MeasuredGroup.from_json(json.loads(json.dumps(measured.to_json())))
     assert again.to_json() == measured.to_json()
 
 

@@ -17,9 +17,9 @@ from tacit.evaluation.credit_truth import (
     MidwayContext,
     MidwayWorld,
     continuations,
-    done_in,
     split_midway,
     states_of,
+    taken_turn,
     value_group,
 )
 from tacit.prompts.history import History
@@ -102,7 +102,7 @@ def test_midway_episode_has_the_recorded_prompts():
     whole = max(group.trajectories, key=len)
     make, context = WORLD.make, MidwayContext(setup.context, WORLD.make)
     for t, step in enumerate(whole.steps):
-        task = start_midway(whole.task, [done_in(s) for s in whole.steps[:t]])
+        task = start_midway(whole.task, [taken_turn(s) for s in whole.steps[:t]])
         assert split_midway(task) == (whole.task, tuple((s.action, None) for s in whole.steps[:t]))
         observation = MidwayWorld(make(), LIMIT).reset(task)
         assert observation == step.observation
@@ -136,7 +136,7 @@ def test_midway_conversation_keeps_the_agents_own_words(style, act):
     assert [s.valid for s in one.steps] == [False, True, False, True]
     midway = MidwayContext(context, Maze)
     for t, step in enumerate(one.steps):
-        task = start_midway(one.task, [done_in(s) for s in one.steps[:t]])
+        task = start_midway(one.task, [taken_turn(s) for s in one.steps[:t]])
         assert midway.begin(task, PLAIN).read(MidwayWorld(Maze(), LIMIT).reset(task)) == step.prompt
     assert states_of(one)[0] == states_of(other)[0]
     assert states_of(one)[1] != states_of(other)[1], "the same place, and other words to read"

@@ -74,15 +74,15 @@ def test_larger_panel_is_checked_by_its_prefix():
     assert larger.difference() == ""
     wrong = (*larger.tasks[:3], replace(larger.tasks[3], seed=1), *larger.tasks[4:])
     assert "countdown/test/16" in replace(larger, tasks=wrong).difference()
-    small = Panel("countdown/test/4", wrong[:4]).known_to(WORLD)
+    small = Panel("countdown/test/4", wrong[:4]).with_published_hashes(WORLD)
     assert small.difference() == "", "nothing is published that it could begin with"
 
 
 def test_panel_with_another_name_or_version_is_not_checked():
     turned = tuple(reversed(PANEL.tasks))
-    assert Panel("mine", turned).known_to(WORLD).difference() == ""
-    assert Panel(PANEL.name, turned, "of my own").known_to(WORLD).difference() == ""
-    assert Panel(PANEL.name, turned).known_to(get_environment("cooking")).difference() == ""
+    assert Panel("mine", turned).with_published_hashes(WORLD).difference() == ""
+    assert Panel(PANEL.name, turned, "of my own").with_published_hashes(WORLD).difference() == ""
+    assert Panel(PANEL.name, turned).with_published_hashes(get_environment("cooking")).difference() == ""
     assert PANEL.version == WORLD.panel_version == "1"
 
 

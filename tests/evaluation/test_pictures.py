@@ -12,13 +12,13 @@ from tacit.evaluation.plots import (
     Point,
     Series,
     Spread,
-    apart,
     draw_arrivals,
     draw_lines,
     draw_spreads,
+    label_line_ends,
     line_style,
     mean_series,
-    name_ends,
+    spread_heights,
 )
 
 
@@ -33,8 +33,8 @@ def dots(axes) -> list[tuple[float, float, str]]:
 
 
 def test_labels_are_spaced_and_line_styles_differ():
-    assert apart([3.0, 1.0, 1.2], 1.0) == [3.0, 1.0, 2.0]
-    assert apart([9.5, 9.9, 10.0, 2.0], 1.0, highest=10.0) == [8.0, 9.0, 10.0, 2.0], "none above the top"
+    assert spread_heights([3.0, 1.0, 1.2], 1.0) == [3.0, 1.0, 2.0]
+    assert spread_heights([9.5, 9.9, 10.0, 2.0], 1.0, highest=10.0) == [8.0, 9.0, 10.0, 2.0], "none above the top"
     assert len({line_style(i) for i in range(20)}) == 20
 
 
@@ -42,7 +42,7 @@ def test_labels_of_close_line_ends_are_spread(axes):
     many = [Series(f"m{i}", [Point(0, 0.0), Point(1, 0.99 + i * 1e-3)], i) for i in range(6)]
     draw_lines(axes, many)
     axes.set_ylim(0, 1)
-    name_ends(axes, many, 0.08)
+    label_line_ends(axes, many, 0.08)
     heights = sorted(text.xy[1] for text in axes.texts)
     assert len(heights) == 6 and all(b - a >= 0.0799 for a, b in pairwise(heights)) and heights[-1] <= 1
 
@@ -50,7 +50,7 @@ def test_labels_of_close_line_ends_are_spread(axes):
 def test_mean_over_seeds_only_where_all_were_measured():
     mean = mean_series("grpo", [{0: 0.1, 5: 0.3, 10: 0.9}, {0: 0.3, 5: 0.5}], 2)
     assert [(p.x, p.y) for p in mean.points] == [(0, pytest.approx(0.2)), (5, pytest.approx(0.4))]
-    assert [[p.y for p in line] for line in mean.each] == [[0.1, 0.3, 0.9], [0.3, 0.5]] and mean.color == 2
+    assert [[p.y for p in line] for line in mean.thin] == [[0.1, 0.3, 0.9], [0.3, 0.5]] and mean.color == 2
     assert mean_series("none", [], 0).points == []
 
 
