@@ -30,11 +30,11 @@ from tacit.serving.sessions import Session, Turn
 @cache
 def render_page() -> str:
     """The web page as one file. It is an ordinary client of the HTTP API."""
-    own, report = files("tacit.serving"), files("tacit.report")
-    style = "\n".join(folder.joinpath("page.css").read_text(encoding="utf-8") for folder in (report, own))
-    script = own.joinpath("page.js").read_text(encoding="utf-8")
+    serving, report = files("tacit.serving"), files("tacit.report")
+    style = "\n".join(folder.joinpath("page.css").read_text(encoding="utf-8") for folder in (report, serving))
+    script = serving.joinpath("page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    template = environment.from_string(own.joinpath("page.html").read_text(encoding="utf-8"))
+    template = environment.from_string(serving.joinpath("page.html").read_text(encoding="utf-8"))
     return template.render(style=style, script=script, digest=digest, version=tacit.__version__)
 
 
@@ -123,16 +123,16 @@ def _session_routes(service: Service) -> list[NamedRoute]:
 
     async def begin(request: Request) -> Response:
         body = await read_body(request, Begin, service.run)
-        more: dict[str, Any] = {"skill": body.skill, "world": body.world, "family": body.family}
-        more |= {"split": body.play.split, "number": body.play.number} if body.play else {"data": body.data}
+        arguments: dict[str, Any] = {"skill": body.skill, "world": body.world, "family": body.family}
+        arguments |= {"split": body.play.split, "number": body.play.number} if body.play else {"data": body.data}
         if not body.play and not body.goal.strip():
             raise RequestError(422, "a session needs a goal, or a task of the module's world to play (play).")
         if body.play and (body.goal or body.data):
             raise RequestError(
                 422, "a task of the module's world has its own goal and data; leave them out, or leave play out."
             )
-        more |= {"seed": body.seed, "temperature": body.temperature, "client": request.scope[CLIENT]}
-        session = await service.begin(body.goal, **more)
+        arguments |= {"seed": body.seed, "temperature": body.temperature, "client": request.scope[CLIENT]}
+        session = await service.begin(body.goal, **arguments)
         return JSONResponse(session.to_json(turns=True), 201)
 
     async def show_all(request: Request) -> Response:
@@ -148,7 +148,7 @@ def _session_routes(service: Service) -> list[NamedRoute]:
         turn = await sessions.observe(session, body.transition(), body.turn)
         if turn is not None and body.alternatives:
             await score_alternatives(session, turn, body.alternatives, service)
-        return JSONResponse(_answer(session, turn))
+        return JSONResponse(_turn_json(session, turn))
 
     async def step(request: Request) -> Response:
         body = await read_body(request, Step, service.run)
@@ -156,7 +156,7 @@ def _session_routes(service: Service) -> list[NamedRoute]:
         if body.alternatives and session.world is not None:
             await score_alternatives(session, current_turn(session), body.alternatives, service)
         turn = await play_turn(session, sessions, body.action)
-        return JSONResponse(_answer(session, turn) | {"next": session.turns[-1].to_json() if session.open else None})
+        return JSONResponse(_turn_json(session, turn) | {"next": session.turns[-1].to_json() if session.open else None})
 
     async def end(request: Request) -> Response:
         body = await read_body(request, End, service.run)
@@ -174,12 +174,12 @@ def _session_routes(service: Service) -> list[NamedRoute]:
     ]
 
 
-def _answer(session: Session, turn: Turn | None) -> dict[str, Any]:
-    about = {"session": session.name, "module": session.served.name, "open": session.open, "outcome": session.outcome}
+def _turn_json(session: Session, turn: Turn | None) -> dict[str, Any]:
+    response = {"session": session.name, "module": session.served.name, "open": session.open, "outcome": session.outcome}
     final = {"final": session.final.text} if session.final is not None else {}
     if turn is None:
-        return about | {"action": None} | final
-    return about | {name: value for name, value in turn.to_json().items() if name not in SENT_BY_CLIENT} | final
+        return response | {"action": None} | final
+    return response | {name: value for name, value in turn.to_json().items() if name not in SENT_BY_CLIENT} | final
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

@@ -56,29 +56,29 @@ class SchedulerPool:
 
     @property
     def busy(self) -> bool:
-        return any(opened.waiting for opened in self._schedulers.values())
+        return any(entry.waiting for entry in self._schedulers.values())
 
     def submit(self, pending: PendingRequest) -> None:
         try:
             key = (id(pending.policy), pending.sampling)
             if key not in self._schedulers:
                 self._schedulers[key] = _OpenScheduler(pending.policy, pending.policy.open_scheduler(pending.sampling))
-            opened = self._schedulers[key]
-            opened.waiting[opened.scheduler.submit(pending.request)] = pending
+            entry = self._schedulers[key]
+            entry.waiting[entry.scheduler.submit(pending.request)] = pending
         except BaseException as error:
             self._deliver([(pending.answer, None, _as_exception(error))])
 
     def step(self) -> None:
         """Run each busy scheduler until it finishes something, then close all but the newest idle ones."""
-        for key, opened in [(key, opened) for key, opened in self._schedulers.items() if opened.waiting]:
-            self.watch(len(opened.waiting))
+        for key, entry in [(key, entry) for key, entry in self._schedulers.items() if entry.waiting]:
+            self.watch(len(entry.waiting))
             try:
-                finished = opened.scheduler.wait()
+                finished = entry.scheduler.wait()
             except BaseException as error:  # only this scheduler's requests are affected
                 self._drop(key, _as_exception(error))
             else:
-                self._deliver([(opened.waiting.pop(number).answer, completion, None) for number, completion in finished])
-        for key in [key for key, opened in self._schedulers.items() if not opened.waiting][:-MAX_IDLE_SCHEDULERS]:
+                self._deliver([(entry.waiting.pop(number).answer, completion, None) for number, completion in finished])
+        for key in [key for key, entry in self._schedulers.items() if not entry.waiting][:-MAX_IDLE_SCHEDULERS]:
             self._drop(key)
 
     def close(self) -> None:
@@ -88,15 +88,15 @@ class SchedulerPool:
     def release(self, policy: SchedulingSampler) -> None:
         """Close the schedulers of weights that are about to be unloaded."""
         removed = gone("the module was removed while it was generating; begin a new session.")
-        for key in [key for key, opened in self._schedulers.items() if opened.policy is policy]:
+        for key in [key for key, entry in self._schedulers.items() if entry.policy is policy]:
             self._drop(key, removed)
 
     def _drop(self, key: tuple[int, Sampling], error: Exception | None = None) -> None:
         """`error`: the answer to its requests."""
-        opened = self._schedulers.pop(key)
-        opened.scheduler.close()
-        if error is not None and opened.waiting:
-            self._deliver([(pending.answer, None, error) for pending in opened.waiting.values()])
+        entry = self._schedulers.pop(key)
+        entry.scheduler.close()
+        if error is not None and entry.waiting:
+            self._deliver([(pending.answer, None, error) for pending in entry.waiting.values()])
 
 
 # Worker threads for slow calls and for third-party code. They are daemons, so they block neither the event loop nor the exit of
@@ -148,9 +148,9 @@ class WorkerThread:
             self._replace()
         raise RequestError(504, f"{self._name} did not answer within {limit_s:g} s.")
 
-    def close(self, last: Callable[[], Any] = lambda: None) -> None:
-        """End the thread after all submitted calls and then `last`."""
-        self._submit(last)
+    def close(self, final_call: Callable[[], Any] = lambda: None) -> None:
+        """End the thread after all submitted calls and then `final_call`."""
+        self._submit(final_call)
         self._inbox.put(None)
 
     def _submit(self, work: Callable[[], Any]) -> Future[Any]:
@@ -296,7 +296,7 @@ class BatchingThread:
 
     def _refuse_all(self, error: RequestError, dead: bool = False) -> None:
         self._dead = self._dead or dead
-        _settle([(answer, None, error) for answer in self._unanswered])
+        _resolve([(answer, None, error) for answer in self._unanswered])
 
     def _read_inbox(self, wait: bool) -> bool:
         """Submit or run everything that has arrived. False: stop."""
@@ -323,10 +323,10 @@ class BatchingThread:
         """Deliver all answers with one call, because waking the event loop is expensive."""
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop has been closed
-            self._loop.call_soon_threadsafe(_settle, answers)
+            self._loop.call_soon_threadsafe(_resolve, answers)
 
 
-def _settle(answers: Answers) -> None:
+def _resolve(answers: Answers) -> None:
     for answer, result, error in answers:
         if answer.done():  # the client has gone
             continue

@@ -165,25 +165,25 @@ class Catalog:
             changes = Changes(refused=refused)
             served_modules = {name: served for name, served in self.modules.items() if name in refused}
             for name, (module, world) in on_disk.items():
-                here = self.modules.get(name)
-                if here is not None and here.module == module:
-                    served_modules[name] = here
+                current = self.modules.get(name)
+                if current is not None and current.module == module:
+                    served_modules[name] = current
                     continue
                 try:
                     policy = await self._batching.call(partial(self._models.open, module, world))
                     served_modules[name] = ServedModule(name, module, world, make_context(module.context, world), policy)
                 except Exception as error:
-                    changes.refused[name] = _why(error, module.path)
-                    if here is not None:
-                        served_modules[name] = here
+                    changes.refused[name] = _describe_failure(error, module.path)
+                    if current is not None:
+                        served_modules[name] = current
                     continue
-                (changes.added if here is None else changes.replaced).append(name)
+                (changes.added if current is None else changes.replaced).append(name)
             changes.removed.extend(name for name in self.modules if name not in served_modules)
             self._routers = {}
             for world in {served.world.name: served.world for served in served_modules.values()}.values():
-                own = {o.module.skill: o.module for o in served_modules.values() if o.world.name == world.name}
-                fallback = self._fallback if self._fallback in own else None
-                self._routers[world.name] = Router(own, world, self._engine, self._base, fallback)
+                modules = {o.module.skill: o.module for o in served_modules.values() if o.world.name == world.name}
+                fallback = self._fallback if self._fallback in modules else None
+                self._routers[world.name] = Router(modules, world, self._engine, self._base, fallback)
             before, self.modules = self.modules, served_modules
             self.base_policy = await self._batching.call(self._models.base_policy)
             for served in before.values():
@@ -204,7 +204,7 @@ class Catalog:
             return self.find(skill if "/" in skill or not world else f"{world}/{skill}")
         worlds = []
         for name, router in sorted(self._routers.items()):
-            served = {own for module in router.modules.values() for own in module.families}
+            served = {served_family for module in router.modules.values() for served_family in module.families}
             worlds += [name] if not family or router.fallback is not None or family in served else []
         if world and world not in self._routers:
             raise not_found(str(unknown("world", world, self._routers)))
@@ -267,36 +267,36 @@ class Catalog:
                 try:
                     self._admit(read_module(directory), admitted, refused)
                 except Exception as error:  # a manifest may contain anything
-                    here = [name for name, served in self.modules.items() if served.module.path == directory]
-                    refused |= dict.fromkeys(here or [str(directory)], _why(error, directory))
+                    current = [name for name, served in self.modules.items() if served.module.path == directory]
+                    refused |= dict.fromkeys(current or [str(directory)], _describe_failure(error, directory))
         return admitted, refused
 
     def _admit(self, module: Module, admitted: dict[str, tuple[Module, Environment]], refused: dict[str, str]) -> None:
         world = open_world(module.world)
         name = module_name(world, module)
         json.dumps(describe_module(module, world), ensure_ascii=False, allow_nan=False).encode()  # must be sendable as JSON
-        wrong = find_problems(module, self._base)
-        if not wrong and (draft := find_draft(make_context(module.context, world))) is not None:
+        problems = find_problems(module, self._base)
+        if not problems and (draft := find_draft(make_context(module.context, world))) is not None:
             packaged = package_draft(draft)
             if packaged.world_name not in self._drafts:
                 self._drafts[packaged.world_name] = self._approve_draft(name, packaged)
             if not self._drafts[packaged.world_name]:
-                wrong.append(
+                problems.append(
                     f"module {module.path} contains a draft that was not approved to run. It was printed where this server was "
                     "started: read it, then start the server with --yes"
                 )
         if name in admitted:
-            wrong.append(f"{admitted[name][0].path} and {module.path} are both modules of skill {name!r}")
-        held = next((served.module for served in self.modules.values() if served.module.adapter), None) or next(
+            problems.append(f"{admitted[name][0].path} and {module.path} are both modules of skill {name!r}")
+        loaded = next((served.module for served in self.modules.values() if served.module.adapter), None) or next(
             (other for other, _ in admitted.values() if other.adapter), None
         )
-        if module.adapter and held is not None and held.fingerprint != module.fingerprint:
-            wrong.append(
+        if module.adapter and loaded is not None and loaded.fingerprint != module.fingerprint:
+            problems.append(
                 f"module {module.path} was trained on base {module.base.model!r} with fingerprint {module.fingerprint}, but "
-                f"this server has loaded {held.base.model!r} with {held.fingerprint}; use a separate server"
+                f"this server has loaded {loaded.base.model!r} with {loaded.fingerprint}; use a separate server"
             )
-        if wrong:
-            refused[name] = "; ".join(wrong)
+        if problems:
+            refused[name] = "; ".join(problems)
         else:
             admitted[name] = module, world
 
@@ -313,5 +313,5 @@ class Catalog:
         await self._batching.call(close)
 
 
-def _why(error: Exception, directory: Path) -> str:
+def _describe_failure(error: Exception, directory: Path) -> str:
     return str(error) if isinstance(error, TacitError) else f"{directory} is invalid: {type(error).__name__}: {error}"

@@ -81,25 +81,25 @@ class ChatRequest(RequestBody):
 
 
 def routes(service: Service) -> list[NamedRoute]:
-    began = int(time.time())
+    created = int(time.time())
 
-    def card(name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": began, "owned_by": "tacit"}
+    def describe_model(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": created, "owned_by": "tacit"}
 
     async def models(request: HTTPRequest) -> Response:
-        return JSONResponse({"object": "list", "data": [card(name) for name in _names(service)]})
+        return JSONResponse({"object": "list", "data": [describe_model(name) for name in _names(service)]})
 
     async def model(request: HTTPRequest) -> Response:
         name = request.path_params["name"]
         served, _ = _find(service, name)
-        return JSONResponse(card(served.name if served else name))
+        return JSONResponse(describe_model(served.name if served else name))
 
     async def complete(http: HTTPRequest) -> Response:
         request = await read_body(http, ChatRequest, service.run)
         served, policy = _find(service, request.model)
         with service.catalog.use(served) if served else nullcontext():
             run = served.run if served else service.run
-            prompt = await run(lambda: _read(policy, request))
+            prompt = await run(lambda: _encode_messages(policy, request))
             sampling = _sampling(request, served, service.settings.max_tokens)
             seed = request.seed if request.seed is not None else secrets.randbits(62)
             requests = [Request(prompt, derive(seed, i) if i else seed) for i in range(request.n)]
@@ -108,14 +108,14 @@ def routes(service: Service) -> list[NamedRoute]:
                 service.settings,
                 service.batching,
             )
-        written = sum(len(completion.tokens) for completion in completions)
-        service.metrics.count_turn(request.model if not served else served.name, len(prompt), written)
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
+        generated = sum(len(completion.tokens) for completion in completions)
+        service.metrics.count_turn(request.model if not served else served.name, len(prompt), generated)
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": generated, "total_tokens": len(prompt) + generated}
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": request.model}
         choices = await service.run(lambda: [_choice(i, done, request, policy) for i, done in enumerate(completions)])
         if request.stream:
-            counted = usage if (request.stream_options or {}).get("include_usage") else None
-            return StreamingResponse(_stream(head, choices, counted), media_type="text/event-stream")
+            reported_usage = usage if (request.stream_options or {}).get("include_usage") else None
+            return StreamingResponse(_stream(head, choices, reported_usage), media_type="text/event-stream")
         return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
 
     return [
@@ -142,18 +142,18 @@ def _find(service: Service, name: str) -> tuple[ServedModule | None, LocalPolicy
     return served, served.policy
 
 
-def _read(policy: LocalPolicy, request: ChatRequest) -> np.ndarray:
+def _encode_messages(policy: LocalPolicy, request: ChatRequest) -> np.ndarray:
     messages = tuple(message.message() for message in request.messages)
     if policy.engine.tokenizer.chat_template:
         return policy.encode_chat(Chat(messages))
     return policy.encode_prompt("\n".join(message.content for message in messages))
 
 
-def _sampling(request: ChatRequest, served: ServedModule | None, most: int) -> Sampling:
-    usual = 64 if served is None else served.module.sampling.max_tokens
-    length = request.max_completion_tokens or request.max_tokens or min(most, usual)
-    if length > most:
-        raise invalid(f"max_tokens {length} is more than this server's limit of {most}.")
+def _sampling(request: ChatRequest, served: ServedModule | None, limit: int) -> Sampling:
+    default = 64 if served is None else served.module.sampling.max_tokens
+    length = request.max_completion_tokens or request.max_tokens or min(limit, default)
+    if length > limit:
+        raise invalid(f"max_tokens {length} is more than this server's limit of {limit}.")
     stop = (*request.stops, *(served.context.format.stop if served else ()))
     if any(not text for text in stop):
         raise invalid("a stop string is empty; leave it out.")
@@ -162,15 +162,15 @@ def _sampling(request: ChatRequest, served: ServedModule | None, most: int) -> S
 
 def _choice(index: int, completion: Completion, request: ChatRequest, policy: LocalPolicy) -> dict[str, Any]:
     """The text is without the client's stop strings, as in OpenAI's API; our engine keeps them."""
-    ends = [at for stop in request.stops if (at := completion.text.find(stop)) >= 0]
-    text, likely = completion.text[: min(ends)] if ends else completion.text, None
+    stop_positions = [at for stop in request.stops if (at := completion.text.find(stop)) >= 0]
+    text, logprobs = completion.text[: min(stop_positions)] if stop_positions else completion.text, None
     if request.logprobs:
         tokens = zip(completion.tokens, completion.logprobs, strict=True)
         decoded = [(policy.decode(np.array([token])), float(value)) for token, value in tokens]
-        likely = {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in decoded]}
+        logprobs = {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in decoded]}
     reason = "length" if completion.finish == "length" else "stop"
     message = {"role": "assistant", "content": text}
-    return {"index": index, "message": message, "logprobs": likely, "finish_reason": reason}
+    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
 
 def _stream(head: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, int] | None) -> Iterator[str]:
@@ -180,8 +180,8 @@ def _stream(head: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str
         return f"data: {json.dumps({'object': 'chat.completion.chunk', **head, 'choices': choices})}\n\n"
 
     for choice in choices:
-        index, likely = choice["index"], choice["logprobs"]
-        yield event(head, {"index": index, "delta": choice["message"], "logprobs": likely, "finish_reason": None})
+        index, logprobs = choice["index"], choice["logprobs"]
+        yield event(head, {"index": index, "delta": choice["message"], "logprobs": logprobs, "finish_reason": None})
         yield event(head, {"index": index, "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]})
     if usage is not None:
         yield event({**head, "usage": usage})

@@ -35,25 +35,25 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()
-        own = self._registry = CollectorRegistry()
-        ProcessCollector(registry=own)
-        self.requests = Counter("tacit_requests", "answered requests", ("route", "status"), registry=own)
-        self.seconds = Histogram("tacit_request_seconds", "from request to answer", ("route",), buckets=SECONDS, registry=own)
-        self.turns = Counter("tacit_turns", "actions taken", ("module", "by"), registry=own)
-        self.tokens = Counter("tacit_tokens", "tokens of the model", ("module", "kind"), registry=own)
-        self.started = Counter("tacit_sessions_begun", "sessions begun", ("module",), registry=own)
-        self.ended = Counter("tacit_sessions_ended", "sessions over", ("module", "outcome"), registry=own)
-        self.rows = Histogram("tacit_batch_rows", "requests under way whenever the model goes on", buckets=ROWS, registry=own)
+        reg = self._registry = CollectorRegistry()
+        ProcessCollector(registry=reg)
+        self.requests = Counter("tacit_requests", "answered requests", ("route", "status"), registry=reg)
+        self.seconds = Histogram("tacit_request_seconds", "from request to answer", ("route",), buckets=SECONDS, registry=reg)
+        self.turns = Counter("tacit_turns", "actions taken", ("module", "by"), registry=reg)
+        self.tokens = Counter("tacit_tokens", "tokens of the model", ("module", "kind"), registry=reg)
+        self.started = Counter("tacit_sessions_begun", "sessions begun", ("module",), registry=reg)
+        self.ended = Counter("tacit_sessions_ended", "sessions over", ("module", "outcome"), registry=reg)
+        self.rows = Histogram("tacit_batch_rows", "requests under way whenever the model goes on", buckets=ROWS, registry=reg)
 
     def add_gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
         Gauge(f"tacit_{name}", meaning, registry=self._registry).set_function(value)
 
-    def count_turn(self, module: str, read: int, wrote: int, by: str = "") -> None:
+    def count_turn(self, module: str, read: int, written: int, by: str = "") -> None:
         """Tokens read and written, and an action by `by`."""
         if by:
             self.turns.labels(module, by).inc()
         self.tokens.labels(module, "read").inc(read)
-        self.tokens.labels(module, "written").inc(wrote)
+        self.tokens.labels(module, "written").inc(written)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
@@ -90,9 +90,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, started = time.perf_counter(), 500, False
+        start_time, status, started = time.perf_counter(), 500, False
 
-        async def sending(message: Message) -> None:
+        async def send_and_note_status(message: Message) -> None:
             nonlocal status, started
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
@@ -117,22 +117,22 @@ class Guard:
             if refusal is None and body and self._handled + len(body) > MAX_LARGE * self._max_bytes:
                 refusal = 503, "too many large requests at once; try again later."
             if refusal is not None:
-                await send_error(sending, *refusal, close=not ended)
+                await send_error(send_and_note_status, *refusal, close=not ended)
                 return
-            self._handled += (held := len(body))
+            self._handled += (size := len(body))
             try:
-                await self._app(scope, _replay_body(bytes(body), receive), sending)
+                await self._app(scope, _replay_body(bytes(body), receive), send_and_note_status)
             finally:
-                self._handled -= held
+                self._handled -= size
         except asyncio.CancelledError:  # uvicorn cancels running requests when the server stops
             if started:
                 raise
-            await send_error(sending, 503, STOPPING)
+            await send_error(send_and_note_status, 503, STOPPING)
         finally:
             route = scope.get("route")
             name = f"{scope['method']} {getattr(route, 'path', 'other')}"[:80] if route else "other"
             self._metrics.requests.labels(name, str(status)).inc()
-            self._metrics.seconds.labels(name).observe(time.perf_counter() - began)
+            self._metrics.seconds.labels(name).observe(time.perf_counter() - start_time)
 
     def check_headers(self, scope: Any) -> tuple[int, str] | None:
         """(status, message) if the request is refused, else None."""
@@ -153,10 +153,10 @@ class Guard:
             kind, _, token = headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() != b"bearer" or not token:
                 return 401, "a token is needed: send the header `Authorization: Bearer TOKEN`."
-            known = [client for expected, client in self._clients if hmac.compare_digest(token.strip(), expected)]
-            if not known:
+            matching = [client for expected, client in self._clients if hmac.compare_digest(token.strip(), expected)]
+            if not matching:
                 return 401, "the token is wrong."
-            scope[CLIENT] = known[0]
+            scope[CLIENT] = matching[0]
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 12 or int(length) > MAX_DISCARDED:
             return 413, f"the request has {length.decode('latin-1')[:20]} bytes; the limit is {self._max_bytes} bytes."
@@ -167,14 +167,14 @@ def _replay_body(body: bytes, receive: Any) -> Any:
     """A `receive` that first returns the body that was already read."""
     replayed = False
 
-    async def receiving() -> Message:
+    async def receive_again() -> Message:
         nonlocal replayed
         if replayed:
             return await receive()
         replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return receiving
+    return receive_again
 
 
 async def send_error(send: Any, status: int, message: str, close: bool = False) -> None:
@@ -213,15 +213,15 @@ def make_connection_class(settings: ServingSettings) -> type[HttpToolsProtocol]:
     return Bounded
 
 
-def max_connections(most: int) -> int:
+def max_connections(requested: int) -> int:
     """The number of connections that stays below the limit of open files. At that limit the server could neither accept nor
     refuse a connection, and would spin."""
     try:
         import resource
     except ImportError:
-        return most
+        return requested
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return most if files == resource.RLIM_INFINITY else max(1, min(most, files - OTHER_FILES))
+    return requested if files == resource.RLIM_INFINITY else max(1, min(requested, files - OTHER_FILES))
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -237,9 +237,9 @@ class BoundedConnection(HttpToolsProtocol):
     queue: ClassVar[dict[BoundedConnection, None]] = {}
     """open connections by the time of their last answer, earliest first, so that a flood of new ones needs no search"""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._in_head, self._head_bytes, self._pieces, self._known = True, 0, 0, False
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._in_head, self._head_bytes, self._pieces, self._authenticated = True, 0, 0, False
         self._reading: float | None = self.loop.time()
         """time since which the current request is awaited; None: no request, or it is complete"""
         self._writing: float | None = None  # time since which the client has not read its answer
@@ -249,7 +249,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._address = self.client[0] if self.client else ""
         self.counts[self._address] += 1
         self.queue[self] = None
-        for count, limit, own in (
+        for count, limit, same_address in (
             (self.counts[self._address], self.client_limit, True),
             (len(self.connections), self.limit, False),
         ):
@@ -257,11 +257,12 @@ class BoundedConnection(HttpToolsProtocol):
                 continue
             oldest: BoundedConnection | None = None
             for other in self.queue:
-                if other is self or (own and other._address != self._address) or (other._reading is None and other.answering):
+                waits_for_us = other._reading is None and other.answering
+                if other is self or (same_address and other._address != self._address) or waits_for_us:
                     continue
-                if oldest is None or not other._known:
+                if oldest is None or not other._authenticated:
                     oldest = other
-                if not other._known:
+                if not other._authenticated:
                     break
             if oldest is None:
                 self.refuse(503, f"{limit} connections are open, which is the limit; try again later.")
@@ -341,7 +342,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.refuse(400, "this is not a valid HTTP/1.1 request.")
 
     def on_response_complete(self) -> None:
-        self._known = self._known or CLIENT in self.cycle.scope
+        self._authenticated = self._authenticated or CLIENT in self.cycle.scope
         if self.queue.pop(self, self) is None:  # not one that was dropped
             self.queue[self] = None
         if self._reading is not None:  # the rest of a refused request is not read

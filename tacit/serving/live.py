@@ -27,8 +27,8 @@ CACHED_PAGES = 16
 Render = Callable[[Live], str]
 
 
-def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = MAX_TRAJECTORIES) -> App:
-    """`most` is the maximum number of episodes on a page."""
+def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, max_episodes: int = MAX_TRAJECTORIES) -> App:
+    """`max_episodes` is the maximum number of episodes on a page."""
     links = [f"/runs/{number}" for number in range(len(runs))]
     pages = PageCache()
 
@@ -39,17 +39,17 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
     async def root(request: Request) -> Response:
         if len(runs) == 1:
             return RedirectResponse(links[0], 307, HEADERS)
-        looks = [run.get_stamp() for run in runs]
-        stamp, written = "-".join(stamp for stamp, _ in looks), max((w for _, w in looks if w), default=None)
-        return await pages.answer(request, stamp, written, "", lambda live: render_overview(runs, links, most, live))
+        stamps = [run.get_stamp() for run in runs]
+        stamp, written = "-".join(stamp for stamp, _ in stamps), max((w for _, w in stamps if w), default=None)
+        return await pages.answer(request, stamp, written, "", lambda live: render_overview(runs, links, max_episodes, live))
 
     async def run(request: Request) -> Response:
         if (number := request.path_params["number"]) >= len(runs):
             return make_not_found(request)
         watched = runs[number]
         stamp, written = watched.get_stamp()
-        write = lambda live: _render_run(watched, links[number], most, live, link_others(number))  # noqa: E731
-        return await pages.answer(request, stamp, written, f"`{resume_command(watched.path)}` continues it", write)
+        render_page = lambda live: _render_run(watched, links[number], max_episodes, live, link_others(number))  # noqa: E731
+        return await pages.answer(request, stamp, written, f"`{resume_command(watched.path)}` continues it", render_page)
 
     async def recording(request: Request) -> Response:
         number, name = request.path_params["number"], request.path_params["name"]
@@ -58,15 +58,15 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
         if name not in files:
             return make_not_found(request)
         watched = runs[number]
-        around, state = [(watched.name, links[number])], files[name].stat()
-        write = lambda live: render_recording(watched.path, name, most, live, beside=around)  # noqa: E731
-        return await pages.answer(request, f"{state.st_mtime_ns}-{state.st_size}", None, "", write)
+        beside, state = [(watched.name, links[number])], files[name].stat()
+        render_page = lambda live: render_recording(watched.path, name, max_episodes, live, beside=beside)  # noqa: E731
+        return await pages.answer(request, f"{state.st_mtime_ns}-{state.st_size}", None, "", render_page)
 
     async def missing(request: Request, error: Exception) -> Response:
         return make_not_found(request)
 
-    one = "/runs/{number:int}"
-    routes = [NamedRoute("/", root), NamedRoute(one, run), NamedRoute(f"{one}/episodes/{{name}}", recording)]
+    run_path = "/runs/{number:int}"
+    routes = [NamedRoute("/", root), NamedRoute(run_path, run), NamedRoute(f"{run_path}/episodes/{{name}}", recording)]
     return Guard(Starlette(routes=routes, exception_handlers={404: missing}), None, settings, Metrics())
 
 
@@ -77,20 +77,20 @@ class PageCache:
         self._rendering = threading.Lock()
         self._pages: dict[str, tuple[str, str]] = {}
 
-    async def answer(self, request: Request, stamp: str, written: float | None, hint: str, write: Render) -> Response:
+    async def answer(self, request: Request, stamp: str, written: float | None, hint: str, render_page: Render) -> Response:
         headers = HEADERS | {"etag": f'"{stamp}"'}
         if request.headers.get("if-none-match") == headers["etag"]:
             return Response(status_code=304, headers=headers)
         live = Live(_script(), stamp, written, hint)
-        page = await asyncio.to_thread(self._get, request.url.path, live, write)
+        page = await asyncio.to_thread(self._get, request.url.path, live, render_page)
         return HTMLResponse(page, headers=headers)
 
-    def _get(self, path: str, live: Live, write: Render) -> str:
+    def _get(self, path: str, live: Live, render_page: Render) -> str:
         with self._rendering:
             stamp, page = self._pages.pop(path, ("", ""))
             if stamp != live.stamp:
                 try:
-                    page = write(live)
+                    page = render_page(live)
                 except (TacitError, OSError) as error:  # damaged settings, or a file that has just been removed
                     message = f"{error} The page reloads when a file of the run changes."
                     page = _render_message("run", "Cannot be shown", message, live, [])
@@ -100,13 +100,13 @@ class PageCache:
             return page
 
 
-def _render_run(run: WatchedRun, link: str, most: int, live: Live, beside: list[tuple[str, str]]) -> str:
+def _render_run(run: WatchedRun, link: str, max_episodes: int, live: Live, beside: list[tuple[str, str]]) -> str:
     if not run.has_started:
         heading, message = run.describe_absence()
         return _render_message(run.name, heading, message, live, beside)
     notices: list[str] = []
-    feed = build_feed(run.path, f"{link}/episodes", most, notices)
-    return render_run(run.path, most, live, notices, feed=feed, beside=beside)
+    feed = build_feed(run.path, f"{link}/episodes", max_episodes, notices)
+    return render_run(run.path, max_episodes, live, notices, feed=feed, beside=beside)
 
 
 def _render_message(name: str, heading: str, message: str, live: Live | None, beside: list[tuple[str, str]]) -> str:

@@ -34,15 +34,15 @@ action it answers with, again and again, and `end`."""
 NONE_LISTED: list[str] = []
 
 
-def serve_tools(service: Service, remark: Callable[[str], None]) -> int:
-    """Serve over stdin and stdout until the client closes them. `remark` gets the changes after each SIGHUP."""
+def serve_tools(service: Service, report: Callable[[str], None]) -> int:
+    """Serve over stdin and stdout until the client closes them. `report` gets the changes after each SIGHUP."""
 
     async def run() -> None:
         async with service.running():
             tools = Tools(service)
 
             async def refresh() -> None:
-                remark(describe_changes(await tools.update()))
+                report(describe_changes(await tools.update()))
 
             on_sighup(refresh)
             await tools.server.run_stdio_async()
@@ -56,10 +56,10 @@ class Tools:
 
     def __init__(self, service: Service) -> None:
         self._service, self._changed, self._play_tools = service, InMemorySubscriptionBus(), list[str]()
-        self._greeted: list[ServerSession] = []  # clients that did the handshake; they are notified of changes
+        self._initialized: list[ServerSession] = []  # clients that did the handshake; they are notified of changes
         self.server: MCPServer[Any] = MCPServer(
             "tacit", instructions=INSTRUCTIONS, version=tacit.__version__, log_level="WARNING", subscriptions=self._changed,
-            middleware=[self._greet],
+            middleware=[self._handshake],
         )  # fmt: skip
         for tool in (self.begin, self.observe, self.end, self.refresh):
             self.server.add_tool(tool)
@@ -86,16 +86,11 @@ class Tools:
         an answer asks again with the same `turn`."""
         with _as_tool_errors():
             open_session = self._service.sessions.find_open(session)
-            seen = Transition(Observation(observation, tuple(actions)), done, success, effective=effective)
-            answered = await self._service.sessions.observe(open_session, seen, turn)
-            if answered is None:
+            transition = Transition(Observation(observation, tuple(actions)), done, success, effective=effective)
+            answer = await self._service.sessions.observe(open_session, transition, turn)
+            if answer is None:
                 return {"action": None, "outcome": open_session.outcome}
-            return {
-                "action": answered.action,
-                "turn": answered.number,
-                "state": answered.state,
-                "prompt": answered.prompt,
-            }
+            return {"action": answer.action, "turn": answer.number, "state": answer.state, "prompt": answer.prompt}
 
     async def end(self, session: Name, success: bool = False) -> dict[str, Any]:
         """End an episode before its world does."""
@@ -114,21 +109,21 @@ class Tools:
         if changes.added or changes.replaced or changes.removed:
             self._update_tools()
             await self._changed.publish(ToolsListChanged())
-            for client in tuple(self._greeted):
+            for client in tuple(self._initialized):
                 try:
                     await client.send_tool_list_changed()
                 except Exception:  # the client has gone
-                    self._greeted.remove(client)
+                    self._initialized.remove(client)
         return changes
 
-    async def _greet(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def _handshake(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Middleware: announce `listChanged` in the handshake, and remember clients that completed it."""
         answer = await call_next(ctx)
         if ctx.method == "initialize" and isinstance(answer, dict):
             tools = {**answer["capabilities"].get("tools", {}), "listChanged": True}
             return {**answer, "capabilities": {**answer["capabilities"], "tools": tools}}
         if ctx.method == "notifications/initialized":
-            self._greeted.append(ctx.session)
+            self._initialized.append(ctx.session)
         return answer
 
     def _update_tools(self) -> None:
@@ -146,13 +141,13 @@ def _make_play_tool(service: Service, served: ServedModule) -> Callable[..., Awa
         """`number`: which task of the split, from 0; `split` and `family`: the world's own where they are left out."""
         with _as_tool_errors():
             session = await service.begin(skill=served.name, family=family, split=split, number=number, seed=seed)
-            most = min(served.module.max_steps, service.settings.turns)
+            max_turns = min(served.module.max_steps, service.settings.turns)
             try:
                 while session.open:
                     turn = await play_turn(session, service.sessions, None)
-                    await context.report_progress(turn.number, most, turn.action)
-                    if turn.number >= most:
-                        service.sessions.end(session, "limit", f"{most} turns")
+                    await context.report_progress(turn.number, max_turns, turn.action)
+                    if turn.number >= max_turns:
+                        service.sessions.end(session, "limit", f"{max_turns} turns")
             except BaseException:  # nobody else knows this session
                 service.sessions.end(session, "abandoned", "its client went away, or got an error")
                 raise
@@ -162,9 +157,9 @@ def _make_play_tool(service: Service, served: ServedModule) -> Callable[..., Awa
 
 
 def _summarize(session: Session) -> dict[str, Any]:
-    acted = [{"saw": turn.observation.text, "did": turn.action} for turn in session.turns if turn.acted]
+    turns = [{"saw": turn.observation.text, "did": turn.action} for turn in session.turns if turn.acted]
     summary = {"goal": session.episode.task.goal, "outcome": session.outcome, "note": session.note}
-    return summary | {"turns": acted, "saw_last": session.final.text if session.final else ""}
+    return summary | {"turns": turns, "saw_last": session.final.text if session.final else ""}
 
 
 @contextmanager

@@ -34,10 +34,10 @@ def run_server(
     app: App,
     settings: ServingSettings,
     announce: Callable[[str], None],
-    around: AbstractAsyncContextManager[Any] | None = None,
-    hang_up: Callable[[], Awaitable[None]] | None = None,
+    lifespan: AbstractAsyncContextManager[Any] | None = None,
+    on_hangup: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
-    """Answer requests until stopped. `announce` gets the address when the server is ready. `around` is a context that is open
+    """Answer requests until stopped. `announce` gets the address when the server is ready. `lifespan` is a context that is open
     while the server runs."""
     # Malformed requests are answered but not logged, so that clients cannot fill a disk or an unread pipe.
     config = uvicorn.Config(
@@ -54,9 +54,9 @@ def run_server(
             host, port = listener.getsockname()[:2]
             announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
 
-        async with around or contextlib.nullcontext():
-            more = [listener.dup() for _ in range(ACCEPTED - 1)] if sys.platform == "linux" else []
-            await _Server(config, ready, hang_up).serve(sockets=[listener, *more])
+        async with lifespan or contextlib.nullcontext():
+            copies = [listener.dup() for _ in range(LISTENING_SOCKETS - 1)] if sys.platform == "linux" else []
+            await _Server(config, ready, on_hangup).serve(sockets=[listener, *copies])
 
     threading.stack_size(STACK_BYTES)
     with contextlib.closing(listen(settings)) as listener, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -64,16 +64,16 @@ def run_server(
     return 0
 
 
-ACCEPTED = 32
+LISTENING_SOCKETS = 32
 """Connections accepted per turn of the event loop. libuv accepts one per listening socket and turn, so with one socket a burst
 of N connections, and a /health request after it, would wait N turns."""
 STACK_BYTES = 1 << 21  # stack of a thread; every session with a world on this server has a thread
-MIN_ROOM = 1 << 30
+MIN_HEADROOM = 1 << 30
 
 
-def limit_memory(more: int) -> None:
-    """Let the process take twice as much again as it takes now, at least 1 GiB, and `more`. Beyond that one request fails with
-    a MemoryError: a chat template can double a text in a loop, which would end the server or the machine. Linux only.
+def limit_memory(extra_bytes: int) -> None:
+    """Limit the growth of the process to twice its resident memory, at least 1 GiB, plus `extra_bytes`. A request that needs
+    more fails with a MemoryError: a chat template can double a text in a loop and fill the machine's memory. Linux only.
 
     Not with a GPU: CUDA maps host memory and address space as it goes, and NVIDIA does not say how much of it counts."""
     if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
@@ -84,7 +84,7 @@ def limit_memory(more: int) -> None:
         status = Path("/proc/self/status").read_text()
         data, resident = (1024 * int(re.findall(rf"^{name}:\s+(\d+)", status, re.M)[0]) for name in ("VmData", "VmRSS"))
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = data + max(2 * resident, MIN_ROOM) + more
+        limit = data + max(2 * resident, MIN_HEADROOM) + extra_bytes
         if soft == resource.RLIM_INFINITY or limit < soft:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
@@ -114,10 +114,10 @@ CLOSE_S = 2.8  # for everything after `--stop-s`; then the process exits, with a
 
 class _Server(uvicorn.Server):
     def __init__(
-        self, config: uvicorn.Config, ready: Callable[[], None], hang_up: Callable[[], Awaitable[None]] | None
+        self, config: uvicorn.Config, ready: Callable[[], None], on_hangup: Callable[[], Awaitable[None]] | None
     ) -> None:
         super().__init__(config)
-        self._ready, self._hang_up = ready, hang_up
+        self._ready, self._on_hangup = ready, on_hangup
         self._exit_s = (config.timeout_graceful_shutdown or 0) + CLOSE_S
 
     @contextlib.contextmanager
@@ -146,8 +146,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started and not self.should_exit:
-            if self._hang_up is not None:
-                on_sighup(self._hang_up)
+            if self._on_hangup is not None:
+                on_sighup(self._on_hangup)
             self._ready()
 
 
@@ -172,13 +172,13 @@ SWITCH_S = 2e-4
 operation while requests are handled; an operation of a small model takes 0.1 ms"""
 
 
-def find_tokens(file: Path | None, without: bool, host: str) -> tuple[Tokens, bool]:
-    """(client -> token, whether the token is new), from a file, the environment, or generated. With `without` the tokens are
+def find_tokens(file: Path | None, no_token: bool, host: str) -> tuple[Tokens, bool]:
+    """(client -> token, whether the token is new), from a file, the environment, or generated. With `no_token` the tokens are
     None: any local client is served.
 
     Each line of the file is a token, or the name of a client and its token. `#` begins a comment.
     """
-    if without:
+    if no_token:
         if host not in LOOPBACK:
             raise TacitError(f"--no-token needs a local host, but --host is {host!r}; leave one of them out.")
         return None, False
@@ -194,8 +194,8 @@ def find_tokens(file: Path | None, without: bool, host: str) -> tuple[Tokens, bo
         client, token = line[0] if len(line) > 1 else "", line[-1]
         if len(line) > 2 or client in tokens or token in tokens.values():
             raise TacitError(f"each line of {source} needs a client and its token, both different from the others'.")
-        steps = {ord(b) - ord(a) for a, b in pairwise(token)}
-        weak = len(token) < MIN_LENGTH or min(len(set(token)), len(steps)) < MIN_DISTINCT or COMMON.search(token)
+        distances = {ord(b) - ord(a) for a, b in pairwise(token)}
+        weak = len(token) < MIN_LENGTH or min(len(set(token)), len(distances)) < MIN_DISTINCT or COMMON.search(token)
         if weak or not token.isascii():
             raise TacitError(
                 f"the token in {source} is weak; it needs {MIN_LENGTH} random characters: try `openssl rand -hex 16`."
@@ -206,11 +206,11 @@ def find_tokens(file: Path | None, without: bool, host: str) -> tuple[Tokens, bo
     return tokens, False
 
 
-def serve(service: Service, tokens: Tokens, announce: Callable[[str], None], remark: Callable[[str], None]) -> int:
-    """Serve until stopped. `announce` gets the address, `remark` the changes after each SIGHUP."""
+def serve(service: Service, tokens: Tokens, announce: Callable[[str], None], report: Callable[[str], None]) -> int:
+    """Serve until stopped. `announce` gets the address, `report` the changes after each SIGHUP."""
 
     async def refresh() -> None:
-        remark(describe_changes(await service.catalog.refresh()))
+        report(describe_changes(await service.catalog.refresh()))
 
     sys.setswitchinterval(SWITCH_S)
     app = make_app(service, tokens)

@@ -42,11 +42,11 @@ class HostedWorld:
     async def step(self, action: str) -> Transition | WorldFailure:
         return await self._do(repr(action), partial(self._pool.step, [(0, action)]))
 
-    async def _do(self, what: str, work: Callable[[], list[Result]]) -> Result | WorldFailure:
+    async def _do(self, call: str, work: Callable[[], list[Result]]) -> Result | WorldFailure:
         try:
             return (await self._thread.do(work, WORLD_S))[0]
         except RequestError:
-            return WorldFailure(StopReason.WORLD_HANG, f"no answer to {what} within {WORLD_S:g} s")
+            return WorldFailure(StopReason.WORLD_HANG, f"no answer to {call} within {WORLD_S:g} s")
 
     def close(self) -> None:
         self._thread.close(self._pool.close)
@@ -130,7 +130,7 @@ class Service:
         self.ready = False
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Run slow work that belongs to no module outside the event loop, one call at a time."""
+        """Run slow work that belongs to no module. It runs outside the event loop, one call at a time."""
         return await self._thread.do(work, self.settings.answer_s)
 
     @asynccontextmanager
@@ -180,14 +180,14 @@ class Service:
         served = self.catalog.choose(skill, world, family)
         if family and family not in served.module.families:
             raise RequestError(422, f"{served.module.skill!r} is for {', '.join(served.module.families)}, not for {family!r}.")
-        kind = family or (served.module.families[0] if len(served.module.families) == 1 else "")
-        if number is None and not kind:
+        served_family = family or (served.module.families[0] if len(served.module.families) == 1 else "")
+        if number is None and not served_family:
             raise RequestError(422, f"the goal needs a family, one of {', '.join(served.module.families)}.")
         if number is not None and not self.settings.worlds:
             raise RequestError(403, "this server was started without worlds (--worlds); use your own.")
         # From here on the module is in use: if it is replaced, its old version stays loaded until the session ends.
         with self.sessions.reserve(), self.catalog.use(served):
-            task = Task(served.world.name, "", kind, "", 0, goal, data or {})
+            task = Task(served.world.name, "", served_family, "", 0, goal, data or {})
             if number is not None:
                 task = await self._task_thread.do(partial(find_task, served, split, number, family), WORLD_S)
             session = await self.sessions.begin(client, served, task, seed, temperature)
@@ -210,11 +210,11 @@ class Service:
         return session
 
 
-MAX_ALTERNATIVES, DRAWS = 100, 16
+MAX_ALTERNATIVES, DRAWS = 100, 16  # listed actions to score; completions to sample if no actions are listed
 
 
-async def score_alternatives(session: Session, turn: Turn, most: int, service: Service) -> None:
-    """Add the `most` most likely actions to the current turn.
+async def score_alternatives(session: Session, turn: Turn, count: int, service: Service) -> None:
+    """Add the `count` most likely actions to the current turn.
 
     π(a | x) = Π over tokens of π(token | x, earlier tokens), for every action that the world lists, at the module's temperature
     (1 if it is greedy). If the world lists none, for a few sampled actions.
@@ -222,26 +222,26 @@ async def score_alternatives(session: Session, turn: Turn, most: int, service: S
     served, request, prompt = session.served, session.request, session.episode.prompt
     if turn.alternatives is not None or request is None or prompt is None or turn is not session.turns[-1]:
         return
-    listed, seed = turn.observation.actions[:MAX_ALTERNATIVES], session.episode.seed
+    world_actions, seed = turn.observation.actions[:MAX_ALTERNATIVES], session.episode.seed
     temperature = session.episode.sampling.temperature or 1.0
 
     def work() -> list[tuple[str, float]]:
-        actions = list(listed)
+        actions = list(world_actions)
         if not actions:
             requests = [Request(request.prompt, derive(seed, len(session.turns), "alternative", draw)) for draw in range(DRAWS)]
             completions = served.policy.sample(requests, session.episode.sampling)
             actions = [served.context.format.parse(completion.text).action for completion in completions]
-        written = {}
+        tokens_by_action = {}
         for action in dict.fromkeys(actions):
             with suppress(TacitError):  # the module's format may not be able to express the action
                 tokens = encode_action(prompt, action, served.context.format, served.policy)
                 if len(tokens) + len(request.prompt) <= served.policy.context_limit:
-                    written[action] = tokens
-        rows = served.policy.logprobs([request.prompt] * len(written), list(written.values()), temperature)
-        scored = [(action, math.exp(float(row.sum()))) for action, row in zip(written, rows, strict=True)]
+                    tokens_by_action[action] = tokens
+        rows = served.policy.logprobs([request.prompt] * len(tokens_by_action), list(tokens_by_action.values()), temperature)
+        scored = [(action, math.exp(float(row.sum()))) for action, row in zip(tokens_by_action, rows, strict=True)]
         return sorted(scored, key=lambda pair: -pair[1])
 
     scores = await wait_for_answer(lambda: service.batching.call(work), service.settings, service.batching)
-    alternatives = [{"action": action, "probability": value} for action, value in scores[:most]]
+    alternatives = [{"action": action, "probability": value} for action, value in scores[:count]]
     service.sessions.grow(session, count_bytes(alternatives))
     turn.alternatives = alternatives

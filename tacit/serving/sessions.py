@@ -33,11 +33,11 @@ TURN_BYTES = 2048  # of a turn besides its texts, about
 
 def count_bytes(*values: Any) -> int:
     """Memory of JSON values and texts."""
-    size, left = 0, list(values)
-    while left:
-        value = left.pop()
+    size, stack = 0, list(values)
+    while stack:
+        value = stack.pop()
         size += sys.getsizeof(value)
-        left.extend((*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
+        stack.extend((*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
     return size
 
 
@@ -62,9 +62,9 @@ class Turn:
     signals: dict[str, float] = field(default_factory=dict)  # the tracker's reward signals
 
     def to_json(self) -> dict[str, Any]:
-        others = {name: value for name, value in vars(self).items() if name not in ("number", "observation", "action")}
+        rest = {name: value for name, value in vars(self).items() if name not in ("number", "observation", "action")}
         seen = {"observation": self.observation.text, "actions": list(self.observation.actions)}
-        return {"turn": self.number, "action": self.action, **seen, **others}
+        return {"turn": self.number, "action": self.action, **seen, **rest}
 
 
 class Session:
@@ -107,16 +107,16 @@ Answer = TypeVar("Answer")
 
 
 class Sessions:
-    def __init__(self, settings: ServingSettings, catalogue: Catalog, batching: BatchingThread, metrics: Metrics) -> None:
-        self._settings, self._catalogue, self._batching, self._metrics = settings, catalogue, batching, metrics
-        self._life = secrets.token_hex(4)  # prefix of session names, to recognize those of an earlier server process
+    def __init__(self, settings: ServingSettings, catalog: Catalog, batching: BatchingThread, metrics: Metrics) -> None:
+        self._settings, self._catalog, self._batching, self._metrics = settings, catalog, batching, metrics
+        self._server_id = secrets.token_hex(4)  # prefix of session names, to recognize those of an earlier server process
         self._open: dict[str, Session] = {}
-        self._over: OrderedDict[str, Session] = OrderedDict()
-        self._beginning = self.bytes = 0
+        self._ended: OrderedDict[str, Session] = OrderedDict()
+        self._reserved = self.bytes = 0
 
     def of(self, client: str) -> list[Session]:
         """A client's open sessions, then its ended ones, newest first."""
-        return [session for session in (*self._open.values(), *reversed(self._over.values())) if session.client == client]
+        return [session for session in (*self._open.values(), *reversed(self._ended.values())) if session.client == client]
 
     def __len__(self) -> int:
         return len(self._open)
@@ -124,14 +124,14 @@ class Sessions:
     @contextmanager
     def reserve(self) -> Iterator[None]:
         """Reserve a place for a session that is about to begin; raises (429) if the server is full."""
-        taken = len(self._open) + self._beginning
+        taken = len(self._open) + self._reserved
         if taken >= self._settings.sessions:
             raise too_many(f"{taken} sessions are open, which is the limit: end one, or try again later.")
-        self._beginning += 1
+        self._reserved += 1
         try:
             yield
         finally:
-            self._beginning -= 1
+            self._reserved -= 1
 
     async def begin(self, client: str, served: ServedModule, task: Task, seed: int, temperature: float | None) -> Session:
         """Begin a session. Reserve a place for it first."""
@@ -146,9 +146,9 @@ class Sessions:
             raise
         except Exception as error:  # trackers and wordings may be third-party code
             raise invalid(f"module {served.name} cannot begin with this goal: {type(error).__name__}: {error}") from error
-        self._take(size, 0)
-        name = f"{self._life}-{secrets.token_urlsafe(12)}"
-        session = Session(name, client, served, episode, self._catalogue.hold(served))
+        self._count_bytes(size, 0)
+        name = f"{self._server_id}-{secrets.token_urlsafe(12)}"
+        session = Session(name, client, served, episode, self._catalog.hold(served))
         session.bytes = size
         self._open[session.name] = session
         self._metrics.started.labels(served.name).inc()
@@ -157,35 +157,35 @@ class Sessions:
     def grow(self, session: Session, size: int) -> None:
         """Count bytes that are about to be stored. Ends a session that exceeds its limit."""
         try:
-            self._take(size, session.bytes)
+            self._count_bytes(size, session.bytes)
         except RequestError as error:
             if error.status == 413:
                 self.end(session, "limit", f"{self._settings.session_bytes} bytes")
             raise
         session.bytes += size
 
-    def _take(self, size: int, before: int) -> None:
+    def _count_bytes(self, size: int, before: int) -> None:
         """Count further bytes of a session. If the server is full, drop ended sessions; if that is not enough, refuse (429)."""
         if before + size > (limit := self._settings.session_bytes):
             raise RequestError(413, f"the session would take {before + size} bytes; the limit is {limit} (--session-bytes).")
-        while self.bytes + size > self._settings.total_bytes and self._over:
-            self._forget()
+        while self.bytes + size > self._settings.total_bytes and self._ended:
+            self._drop_oldest()
         if self.bytes + size > self._settings.total_bytes:
             raise too_many(
                 f"the sessions of this server take {self.bytes} bytes, which is the limit: end one, or try again later."
             )
         self.bytes += size
 
-    def _forget(self) -> None:
-        self.bytes -= self._over.popitem(last=False)[1].bytes
+    def _drop_oldest(self) -> None:
+        self.bytes -= self._ended.popitem(last=False)[1].bytes
 
     def find(self, name: str, client: str = "") -> Session:
         """An open session, or an ended one that is still kept."""
-        session = self._open.get(name) or self._over.get(name)
+        session = self._open.get(name) or self._ended.get(name)
         if session is not None and session.client == client:
             return session
-        life, dash, _ = name.partition("-")
-        if dash and len(life) == len(self._life) and life != self._life:
+        server_id, dash, _ = name.partition("-")
+        if dash and len(server_id) == len(self._server_id) and server_id != self._server_id:
             raise gone(
                 f"session {name!r} belonged to a server that has been stopped; its episode is lost. Begin a new session."
             )
@@ -208,8 +208,8 @@ class Sessions:
 
     async def _observe(self, session: Session, transition: Transition, number: int | None) -> Turn | None:
         turn = session.turns[-1] if session.turns else None
-        again = turn is not None and (number == turn.number if number is not None else not turn.acted)
-        if turn is not None and again and (transition.done or transition.success):
+        is_retry = turn is not None and (number == turn.number if number is not None else not turn.acted)
+        if turn is not None and is_retry and (transition.done or transition.success):
             raise conflict(
                 f"turn {turn.number} was not the end when it was first sent; send the result of its action as turn "
                 f"{turn.number + 1}, or end the session (end)."
@@ -218,9 +218,9 @@ class Sessions:
             if transition.observation != turn.observation:
                 raise conflict(f"turn {number} already has another observation; the next turn is {number + 1}.")
             return turn if turn.acted else await self.act(session, turn)
-        following = turn.number + 1 if turn else 1
-        if number is not None and number != following:
-            raise conflict(f"turn {number} is out of order; the next turn is {following}.")
+        next_number = turn.number + 1 if turn else 1
+        if number is not None and number != next_number:
+            raise conflict(f"turn {number} is out of order; the next turn is {next_number}.")
         if turn is not None and not turn.acted:
             # The client did not get the answer, for example because of a timeout. Sending the same observation again retries.
             if transition.observation != turn.observation:
@@ -329,18 +329,18 @@ class Sessions:
         if session.world is not None:
             session.world.close()
         del self._open[session.name]
-        self._over[session.name] = session
-        while len(self._over) > self._settings.kept:
-            self._forget()
+        self._ended[session.name] = session
+        while len(self._ended) > self._settings.kept:
+            self._drop_oldest()
 
     def end_idle(self) -> None:
         before = time.monotonic() - self._settings.idle_s
         for session in [s for s in self._open.values() if s.active < before and not s.acting]:
             self.end(session, "expired", f"no request for {self._settings.idle_s:g} s")
 
-    def end_all(self, why: str) -> None:
+    def end_all(self, reason: str) -> None:
         for session in list(self._open.values()):
-            self.end(session, "stopped", why)
+            self.end(session, "stopped", reason)
 
 
 async def wait_for_answer(ask: Callable[[], Awaitable[Answer]], settings: ServingSettings, batching: BatchingThread) -> Answer:

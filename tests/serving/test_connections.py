@@ -17,7 +17,7 @@ from served import TOKEN, Served, connect, read_to_end, served
 from uvicorn.server import ServerState
 
 from tacit.serving import guard
-from tacit.serving.server import ACCEPTED
+from tacit.serving.server import LISTENING_SOCKETS
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_several_connections_are_accepted_per_turn_of_the_event_loop(server: Ser
     port, lines = f":{server.port:04X}", Path("/proc/net/tcp").read_text().splitlines()
     inode = next(f[9] for f in map(str.split, lines) if f[1].endswith(port) and f[3] == "0A")
     links = [os.readlink(file) for file in Path(f"/proc/{server.process.pid}/fd").iterdir()]
-    assert links.count(f"socket:[{inode}]") == ACCEPTED
+    assert links.count(f"socket:[{inode}]") == LISTENING_SOCKETS
 
 
 def test_non_http_input_gets_a_json_error(server: Served) -> None:
