@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
 
 
-GOALS = 512  # training tasks per world from which the router learns the words of its families
+TRAINING_GOALS = 512  # training tasks per world from which the router learns the words of its families
 
 
 class Router:
@@ -87,14 +87,14 @@ class Router:
         examples = []
         for name, world in self.worlds.items():
             families = tuple(f for m in self.modules.values() if m.world == name for f in m.families)
-            tasks = world.tasks_of(world.splits[0], GOALS, 0, families) if world.playable else ()
+            tasks = world.tasks_of(world.splits[0], TRAINING_GOALS, 0, families) if world.playable else ()
             examples += [(task.goal, f"{world.name}/{task.family}") for task in tasks]
         return GoalClassifier(examples)
 
     def find_task(self, goal: str, family: str = "", world: str = "") -> Task:
         """A task with this goal. Without a family, use the only one that is served, or classify the goal."""
-        pairs = dict.fromkeys((self.worlds[m.world].name, own) for m in self.modules.values() for own in m.families)
-        served = [(name, own) for name, own in pairs if family in ("", own) and world in ("", name)]
+        pairs = dict.fromkeys((self.worlds[m.world].name, f) for m in self.modules.values() for f in m.families)
+        served = [(name, f) for name, f in pairs if family in ("", f) and world in ("", name)]
         if family and len({name for name, _ in served}) <= 1:
             return Task(served[0][0] if served else world or self.world.name, "", family, "", 0, goal)
         if len(served) != 1:
@@ -108,18 +108,19 @@ class Router:
 
     def choose(self, family: str, world: str = "") -> Module:
         """The module that serves a family of a world (empty: of any world). If several do, the one with the fewest families."""
-        among = [m for m in self.modules.values() if not world or len(self.worlds) == 1 or self.worlds[m.world].name == world]
-        serving = sorted((m for m in among if family in m.families), key=lambda m: len(m.families))
-        if not serving:
+        any_world = not world or len(self.worlds) == 1
+        modules = [m for m in self.modules.values() if any_world or self.worlds[m.world].name == world]
+        matching = sorted((m for m in modules if family in m.families), key=lambda m: len(m.families))
+        if not matching:
             if self.fallback is not None:
                 return self.modules[self.fallback]
             raise TacitError(
                 f"no module serves family {family!r}; the modules are {self._names()}. Train one, choose a fallback "
                 "(fallback=…, --fallback SKILL), or leave the family out (--families …)."
             )
-        if len(serving) > 1 and len(serving[0].families) == len(serving[1].families):
-            raise TacitError(f"{serving[0].path} and {serving[1].path} both serve family {family!r}; keep one of them.")
-        return serving[0]
+        if len(matching) > 1 and len(matching[0].families) == len(matching[1].families):
+            raise TacitError(f"{matching[0].path} and {matching[1].path} both serve family {family!r}; keep one of them.")
+        return matching[0]
 
     def context(self, module: Module) -> Context:
         return make_context(module.context, self.worlds[module.world])
@@ -144,7 +145,7 @@ class Router:
 
     def name(self, task: Task) -> str:
         module = self.choose(task.family, task.world)
-        return next(name for name, own in self.modules.items() if own is module)
+        return next(name for name, other in self.modules.items() if other is module)
 
     def agent(self, name: str) -> tuple[Context, LocalPolicy]:
         module = self.modules[name]
@@ -206,7 +207,7 @@ def list_modules_directories(path: Path) -> list[Path]:
     """`path` if it has modules, else the directories in it that have some, else `path`."""
     if has_modules(path) or not path.is_dir():
         return [path]
-    return [inside for inside in sorted(path.iterdir()) if not inside.name.startswith(".") and has_modules(inside)] or [path]
+    return [d for d in sorted(path.iterdir()) if not d.name.startswith(".") and has_modules(d)] or [path]
 
 
 def open_modules(path: Path, overrides: Overrides, base: str | None, fallback: str | None) -> Target:
@@ -250,8 +251,8 @@ def module_recipe(path: Path, modules: Mapping[str, Module], overrides: Override
 
 def playing_sampling(module: Module, context: Context, temperature: float | None = None) -> Sampling:
     """The sampling a module was evaluated with, optionally at another temperature, with its format's stop strings."""
-    own = module.sampling if temperature is None else replace(module.sampling, temperature=temperature)
-    return replace(own, stop=tuple(dict.fromkeys((*context.format.stop, *own.stop))))
+    sampling = module.sampling if temperature is None else replace(module.sampling, temperature=temperature)
+    return replace(sampling, stop=tuple(dict.fromkeys((*context.format.stop, *sampling.stop))))
 
 
 class Episode:
@@ -285,11 +286,11 @@ class Episode:
     def build_request(self, observation: Observation, tokenizer: Tokenizer) -> Request:
         if self.action is not None:
             raise TacitError(f"the result of {self.action!r} was not recorded: call observe(transition) first.")
-        room = self.sampling.max_tokens
-        self.prompt, tokens, fits = self._renderer.render(observation, tokenizer, room)
+        max_tokens = self.sampling.max_tokens
+        self.prompt, tokens, fits = self._renderer.render(observation, tokenizer, max_tokens)
         if not fits:
             raise TacitError(
-                f"the prompt has {len(tokens)} tokens; with {room} more for an action it exceeds the model's "
+                f"the prompt has {len(tokens)} tokens; with {max_tokens} more for an action it exceeds the model's "
                 f"{tokenizer.context_limit}. The observation is too long for this module."
             )
         return Request(tokens, derive(self.seed, self.turns))
@@ -332,17 +333,17 @@ class Agent:
         be found by name."""
         from tacit.worlds import get_environment
 
-        listed = [
+        loaded = [
             module
             for each in ([path] if isinstance(path, str | Path) else path)
             for directory in list_modules_directories(Path(each).expanduser())
             for module in find_modules(directory).values()
         ]
-        skills = Counter(module.skill for module in listed)
-        modules = {m.skill if skills[m.skill] == 1 else f"{m.world}/{m.skill}": m for m in listed}
-        if len(modules) < len(listed):
-            raise TacitError(f"two modules have the same skill and world; keep one: {', '.join(str(m.path) for m in listed)}.")
-        worlds = {name: world or get_environment(name) for name in dict.fromkeys(m.world for m in listed)}
+        skills = Counter(module.skill for module in loaded)
+        modules = {m.skill if skills[m.skill] == 1 else f"{m.world}/{m.skill}": m for m in loaded}
+        if len(modules) < len(loaded):
+            raise TacitError(f"two modules have the same skill and world; keep one: {', '.join(str(m.path) for m in loaded)}.")
+        worlds = {name: world or get_environment(name) for name in dict.fromkeys(m.world for m in loaded)}
         return cls(Router(modules, worlds, engine, base, fallback), temperature)
 
     @property
@@ -367,9 +368,9 @@ class Agent:
     def act(self, observation: Observation | str) -> str:
         """The next action. Invalid text is passed on verbatim."""
         episode = self._current_episode()
-        seen = Observation(observation) if isinstance(observation, str) else observation
+        observation = Observation(observation) if isinstance(observation, str) else observation
         policy = self.router.policy(episode.module)  # the router may have switched to another module
-        (completion,) = policy.sample([episode.build_request(seen, policy)], episode.sampling)
+        (completion,) = policy.sample([episode.build_request(observation, policy)], episode.sampling)
         return episode.parse_completion(completion).action
 
     def observe(self, transition: Transition) -> None:
@@ -381,8 +382,8 @@ class Agent:
         module = self.router.choose(task.family, task.world)
         context, policy = self.router.context(module), self.router.policy(module)
         plan, steps = EpisodePlan(task, seed), max_steps or module.max_steps
-        (played,) = rollout([plan], context, InProcessPool(lambda: world), policy, self.sampling(module), steps)
-        return played
+        (trajectory,) = rollout([plan], context, InProcessPool(lambda: world), policy, self.sampling(module), steps)
+        return trajectory
 
     def sampling(self, module: Module) -> Sampling:
         return playing_sampling(module, self.router.context(module), self._temperature)

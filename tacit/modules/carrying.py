@@ -76,14 +76,14 @@ def __getattr__(name: str) -> Environment:
     """The world of a registered draft."""
     if not name.startswith("DRAFT_"):
         raise AttributeError(name)
-    if (address := f"{PREFIX}{name}") not in _drafts:
+    if (world_name := f"{PREFIX}{name}") not in _drafts:
         raise TacitError(
-            f"{address} is the world of a draft inside a module: name the module, not the world. If you did, its draft is "
+            f"{world_name} is the world of a draft inside a module: name the module, not the world. If you did, its draft is "
             "not the text it was trained with."
         )
     if name not in _worlds:
         from tacit.modules.work import open_draft
 
-        draft = _drafts[address]
+        draft = _drafts[world_name]
         _worlds[name] = open_draft(draft.kind, draft.text, draft.name, draft.world, draft.block)
     return _worlds[name]

@@ -45,50 +45,50 @@ def export_run(
     """Write a checkpoint of a run as the module `out`/<skill>. `world`: one of the run's worlds. `families`: those that the
     module serves (default: those that it was trained on). `from_logs`: the manifest's entry about imitated logs."""
     document = read_settings(run)
-    whole = replace(Recipe.from_json(document), out=run)
-    recipe = whole.alone(world)
-    if whole.tiny is not None and len(whole.places) > 1:
+    run_recipe = replace(Recipe.from_json(document), out=run)
+    recipe = run_recipe.alone(world)
+    if run_recipe.tiny is not None and len(run_recipe.places) > 1:
         raise TacitError(
             f"{run} trained a model from scratch in several worlds, so its vocabulary covers all of them; a module covers one. "
             "Start from a saved model (--model tiny-base)."
         )
-    trained, saved = open_world(recipe.world), open_checkpoints(run).find(checkpoint)
-    if not trained.playable and from_logs is None:
+    environment, saved = open_world(recipe.world), open_checkpoints(run).find(checkpoint)
+    if not environment.playable and from_logs is None:
         raise TacitError(
             f"{run} was trained from logs alone, and its families come from them: repeat the command that made it (tacit "
             "modules train --from …), with --checkpoint for another checkpoint."
         )
-    families = families or recipe.train.family_names or trained.families
+    families = families or recipe.train.family_names or environment.families
     if not skill:  # the world's name for these families
-        alike = (name for name, own in trained.skill_families.items() if set(own) == set(families))
-        skill = next(alike, UNIFIED if set(families) == set(trained.families) else "+".join(families))
+        same_families = (name for name, own in environment.skill_families.items() if set(own) == set(families))
+        skill = next(same_families, UNIFIED if set(families) == set(environment.families) else "+".join(families))
     policy = saved.path / "policy"
     manifest = _read_policy_manifest(policy)
     weights = policy / "adapters" / MAIN_ADAPTER if manifest["lora"] else policy / "model"
     if not weights.is_dir():
         raise TacitError(f"nothing to export: checkpoint {saved.path} has no {weights.relative_to(saved.path)}.")
-    reads, base = recipe.settings.context(trained), Base(recipe.model, recipe.train.seed, recipe.tiny)
-    draft = package_draft(reads.tracker) if isinstance(reads.tracker, SandboxedDraft) else None
-    address = draft.world_name if draft else recipe.world
-    settings = document if len(whole.places) == 1 else recipe.to_json()
-    described = describe_context(reads, trained)
-    assert reads.wording is not None, "describe_context refuses contexts without a wording"
+    context, base = recipe.settings.context(environment), Base(recipe.model, recipe.train.seed, recipe.tiny)
+    draft = package_draft(context.tracker) if isinstance(context.tracker, SandboxedDraft) else None
+    world_name = draft.world_name if draft else recipe.world
+    settings = document if len(run_recipe.places) == 1 else recipe.to_json()
+    context_fields = describe_context(context, environment)
+    assert context.wording is not None, "describe_context refuses contexts without a wording"
     module = Module(
         path=out / skill,
-        world=address,
+        world=world_name,
         skill=skill,
         families=families,
-        tracker=reads.tracker.version if isinstance(reads, StateBlock) and reads.block else None,
-        wording=reads.wording.version,
-        context=described,
+        tracker=context.tracker.version if isinstance(context, StateBlock) and context.block else None,
+        wording=context.wording.version,
+        context=context_fields,
         adapter=manifest["lora"],
         base=base,
-        fingerprint=base.fingerprint(trained),
-        sampling=evaluation_sampling(recipe.train, completion_limit(recipe.train, reads, trained)),
-        max_steps=recipe.train.evaluation.max_steps or trained.max_steps,
-        scores=portable_scores(saved, trained.name),
+        fingerprint=base.fingerprint(environment),
+        sampling=evaluation_sampling(recipe.train, completion_limit(recipe.train, context, environment)),
+        max_steps=recipe.train.evaluation.max_steps or environment.max_steps,
+        scores=portable_scores(saved, environment.name),
         digest=manifest["digest"],
-        run={"name": run.name, "checkpoint": saved.path.name, "settings": {**settings, "world": address}},
+        run={"name": run.name, "checkpoint": saved.path.name, "settings": {**settings, "world": world_name}},
         code=versions(),
         files={},
         from_logs=from_logs or {},
@@ -126,8 +126,8 @@ def _write_files(directory: Path, weights: Path, module: Module) -> None:
 def portable_scores(checkpoint: Checkpoint, world: str) -> dict[str, dict[str, Any]]:
     """This checkpoint's evaluation and the last one of each earlier stage. Only results in `world` count."""
     evaluations = [in_world(e, world) for e in checkpoint.state()["evaluations"]]
-    last = {e["stage"]: e for e in evaluations if e["stage"] != checkpoint.stage or e["step"] == checkpoint.step}
-    return {stage: last[stage] for stage in ("untrained", "sft", "rl") if stage in last}
+    latest = {e["stage"]: e for e in evaluations if e["stage"] != checkpoint.stage or e["step"] == checkpoint.step}
+    return {stage: latest[stage] for stage in ("untrained", "sft", "rl") if stage in latest}
 
 
 def _read_policy_manifest(policy: Path) -> dict[str, Any]:

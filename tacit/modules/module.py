@@ -42,7 +42,7 @@ from tacit.prompts.history import History, StateBlock
 MANIFEST = "module.json"
 MAX_MANIFEST = 1 << 22  # bytes
 FORMAT = 1
-SHAPE: Mapping[str, tuple[type, ...]] = {
+FIELD_TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("world", "skill", "wording", "weights", "digest", "sha256"), (str,)),
     **dict.fromkeys(("context", "base", "sampling", "scores", "run", "code", "files", "taught", "draft"), (dict,)),
     "families": (list,),
@@ -171,26 +171,26 @@ class Module:
         mismatches, name, own = list[str](), str(self.context.get("wording")), self.base.with_model(base)
         remedy = "Train the module again, or use the version of tacit that has its"
         tracker = world.trackers.get(self.context.get("form", FULL_BLOCK))
-        here = tracker.version if tracker is not None else None
-        if self.tracker is not None and self.tracker != here:
+        current = tracker.version if tracker is not None else None
+        if self.tracker is not None and self.tracker != current:
             mismatches.append(
                 f"module {self.path} was trained with tracker {self.tracker!r}, but world {self.world!r} has "
-                f"{f'tracker {here!r}' if here else 'no tracker'} here. {remedy} tracker (`code` in its module.json)."
+                f"{f'tracker {current!r}' if current else 'no tracker'} here. {remedy} tracker (`code` in its module.json)."
             )
         try:
             make_context(self.context, world)  # reports an unknown wording, too
-            if self.wording != (here := world.wordings[name].version):
+            if self.wording != (current := world.wordings[name].version):
                 mismatches.append(
                     f"module {self.path} was trained with version {self.wording!r} of wording {name!r}, but world "
-                    f"{self.world!r} has version {here!r} here. {remedy} wording (`code` in its module.json)."
+                    f"{self.world!r} has version {current!r} here. {remedy} wording (`code` in its module.json)."
                 )
         except TacitError as error:
             mismatches.append(str(error))
         try:
-            if self.adapter and self.fingerprint != (here := own.fingerprint(world)):
+            if self.adapter and self.fingerprint != (current := own.fingerprint(world)):
                 mismatches.append(
                     f"module {self.path} was trained on base {self.base.model!r} with fingerprint {self.fingerprint}, but base "
-                    f"{own.model!r} has {here}. Name the right base (--base-model MODEL), or train the module on this one."
+                    f"{own.model!r} has {current}. Name the right base (--base-model MODEL), or train the module on this one."
                 )
         except TacitError as error:
             mismatches.append(str(error))
@@ -199,8 +199,8 @@ class Module:
 
 def hash_manifest(data: Mapping[str, Any]) -> str:
     """The hash of a manifest without its own hash, whatever the order and spacing."""
-    rest = {name: value for name, value in data.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    hashed = {name: value for name, value in data.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def read_module(path: Path | str) -> Module:
@@ -262,7 +262,7 @@ def hash_modules(modules: Collection[Module], fallback: str | None = None) -> st
 
 def _from_json(path: Path, data: dict[str, Any]) -> Module:
     """Build a module from its manifest. Types are checked first, since the manifest is untrusted."""
-    for name, kind in SHAPE.items():
+    for name, kind in FIELD_TYPES.items():
         if name in data and not isinstance(data[name], kind):
             raise TypeError(f"{name} is {str(data[name])[:80]!r}, not {' or '.join(k.__name__ for k in kind)}")
     nested: Sequence[tuple[str, Iterable[Any], tuple[type, ...]]] = (
@@ -289,7 +289,7 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
     if draft is not None:
         register_draft(draft)
     tiny = data["base"].get("tiny")
-    same = ("world", "skill", "tracker", "wording", "context", "max_steps", "scores", "digest", "run", "code", "files")
+    copied_fields = ("world", "skill", "tracker", "wording", "context", "max_steps", "scores", "digest", "run", "code", "files")
     return Module(
         path=path,
         families=tuple(data["families"]),
@@ -299,7 +299,7 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
         sampling=Sampling(**sampling),
         from_logs=data.get("taught", {}),
         draft=draft,
-        **{name: data[name] for name in same},
+        **{name: data[name] for name in copied_fields},
     )
 
 
@@ -326,8 +326,8 @@ def find_license(base: Base, world: Environment, override: str = "") -> str:
         file = directory / name
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
-    if field_found := LICENSE_FIELD.search(read("README.md")):
-        return field_found[1].strip().strip("\"'")
+    if match := LICENSE_FIELD.search(read("README.md")):
+        return match[1].strip().strip("\"'")
     lines = (line.strip()[:120] for name in LICENSE_FILES for line in read(name).splitlines())
     if first := next(filter(None, lines), ""):
         return first
@@ -351,31 +351,31 @@ def describe_context(context: Context, world: Environment) -> dict[str, Any]:
             f"a module can store the contexts {', '.join(KINDS)}, but this run uses {type(context).__name__}; play it from its "
             "run directory instead."
         )
-    wording = next((name for name, own in world.wordings.items() if own is context.wording), None)
+    wording = next((name for name, wording in world.wordings.items() if wording is context.wording), None)
     if wording is None:
         raise TacitError(f"cannot export: this run's wording is not registered in world {world.name!r}.")
-    own = {f.name: getattr(context, f.name) for f in fields(KINDS[kind]) if f.name not in WORLD_FIELDS}
+    described = {f.name: getattr(context, f.name) for f in fields(KINDS[kind]) if f.name not in WORLD_FIELDS}
     if kind == "state_block":
-        form = next((name for name, own in world.trackers.items() if own is context.tracker), None)
+        form = next((name for name, tracker in world.trackers.items() if tracker is context.tracker), None)
         if form is None:
             raise TacitError(f"cannot export: this run's tracker is not registered in world {world.name!r}.")
-        own["form"] = form
-    return {"kind": kind, "wording": wording, **own}
+        described["form"] = form
+    return {"kind": kind, "wording": wording, **described}
 
 
 def make_context(data: Mapping[str, Any], world: Environment) -> Context:
     """The inverse of `describe_context`, in this version's world."""
-    own = dict(data)
-    kind = own.pop("kind", "")
+    arguments = dict(data)
+    kind = arguments.pop("kind", "")
     if kind not in KINDS:
         raise unknown("kind of context", kind, KINDS)
-    own["wording"] = world.wording(own["wording"])
+    arguments["wording"] = world.wording(arguments["wording"])
     if kind == "state_block":
         if world.tracker is None:
             raise TacitError(f"this module reads a tracker's state block, but world {world.name!r} has no tracker here.")
-        own["tracker"] = world.tracker_of(own.pop("form", FULL_BLOCK))  # older modules have no `form`
+        arguments["tracker"] = world.tracker_of(arguments.pop("form", FULL_BLOCK))  # older modules have no `form`
     settings = {f.name for f in fields(KINDS[kind])}
-    for name in own:
+    for name in arguments:
         if name not in settings:
             raise unknown(f"setting of the context {kind!r}", name, settings)
-    return KINDS[kind](**own)
+    return KINDS[kind](**arguments)

@@ -64,8 +64,8 @@ def pack(module: Module, file: Path, base_license: str = "") -> str:
                     if name == CARD:
                         archive.writestr(entry, card)
                         continue
-                    with (module.path / name).open("rb") as read, archive.open(entry, "w", force_zip64=True) as written:
-                        shutil.copyfileobj(read, written)
+                    with (module.path / name).open("rb") as source, archive.open(entry, "w", force_zip64=True) as target:
+                        shutil.copyfileobj(source, target)
             os.replace(temporary, file)
         finally:
             temporary.unlink(missing_ok=True)
@@ -103,9 +103,9 @@ def check_names(module: Module) -> None:
         raise TacitError(f"the module's skill {module.skill!r} cannot be used as a directory name.")
 
 
-def check_size(size: int, max_bytes: int, what: object) -> None:
+def check_size(size: int, max_bytes: int, source: object) -> None:
     if size > max_bytes:
-        raise TacitError(f"{what} has {size:,} bytes, more than the limit of {max_bytes:,}; raise it with --max-mb.")
+        raise TacitError(f"{source} has {size:,} bytes, more than the limit of {max_bytes:,}; raise it with --max-mb.")
 
 
 def push(module: Module, repository: str, base_license: str = "", private: bool = False) -> str:
@@ -119,8 +119,8 @@ def push(module: Module, repository: str, base_license: str = "", private: bool 
         (Path(staging) / CARD).write_text(card, encoding="utf-8")
         hub.create_repo(repository, private=private or None, exist_ok=True)
         message = f"Skill module {module.skill} ({module.digest[:12]})"
-        done = hub.upload_folder(repo_id=repository, folder_path=staging, commit_message=message, delete_patterns=["*"])
-    return done.oid
+        uploaded = hub.upload_folder(repo_id=repository, folder_path=staging, commit_message=message, delete_patterns=["*"])
+    return uploaded.oid
 
 
 def pull(repository: str, revision: str, max_bytes: int) -> tuple[Path, str]:
@@ -130,7 +130,7 @@ def pull(repository: str, revision: str, max_bytes: int) -> tuple[Path, str]:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import OfflineModeIsEnabled
 
-    wanted, commit = [f"*{suffix}" for suffix in SUFFIXES], ""
+    patterns, commit = [f"*{suffix}" for suffix in SUFFIXES], ""
     with _explain_errors("pull from", repository):
         try:
             info = HfApi().model_info(repository, revision=revision or None, files_metadata=True)
@@ -140,7 +140,7 @@ def pull(repository: str, revision: str, max_bytes: int) -> tuple[Path, str]:
             pass
         # Ask for the given revision, not the commit, so that the cache finds it again without a connection.
         path = Path(
-            snapshot_download(repository, revision=revision or None, allow_patterns=wanted, local_files_only=not commit)
+            snapshot_download(repository, revision=revision or None, allow_patterns=patterns, local_files_only=not commit)
         )
     if commit and path.name != commit:
         raise TacitError(f"{repository} changed during the download, from commit {commit} to {path.name}; try again.")
@@ -148,7 +148,7 @@ def pull(repository: str, revision: str, max_bytes: int) -> tuple[Path, str]:
 
 
 @contextmanager
-def _explain_errors(what: str, repository: str) -> Iterator[None]:
+def _explain_errors(action: str, repository: str) -> Iterator[None]:
     from httpx import HTTPError
     from huggingface_hub.utils import disable_progress_bars
 
@@ -156,7 +156,7 @@ def _explain_errors(what: str, repository: str) -> Iterator[None]:
     try:
         yield
     except (HTTPError, OSError, ValueError) as error:
-        raise TacitError(f"cannot {what} the hub's {repository}: {first_line(error)}") from error
+        raise TacitError(f"cannot {action} the hub's {repository}: {first_line(error)}") from error
 
 
 # Installing what others share, and verifying it.
@@ -180,10 +180,10 @@ class Verdict:
 
     def __str__(self) -> str:
         low, high = wilson(self.measured, self.episodes)
-        here = f"{self.measured} of {self.episodes} won here on {self.panel} [{low:.1%}, {high:.1%}]"
+        result = f"{self.measured} of {self.episodes} won here on {self.panel} [{low:.1%}, {high:.1%}]"
         if self.measured == self.claimed:
-            return f"{here}, as its manifest says"
-        return f"{here}; its manifest says {self.claimed}: {'within chance' if self.holds else 'the score is not reproduced'}"
+            return f"{result}, as its manifest says"
+        return f"{result}; its manifest says {self.claimed}: {'within chance' if self.holds else 'the score is not reproduced'}"
 
 
 def verify_score(module: Module, base: str | None = None, overrides: Overrides | None = None) -> Verdict:
@@ -192,8 +192,8 @@ def verify_score(module: Module, base: str | None = None, overrides: Overrides |
     if score is None:
         raise TacitError(f"module {module.skill!r} has no score of its own weights ({module.run['checkpoint']}) to verify.")
     target = open_modules(module.path, overrides or {}, base, None)
-    with tempfile.TemporaryDirectory(prefix="tacit-verify-") as place:
-        measured = PanelEvaluation(target, out=Path(place), fresh=True).play(BATCH).score
+    with tempfile.TemporaryDirectory(prefix="tacit-verify-") as directory:
+        measured = PanelEvaluation(target, out=Path(directory), fresh=True).play(BATCH).score
     if (measured.panel_hash, measured.episodes) != (score["panel_hash"], score["episodes"]):
         raise TacitError(
             f"module {module.skill!r} was measured on panel {score['panel']} (hash {score['panel_hash']}, {score['episodes']} "
@@ -241,8 +241,8 @@ def install(
         for module in staged:
             target = out / module.skill
             if target.exists() and not overwrite and not _is_same(module, target):
-                what = "another module" if (target / MANIFEST).is_file() else "not a module"
-                raise TacitError(f"{target} exists and is {what}; use --replace to overwrite it, or another --out.")
+                existing = "another module" if (target / MANIFEST).is_file() else "not a module"
+                raise TacitError(f"{target} exists and is {existing}; use --replace to overwrite it, or another --out.")
         verdicts = [verify_score(module, base, engine or {}) if verify else None for module in staged]
         for module, verdict in zip(staged, verdicts, strict=True):
             if verdict is not None and not verdict.holds:
@@ -260,14 +260,14 @@ def install(
 def _is_same(module: Module, path: Path) -> bool:
     if not (path / MANIFEST).is_file():
         return False
-    there = read_module(path)
-    return there.to_json() == module.to_json() and not there.find_damage()
+    installed_module = read_module(path)
+    return installed_module.to_json() == module.to_json() and not installed_module.find_damage()
 
 
 def _check_module(module: Module, source: str, base: str | None, approve_draft: Callable[[Module], bool]) -> None:
     check_names(module)
-    there = {file.name for file in module.path.iterdir()}
-    if unlisted := sorted(there - {MANIFEST, CARD, *module.files}):
+    names = {file.name for file in module.path.iterdir()}
+    if unlisted := sorted(names - {MANIFEST, CARD, *module.files}):
         raise TacitError(f"{source} contains {', '.join(unlisted[:5])}, which its {MANIFEST} does not list.")
     needed = {ADAPTER, ADAPTER_CONFIG} if module.adapter else {"config.json"}
     if missing := sorted(needed - set(module.files)):

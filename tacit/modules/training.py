@@ -32,12 +32,12 @@ from tacit.training.imitation import ReadReport, Recording, TaskReplayer, read_r
 # Logs of recorded episodes: read, sorted by family and counted. Accepts files (JSON lines, plain or gzipped, in any format of
 # `training/imitation`) and directories.
 
-ENDINGS = ("*.jsonl", "*.jsonl.gz")
+PATTERNS = ("*.jsonl", "*.jsonl.gz")
 FEW = 12
 """fewer won episodes of a family get a remark: with 12 demonstrations a 1M-parameter policy won 42% of new tasks by imitation,
 with 6 only 21% (docs/experiments/constant_context.md)"""
 DEFAULT_FAMILY = "work"  # of episodes without a family, if there is no world
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
+_FAMILY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class LoggedEpisode:
 
     def to_json(self) -> dict[str, Any]:
         """In the format of `--sft.from`."""
-        own = self.recording
+        recording = self.recording
         turns = [
             {"saw": saw, "action": action, **({} if parsed else {"valid": False})}
-            for saw, action, parsed in zip(own.seen, own.actions, own.parsed, strict=False)
+            for saw, action, parsed in zip(recording.seen, recording.actions, recording.parsed, strict=False)
         ]
-        last = {"saw": own.seen[-1]} if len(own.seen) > len(own.actions) else {}
-        named = {"task": own.task, "goal": own.goal, "family": self.family, "success": own.success}
-        return {**named, "turns": turns, **last, "source": self.location}
+        final = {"saw": recording.seen[-1]} if len(recording.seen) > len(recording.actions) else {}
+        identity = {"task": recording.task, "goal": recording.goal, "family": self.family, "success": recording.success}
+        return {**identity, "turns": turns, **final, "source": self.location}
 
 
 @dataclass
@@ -99,10 +99,10 @@ def find_logs(paths: Sequence[Path]) -> list[Path]:
     """The given files, and all logs in the given directories."""
     files: list[Path] = []
     for path in (path.expanduser() for path in paths):
-        inside = sorted({file for ending in ENDINGS for file in path.rglob(ending)}) if path.is_dir() else [path]
-        if not inside:
-            raise TacitError(f"--from {path}: the directory has no logs ({', '.join(ENDINGS)}).")
-        for file in inside:
+        logs_found = sorted({file for pattern in PATTERNS for file in path.rglob(pattern)}) if path.is_dir() else [path]
+        if not logs_found:
+            raise TacitError(f"--from {path}: the directory has no logs ({', '.join(PATTERNS)}).")
+        for file in logs_found:
             if not file.is_file():
                 raise TacitError(f"--from {file}: the file does not exist.")
             files += [file] if file not in files else []
@@ -119,7 +119,7 @@ def read_logs(paths: Sequence[Path], family_of: Callable[[Recording], str]) -> L
             if not family:
                 reason = f"unknown family {recording.family!r}" if recording.family else "no family"
                 logs.unusable.append(f"{file} line {recording.line}: {reason}, and unknown task and goal")
-            elif not _PLAIN.fullmatch(family):
+            elif not _FAMILY_NAME.fullmatch(family):
                 logs.unusable.append(f"{file} line {recording.line}: family {family[:80]!r} cannot be the name of a module")
             elif not recording.goal and not recording.task:
                 logs.unusable.append(f"{file} line {recording.line}: names neither a task nor a goal")
@@ -149,9 +149,9 @@ def count_coverage(logs: Logs, families: Iterable[str]) -> list[Coverage]:
     """Counts of the given families and of any others in the logs."""
     coverage = []
     for family in dict.fromkeys((*families, *logs.families)):
-        own = [logged.recording for logged in logs.episodes if logged.family == family]
-        won = [recording for recording in own if recording.success]
-        coverage.append(Coverage(family, len(own), len(won), sum(len(recording.actions) for recording in won)))
+        recordings = [logged.recording for logged in logs.episodes if logged.family == family]
+        won = [recording for recording in recordings if recording.success]
+        coverage.append(Coverage(family, len(recordings), len(won), sum(len(recording.actions) for recording in won)))
     return coverage
 
 
@@ -194,14 +194,14 @@ def choose_skills(world: Environment, names: str, families: Sequence[str] = ()) 
 
 
 def plan_skill_runs(recipe: Recipe, skills: str, out: Path) -> list[SkillRun]:
-    world, only = open_world(recipe.world), recipe.train.family_names
+    world, only_families = open_world(recipe.world), recipe.train.family_names
     planned = []
-    for skill, families in choose_skills(world, skills, only).items():
-        trained = [family for family in families if not only or family in only]
+    for skill, families in choose_skills(world, skills, only_families).items():
+        trained = [family for family in families if not only_families or family in only_families]
         # A run on all families leaves `families` empty, so that its panel is the world's default one.
-        named = "" if set(trained) == set(world.families) else ",".join(trained)
-        own = replace(recipe, out=out / RUNS / skill, train=replace(recipe.train, families=named))
-        planned.append(SkillRun(skill, families, prepare(own)))
+        names = "" if set(trained) == set(world.families) else ",".join(trained)
+        run = replace(recipe, out=out / RUNS / skill, train=replace(recipe.train, families=names))
+        planned.append(SkillRun(skill, families, prepare(run)))
     return planned
 
 
@@ -215,22 +215,22 @@ def train_modules(
 ) -> int:
     """Finish every run and export every missing module. Return the exit code of a stopped run, else 0. `describe` returns a
     module's `from_logs` entry."""
-    for run in (planned_run.prepared.recipe.out for planned_run in planned):
+    for run in (skill_run.prepared.recipe.out for skill_run in planned):
         if not (run / SETTINGS).exists():
             check_new_run(run)
-    for number, planned_run in enumerate(planned, start=1):
-        skill, run = planned_run.skill, planned_run.prepared.recipe.out
+    for number, skill_run in enumerate(planned, start=1):
+        skill, run = skill_run.skill, skill_run.prepared.recipe.out
         started = (run / SETTINGS).exists()
-        if started and is_finished(run, Recipe.from_json(read_settings(run)), planned_run.prepared.recipe):
+        if started and is_finished(run, Recipe.from_json(read_settings(run)), skill_run.prepared.recipe):
             say(f"{skill}: {run} is finished")
         else:
-            say(f"\nskill {number} of {len(planned)}: {skill}, for {', '.join(planned_run.families)}")
-            if code := train(planned_run.prepared, started):
+            say(f"\nskill {number} of {len(planned)}: {skill}, for {', '.join(skill_run.families)}")
+            if code := train(skill_run.prepared, started):
                 say("Or repeat the same command to continue with all skills.")
                 return code
         best, target = open_checkpoints(run).find(checkpoint), out / skill
         if not (target / MANIFEST).is_file() or not is_exported(best, read_module(target)):
-            families, from_logs = planned_run.families, describe(planned_run, best)
+            families, from_logs = skill_run.families, describe(skill_run, best)
             module = export_run(run, best.path.name, out, skill, families=families, from_logs=from_logs)
             say(f"{skill}: {module.run['checkpoint']} exported to {module.path}")
     return 0
@@ -263,17 +263,17 @@ def add_log_defaults(document: Document, logs: Sequence[Path]) -> Document:
     sft, schedule = dict(document.get("sft", {})), dict(document.get("schedule", {}))
     if sft.get("from"):
         raise TacitError(f"sft.from = {sft['from']!r} and --from both name logs to imitate; remove one of them.")
-    whole = {"world": WORK_NAME, **document}
+    completed = {"world": WORK_NAME, **document}
     length = {} if sft.get("epochs") else {"steps": DEFAULT_SFT_STEPS}
-    whole["sft"] = {**length, "tasks": 1_000_000, **sft, "from": str(logs[0])}
-    if not open_world(str(whole["world"])).playable:
-        whole["schedule"] = {"iterations": 0, **schedule}
-    return whole
+    completed["sft"] = {**length, "tasks": 1_000_000, **sft, "from": str(logs[0])}
+    if not open_world(str(completed["world"])).playable:
+        completed["schedule"] = {"iterations": 0, **schedule}
+    return completed
 
 
 def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]) -> LogPlan:
     """Check and plan every skill's run, then write the sorted logs to `out`."""
-    world, only = open_world(recipe.world), recipe.train.family_names
+    world, only_families = open_world(recipe.world), recipe.train.family_names
     recipe = replace(recipe, train=replace(recipe.train, families=""))
     context = prepare(recipe).methods[0].context
     tasks = world.tasks_of(recipe.train.split, recipe.train.tasks, recipe.train.seed) if world.playable else []
@@ -293,14 +293,14 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
         raise TacitError(f"no won episode to imitate in {', '.join(map(str, logs.files))}.{first}")
     won_by_skill: dict[str, tuple[tuple[str, ...], list[str], list[LoggedEpisode]]] = {}
     skipped: dict[str, str] = {}
-    for skill, families in choose_skills(world_of_logs, skills, only).items():
-        trained = [family for family in families if not only or family in only]
+    for skill, families in choose_skills(world_of_logs, skills, only_families).items():
+        trained = [family for family in families if not only_families or family in only_families]
         if won := [logged for logged in logs.select(trained) if logged.recording.success]:
             won_by_skill[skill] = (families, trained, won)
         else:
             skipped[skill] = f"no won episode of {', '.join(families)}"
     if not won_by_skill:
-        raise TacitError(f"no module can be trained: {'; '.join(f'{skill}: {why}' for skill, why in skipped.items())}.")
+        raise TacitError(f"no module can be trained: {'; '.join(f'{skill}: {reason}' for skill, reason in skipped.items())}.")
     for skill, (_, _, won) in won_by_skill.items():
         every = 0 if world.playable or len(won) < KEEP_BACK else KEEP_BACK
         held_out = won[every - 1 :: every] if every else []
@@ -315,7 +315,7 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
         write_text(file, text)
         if held_out:
             write_text(file.with_suffix(KEPT), to_jsonl(held_out))
-    counts = [{**vars(own), "remark": own.remark} for own in coverage]
+    counts = [{**vars(counted), "remark": counted.remark} for counted in coverage]
     report = {"files": [str(file) for file in logs.files], "families": counts, "unusable": logs.unusable}
     write_json(out / LOGS / COVERAGE, report)
     runs = []
@@ -330,11 +330,11 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
 def describe_log_training(planned: SkillRun, checkpoint: Checkpoint) -> Mapping[str, Any]:
     """The module's `from_logs` entry."""
     file = Path(planned.prepared.recipe.train.sft.from_)
-    own = list(read_recordings(file, ReadReport()))[: planned.prepared.recipe.train.sft.tasks]
+    imitated = list(read_recordings(file, ReadReport()))[: planned.prepared.recipe.train.sft.tasks]
     described = {
         "from": "logs",
-        "episodes": len(own),
-        "turns": sum(len(recording.actions) for recording in own),
+        "episodes": len(imitated),
+        "turns": sum(len(recording.actions) for recording in imitated),
         "sha256": hash_file(file),
         "practised": checkpoint.stage == "rl",
     }
@@ -348,8 +348,8 @@ def describe_log_training(planned: SkillRun, checkpoint: Checkpoint) -> Mapping[
     sampling = replace(agent.sampling, temperature=0.0, stop=agent.context.format.stop)
     same = turns = 0
     for recording in read_recordings(held_out, ReadReport()):
-        task, course = task_of_recording(recording, agent.world.name), recording.as_recorded()
-        rendered = list(render_turns(agent.context, task, course, tokenizer=agent.policy, room=sampling.max_tokens))
+        task, recorded = task_of_recording(recording, agent.world.name), recording.as_recorded()
+        rendered = list(render_turns(agent.context, task, recorded, tokenizer=agent.policy, room=sampling.max_tokens))
         fitting = [turn for turn in rendered if turn.fits]
         completions = agent.policy.sample([Request(turn.tokens, 0) for turn in fitting], sampling) if fitting else []
         parse = agent.context.format.parse

@@ -102,8 +102,8 @@ class Draft:
 
 CHECKS = ("reads", "runs", "deterministic", "bounded", "done", "rewards")
 REWARD_CHECKS = ("reads", "runs", "deterministic", "rewards")  # for a draft without its own state block
-LONG = 400  # turns of the concatenated episode
-CLOSE = 1e-6
+MAX_LONG_TURNS = 400  # turns of the concatenated episode
+TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class CheckReport:
     episodes: int = 0
     won: int = 0
     turns: int = 0
-    broke: int = 0  # episodes that the draft could not follow to the end
+    failed_episodes: int = 0  # episodes that the draft could not follow to the end
     longest: int = 0  # characters of the longest state block
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -139,7 +139,7 @@ class CheckReport:
         """check -> `held`, `held in 8 of 9 episodes` if it broke in one, `failed 3 times`, or `not reached`"""
         times = Counter(failure.check for failure in self.failures)
         reached = CHECKS[: CHECKS.index(self.last_check) + 1]
-        held = f"held in {self.episodes - self.broke} of {self.episodes} episodes" if self.broke else "held"
+        held = f"held in {self.episodes - self.failed_episodes} of {self.episodes} episodes" if self.failed_episodes else "held"
         return {
             check: f"failed {times[check]} times" if times[check] else held if check in reached else "not reached"
             for check in self.checks
@@ -171,7 +171,7 @@ def check_draft(draft: Draft, episodes: Sequence[Recording]) -> CheckReport:
 
 
 def _run_checks(draft: Draft, episodes: Sequence[Recording], report: CheckReport) -> None:
-    whole = draft.blocks is None
+    has_state = draft.blocks is None
     with draft.sandbox() as sandbox:
         report.enforced_limits = dict(sandbox.enforced_limits)
         if sandbox.findings:
@@ -182,44 +182,44 @@ def _run_checks(draft: Draft, episodes: Sequence[Recording], report: CheckReport
     traces = draft.follow_all(episodes)
     for episode, trace in zip(episodes, traces, strict=True):
         if trace is not None and trace.error:
-            turn = len(trace.events) + (bool(trace.blocks) if whole else 1)
-            report.broke += 1
+            turn = len(trace.events) + (bool(trace.blocks) if has_state else 1)
+            report.failed_episodes += 1
             report.failures.append(Failure("runs", trace.error, episode.line, turn))
-    if left := sum(trace is None for trace in traces):
-        report.failures.append(Failure("runs", f"given up: {left} episodes were not looked at any more"))
-    if left or report.broke == report.episodes:
+    if skipped := sum(trace is None for trace in traces):
+        report.failures.append(Failure("runs", f"given up: {skipped} episodes were not looked at any more"))
+    if skipped or report.failed_episodes == report.episodes:
         report.last_check = "runs"
         return
-    followed = [(e, c) for e, c in zip(episodes, traces, strict=True) if c is not None]
-    _check_determinism(draft, followed, rules, report)
-    for episode, trace in followed:
+    traced = [(e, c) for e, c in zip(episodes, traces, strict=True) if c is not None]
+    _check_determinism(draft, traced, rules, report)
+    for episode, trace in traced:
         _check_rewards(episode, trace, rules, report)
-        if whole:
+        if has_state:
             _check_blocks(episode, trace, rules, report)
-    if whole:
+    if has_state:
         _check_long_episode(draft, episodes, rules, report)
-    _add_notes(draft, followed, report)
+    _add_notes(draft, traced, report)
 
 
 def _check_determinism(
-    draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], rules: DraftRules, report: CheckReport
+    draft: Draft, traced: Sequence[tuple[Recording, DraftTrace]], rules: DraftRules, report: CheckReport
 ) -> None:
     """Run again with another hash seed and the episodes in reverse order; results must be the same."""
-    sound = [(e, c) for e, c in followed if not c.error][::-1]
+    completed = [(e, c) for e, c in traced if not c.error][::-1]
     try:
         with draft.sandbox(seed=1) as sandbox:
             if DraftRules.of(sandbox.constants, draft.kind) != rules:
                 report.failures.append(Failure("deterministic", "another BOUND, REWARDS or CLAIMS the second time"))
-            for episode, before in sound:
+            for episode, first_trace in completed:
                 if not sandbox.alive:
                     return
-                again = draft.follow(sandbox, episode)
-                first, second = (list(zip(trace.blocks, trace.done, strict=True)) for trace in (before, again))
+                second_trace = draft.follow(sandbox, episode)
+                first, second = (list(zip(trace.blocks, trace.done, strict=True)) for trace in (first_trace, second_trace))
                 pairs = enumerate(zip(first, second, strict=False))
                 turn = next((t for t, (one, other) in pairs if one != other), None)
-                if turn is None and before.events != again.events:
-                    both = enumerate(zip(before.events, again.events, strict=False), 1)
-                    turn = next((t for t, (one, other) in both if one != other), len(again.events))
+                if turn is None and first_trace.events != second_trace.events:
+                    events = enumerate(zip(first_trace.events, second_trace.events, strict=False), 1)
+                    turn = next((t for t, (one, other) in events if one != other), len(second_trace.events))
                 if turn is not None:
                     what = "another block, `done` or reward the second time"
                     report.failures.append(Failure("deterministic", what, episode.line, turn))
@@ -244,16 +244,16 @@ def _check_blocks(episode: Recording, trace: DraftTrace, rules: DraftRules, repo
 
 def _check_rewards(episode: Recording, trace: DraftTrace, rules: DraftRules, report: CheckReport) -> None:
     for turn, events in enumerate(trace.events, start=1):
-        if stranger := rules.unknown(tuple(events)):
-            report.failures.append(Failure("rewards", f"{stranger!r} is no rule of REWARDS", episode.line, turn))
+        if unknown_rule := rules.unknown(tuple(events)):
+            report.failures.append(Failure("rewards", f"{unknown_rule!r} is no rule of REWARDS", episode.line, turn))
             return
     if trace.error:
         return
-    ended = len(episode.seen) > len(episode.actions)
+    end_is_known = len(episode.seen) > len(episode.actions)
     times = Counter(event for events in trace.events for event in events)
     for rule, claim in rules.claims.items():
         total = times[rule] * rules.progress[rule]
-        if total > claim + CLOSE or (episode.success and ended and total < claim - CLOSE):
+        if total > claim + TOLERANCE or (episode.success and end_is_known and total < claim - TOLERANCE):
             kind = "won" if episode.success else "lost"
             what = f"{rule} adds up to {total:g} in a {kind} episode, and the claim is {claim:g}"
             report.failures.append(Failure("rewards", what, episode.line, len(trace.events)))
@@ -263,7 +263,7 @@ def _check_long_episode(draft: Draft, episodes: Sequence[Recording], rules: Draf
     """Concatenate the turns of all episodes into one, to find a state block that keeps growing."""
     if not episodes:
         return
-    turns = [(a, s) for e in episodes for a, s in zip(e.actions, (*e.seen[1:], e.seen[-1]), strict=False)][:LONG]
+    turns = [(a, s) for e in episodes for a, s in zip(e.actions, (*e.seen[1:], e.seen[-1]), strict=False)][:MAX_LONG_TURNS]
     with draft.sandbox() as sandbox:
         trace = run_tracker(sandbox, episodes[0].goal, [episodes[0].seen[0], *(s for _, s in turns)], [a for a, _ in turns])
     long = next((turn for turn, block in enumerate(trace.blocks) if len(block) > rules.bound), None)
@@ -275,10 +275,10 @@ def _check_long_episode(draft: Draft, episodes: Sequence[Recording], rules: Draf
         report.failures.append(Failure("bounded", what))
 
 
-def _add_notes(draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], report: CheckReport) -> None:
+def _add_notes(draft: Draft, traced: Sequence[tuple[Recording, DraftTrace]], report: CheckReport) -> None:
     """Note what the episodes cannot show."""
     ends = "`done` is" if draft.blocks is None else "the claims are"
-    open_ended = sum(len(e.seen) <= len(e.actions) for e, _ in followed)
+    open_ended = sum(len(e.seen) <= len(e.actions) for e, _ in traced)
     if open_ended:
         report.notes.append(f"{open_ended} episodes have no observation after the last action: {ends} not checked at their end")
     if report.won == report.episodes:
@@ -287,14 +287,14 @@ def _add_notes(draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], r
         report.notes.append("no won episodes: `done` and the claims are hardly checked")
     if draft.blocks is not None:
         return
-    won = [e for e, c in followed if e.success and c.done and c.done[-1]]
+    won = [e for e, c in traced if e.success and c.done and c.done[-1]]
     others = [(e, next((o.goal for o in won if o.goal != e.goal), "")) for e in won]
     swapped = [(e, goal) for e, goal in others if goal]
     if swapped:
         with draft.sandbox() as sandbox:
             traces = [run_tracker(sandbox, goal, e.seen, e.actions) for e, goal in swapped]
-        still = sum(bool(trace.done and trace.done[-1] and not trace.error) for trace in traces)
-        if still == len(swapped):
+        also_done = sum(bool(trace.done and trace.done[-1] and not trace.error) for trace in traces)
+        if also_done == len(swapped):
             report.notes.append(
-                f"`done` does not depend on the goal: all {still} won episodes are also done with another episode's goal"
+                f"`done` does not depend on the goal: all {also_done} won episodes are also done with another episode's goal"
             )

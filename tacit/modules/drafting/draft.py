@@ -75,26 +75,26 @@ def build_prompt(
     family: str,
     episodes: Sequence[Recording],
     actions: Sequence[str],
-    before: str = "",
-    failed: str = "",
+    draft: str = "",
+    failures: str = "",
     blocks: Mapping[Recording, Sequence[Fields]] | None = None,
 ) -> Prompt:
     """Ask for a tracker with rewards, or for rewards over the state `blocks` of the world's own tracker, which are shown with
-    the episodes. `before` and `failed` are the last draft and its failures."""
-    there, parts = "", f"\n{_TRACKER_RULES}{_REWARD_RULES}"
+    the episodes. `draft` is the last draft, and `failures` are its failures."""
+    state_format, parts = "", f"\n{_TRACKER_RULES}{_REWARD_RULES}"
     if blocks is not None:
         parts = _REWARD_RULES
-        names = dict.fromkeys(name for each in blocks.values() for fields in each for name in fields if name != "block")
-        there = f"{_OWN_STATES.format(names=', '.join(names))}\n"
-    again = (
-        f"\n\nYour last draft:\n```python\n{before}\n```\nChecked against all episodes, it failed:\n{failed}\nWrite it anew."
-        if before
+        names = dict.fromkeys(name for by_turn in blocks.values() for fields in by_turn for name in fields if name != "block")
+        state_format = f"{_OWN_STATES.format(names=', '.join(names))}\n"
+    retry = (
+        f"\n\nYour last draft:\n```python\n{draft}\n```\nChecked against all episodes, it failed:\n{failures}\nWrite it anew."
+        if draft
         else ""
     )
-    instructions = f"{there}Write one Python file with exactly this in it:\n{parts}\n\n{_LIMITS}{again}"
+    instructions = f"{state_format}Write one Python file with exactly this in it:\n{parts}\n\n{_LIMITS}{retry}"
     return Prompt(
         task=f"{_ROLE}\n\nThe kind of work: {family}\nActions that were done in it: {'; '.join(actions[:MAX_ACTIONS])}",
-        history=tuple(_render_episode(n, each, (blocks or {}).get(each, ())) for n, each in enumerate(episodes, start=1)),
+        history=tuple(_render_episode(n, e, (blocks or {}).get(e, ())) for n, e in enumerate(episodes, start=1)),
         now="",
         request=f"{instructions}\n\nAnswer with the file in one ```python block.",
         separator="\n\n",
@@ -125,14 +125,14 @@ def list_action_kinds(episodes: Sequence[Recording]) -> list[str]:
         words = action.split()
         if words:
             kinds.setdefault((words[0], len(words)), []).append(action)
-    return [alike[0] for alike in sorted(kinds.values(), key=len, reverse=True)]
+    return [examples[0] for examples in sorted(kinds.values(), key=len, reverse=True)]
 
 
 def choose_examples(episodes: Sequence[Recording], count: int) -> list[Recording]:
     """The shortest episodes, different goals first; up to a third are failures."""
     ordered = sorted(episodes, key=lambda episode: sum(map(len, episode.seen)))
     first = {(episode.success, episode.goal): episode for episode in reversed(ordered)}  # of each goal
-    ordered = [e for again in (False, True) for e in ordered if (first[e.success, e.goal] is not e) == again]
+    ordered = [e for repeated in (False, True) for e in ordered if (first[e.success, e.goal] is not e) == repeated]
     lost = [e for e in ordered if not e.success][: count // 3]
     return [*[e for e in ordered if e.success][: count - len(lost)], *lost]
 
@@ -164,9 +164,9 @@ def draft_until_valid(
 ) -> DraftResult:
     """Ask for drafts until one passes, one is not approved, or `attempts` are used up. `ask(last_draft, failures, attempt)`
     returns a draft. `blocks` are the fields of the world's own tracker."""
-    text = failed = ""
+    text = failures = ""
     for attempt in range(attempts):
-        text = ask(text, failed, attempt)
+        text = ask(text, failures, attempt)
         show(text, attempt)
         if reasons := check_source(text):
             check = CheckReport(failures=[Failure("reads", reason) for reason in reasons], last_check="reads")
@@ -177,26 +177,26 @@ def draft_until_valid(
         report(check)
         if check.passed:
             break
-        failed = "\n".join(f"- {failure}" for failure in check.failures[:MAX_FAILURES])
+        failures = "\n".join(f"- {failure}" for failure in check.failures[:MAX_FAILURES])
     return DraftResult(text, check)
 
 
 class Drafter:
     """Asks a model for drafts. Answers are cached on disk."""
 
-    def __init__(self, policy: SamplingPolicy, kept: Path, max_tokens: int, temperature: float) -> None:
-        self._policy, self._answers = policy, AnswerCache(kept)
+    def __init__(self, policy: SamplingPolicy, cache_dir: Path, max_tokens: int, temperature: float) -> None:
+        self._policy, self._answers = policy, AnswerCache(cache_dir)
         self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
 
     def write(self, prompt: Prompt, attempt: int) -> str:
-        policy, room = self._policy, self._sampling.max_tokens
-        who = policy.digest()  # type: ignore[attr-defined]
-        key = answer_key(who, self._sampling.temperature, room, prompt.text, attempt)
+        policy, max_tokens = self._policy, self._sampling.max_tokens
+        model = policy.digest()  # type: ignore[attr-defined]
+        key = answer_key(model, self._sampling.temperature, max_tokens, prompt.text, attempt)
         if key not in self._answers:
-            prompt, tokens, fits = fit_prompt(prompt, policy, room)
+            prompt, tokens, fits = fit_prompt(prompt, policy, max_tokens)
             if not fits:
                 raise TacitError(
-                    f"the prompt has {len(tokens)} tokens; with {room} more for the answer it exceeds the model's "
+                    f"the prompt has {len(tokens)} tokens; with {max_tokens} more for the answer it exceeds the model's "
                     f"{policy.context_limit}. Show fewer episodes (--shown) or lower --max-tokens."
                 )
             with suppress(TacitError):  # without a chat template, use plain text
@@ -221,12 +221,12 @@ def save_draft(out: Path, name: str, kind: str, drafted: DraftResult, world: str
         return [file, *([report] if checks else [])]
     file, work = out / f"{name}_{kind}.py", out / f"{name}_work.py"
     write_text(file, drafted.text)
-    own = {"rewards": file.name, "world": world, "block": block} if kind == "rewards" else {"world": world}
+    arguments = {"rewards": file.name, "world": world, "block": block} if kind == "rewards" else {"world": world}
     first = repr(file.name if kind == "tracker" else "")
-    more = ", ".join([first, "beside=__file__", *(f"{name}={value!r}" for name, value in own.items() if value)])
+    parameters = ", ".join([first, "beside=__file__", *(f"{name}={value!r}" for name, value in arguments.items() if value)])
     write_text(
         work,
         f'"""Work with a drafted tracker: --world {work.name}:ENVIRONMENT."""\n\n'
-        f"from tacit.modules.work import work_of\n\nENVIRONMENT = work_of({more})\n",
+        f"from tacit.modules.work import work_of\n\nENVIRONMENT = work_of({parameters})\n",
     )
     return [file, work, report]

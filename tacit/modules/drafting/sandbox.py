@@ -65,19 +65,19 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             start_new_session=True,
         )
         self._buffer = b""
-        begin = {"source": source, "kind": kind, "limits": asdict(self.limits), "run": run}
+        setup = {"source": source, "kind": kind, "limits": asdict(self.limits), "run": run}
         try:
-            first = self._exchange(begin, self.limits.call_s + START_S)
+            reply = self._exchange(setup, self.limits.call_s + START_S)
         except BaseException:
             self.close()
             raise
-        self.findings: tuple[str, ...] = tuple(first["findings"])
+        self.findings: tuple[str, ...] = tuple(reply["findings"])
         """forbidden code in the source; if there is any, nothing was run"""
-        self.enforced_limits: Mapping[str, bool] = first["held"]  # limit -> whether the kernel enforces it here
-        self.constants: Mapping[str, Any] = first.get("constants", {})
-        if "error" in first:
+        self.enforced_limits: Mapping[str, bool] = reply["held"]  # limit -> whether the kernel enforces it here
+        self.constants: Mapping[str, Any] = reply.get("constants", {})
+        if "error" in reply:
             self.close()
-            raise DraftError(first["error"])
+            raise DraftError(reply["error"])
 
     def call(self, name: str, **arguments: Any) -> Any:
         reply = self._exchange({"call": name, **arguments}, self.limits.call_s)
@@ -122,11 +122,11 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             if not ready:
                 self.close()
                 raise DraftTimeout(f"no answer within {seconds:g} s")
-            more = os.read(pipe, 65536)
-            if not more:
+            chunk = os.read(pipe, 65536)
+            if not chunk:
                 self.close()
                 raise DraftTimeout("its process ended: it ran out of memory or of processor time")
-            self._buffer += more
+            self._buffer += chunk
             if len(self._buffer) > MAX_ANSWER_BYTES:
                 self.close()
                 raise DraftTimeout(f"it answers with more than {MAX_ANSWER_BYTES} bytes")
@@ -142,5 +142,5 @@ def check_source(source: str) -> tuple[str, ...]:
 
 def truncate_for_display(source: str) -> str:
     """The source, up to the length that may be run."""
-    more = len(source) - MAX_SOURCE
-    return source if more <= 0 else f"{source[:MAX_SOURCE]}\n… and {more} more characters, too long to run"
+    excess = len(source) - MAX_SOURCE
+    return source if excess <= 0 else f"{source[:MAX_SOURCE]}\n… and {excess} more characters, too long to run"

@@ -32,9 +32,9 @@ from tacit.core.world import Environment, Tracker
 from tacit.modules.drafting.sandbox import DraftError, DraftTimeout, Kind, Limits, Sandbox
 from tacit.training.imitation import Recording, TaskReplayer
 
-LONGEST_BLOCK = 2000  # largest BOUND
+MAX_BOUND = 2000  # largest BOUND
 CALLS_PER_PROCESS = 100_000  # then a new process starts, since its CPU time is limited; the process holds no state
-HIGHEST = 100.0  # largest reward of a rule
+MAX_REWARD = 100.0  # largest reward of a rule
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class DraftRules:
     def of(cls, constants: Mapping[str, Any], kind: Kind = "tracker") -> DraftRules:
         """Check and convert the constants. A draft with only rewards needs no BOUND."""
         bound, rewards, claims = (constants.get(name) for name in ("BOUND", "REWARDS", "CLAIMS"))
-        bound = LONGEST_BLOCK if kind == "rewards" else bound
-        if not isinstance(bound, int) or isinstance(bound, bool) or not 0 < bound <= LONGEST_BLOCK:
-            raise DraftError(f"BOUND must be a number of characters, 1 to {LONGEST_BLOCK}, and is {bound!r}")
+        bound = MAX_BOUND if kind == "rewards" else bound
+        if not isinstance(bound, int) or isinstance(bound, bool) or not 0 < bound <= MAX_BOUND:
+            raise DraftError(f"BOUND must be a number of characters, 1 to {MAX_BOUND}, and is {bound!r}")
         if not isinstance(rewards, dict) or set(rewards) - {PROGRESS, ERROR}:
             raise DraftError('REWARDS must be {"progress": {rule: amount}, "error": {rule: amount}}')
         progress, errors = _amounts(rewards.get(PROGRESS, {})), _amounts(rewards.get(ERROR, {}))
@@ -73,9 +73,9 @@ def _amounts(table: Any) -> dict[str, float]:
     if not isinstance(table, dict):
         raise DraftError(f"a table of rules and amounts is needed, and {table!r} is none")
     for rule, amount in table.items():
-        sound = isinstance(amount, int | float) and not isinstance(amount, bool) and math.isfinite(amount)
-        if not sound or not 0 <= amount <= HIGHEST:
-            raise DraftError(f"{rule!r} is worth {amount!r}; amounts are positive numbers up to {HIGHEST:g}, errors too")
+        is_number = isinstance(amount, int | float) and not isinstance(amount, bool) and math.isfinite(amount)
+        if not is_number or not 0 <= amount <= MAX_REWARD:
+            raise DraftError(f"{rule!r} is worth {amount!r}; amounts are positive numbers up to {MAX_REWARD:g}, errors too")
     return {str(rule): float(amount) for rule, amount in table.items()}
 
 
@@ -137,11 +137,10 @@ class SandboxedDraft:
             self._calls += 1
             try:
                 return sandbox.call(name, **arguments)
-            except DraftTimeout as error:
-                self._sandbox = None  # the next call starts a new process
-                raise DraftTimeout(f"the drafted tracker {self.name}: {error}.") from error
             except DraftError as error:
-                raise DraftError(f"the drafted tracker {self.name}: {error}.") from error
+                if isinstance(error, DraftTimeout):
+                    self._sandbox = None  # the next call starts a new process
+                raise type(error)(f"the drafted tracker {self.name}: {error}.") from error
 
     def _open(self) -> Sandbox:
         if self._sandbox is None:
@@ -197,7 +196,7 @@ def parse_block(block: str) -> Fields:
 
 @dataclass(frozen=True)
 class RewardedState:
-    own: Any  # state of the world's tracker
+    inner: Any  # state of the world's tracker
     fields: Fields
     events: tuple[str, ...] = ()  # of the step that led here
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -213,37 +212,37 @@ class RewardedTracker(SandboxedDraft):
         self.version = f"{inner.version}+{self.version}"
 
     def start(self, task: Task, observation: Observation) -> RewardedState:
-        own = self.inner.start(task, observation)
-        return RewardedState(own, parse_block(self.inner.render(own)))
+        inner = self.inner.start(task, observation)
+        return RewardedState(inner, parse_block(self.inner.render(inner)))
 
     def update(self, state: RewardedState, action: str, transition: Transition) -> RewardedState:
-        own = self.inner.update(state.own, action, transition)
-        after = parse_block(self.inner.render(own))
+        inner = self.inner.update(state.inner, action, transition)
+        after = parse_block(self.inner.render(inner))
         before = {**state.fields, COUNTS: dict(state.counts)}
         events = self.check_events(
             self.call("events", state=before, action=action, saw=transition.observation.text, after=after)
         )
-        return RewardedState(own, after, events, Counter(state.counts) + Counter(events))
+        return RewardedState(inner, after, events, Counter(state.counts) + Counter(events))
 
     def render(self, state: RewardedState) -> str:
-        return self.inner.render(state.own)
+        return self.inner.render(state.inner)
 
 
 def render_fields(
     world: Environment, tracker: Tracker, episodes: Sequence[Recording], tasks: Sequence[Any]
 ) -> tuple[dict[Recording, list[Fields]], list[str]]:
     """Run the world's tracker over recorded episodes. Return its fields per turn, and messages for episodes it cannot read."""
-    lookup, blocks_by_episode, failed = TaskReplayer(world, tasks), {}, []
+    lookup, blocks_by_episode, unreadable = TaskReplayer(world, tasks), {}, []
     for episode in episodes:
         try:
-            task, course, _ = lookup.replay(episode, needs_goal=False)
-            state = tracker.start(task, course[0].observation)
+            task, interactions, _ = lookup.replay(episode, needs_goal=False)
+            state = tracker.start(task, interactions[0].observation)
             blocks = [tracker.render(state)]
-            for _, action, transition, _ in course:
+            for _, action, transition, _ in interactions:
                 state = tracker.update(state, action, transition)
                 blocks.append(tracker.render(state))
             blocks_by_episode[episode] = [parse_block(block) for block in blocks]
         except Exception as error:  # a log may contain texts that the world never writes
-            failed.append(f"line {episode.line}: {type(error).__name__}: {error}")
+            unreadable.append(f"line {episode.line}: {type(error).__name__}: {error}")
     lookup.close()
-    return blocks_by_episode, failed
+    return blocks_by_episode, unreadable
