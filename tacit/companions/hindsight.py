@@ -435,10 +435,7 @@ class Handbook:
 
 
 def render_teacher_prompts(
-    group: Group,
-    lessons: Callable[[Trajectory], Sequence[Sequence[Lesson]]],
-    policy: SamplingPolicy,
-    instructed: bool = False,
+    group: Group, lessons: Callable[[Trajectory], Sequence[Sequence[Lesson]]], policy: SamplingPolicy, instructed: bool = False
 ) -> list[list[np.ndarray]]:
     """The teacher's prompts H(h, s) of every step. The oldest history is dropped first; a prompt that still does not fit is
     skipped."""

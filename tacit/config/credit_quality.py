@@ -18,14 +18,7 @@ from tacit.core.protocols import Encoder, Policy, Sampling
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.partitions import AdaptiveRadius, Pooling, late_layer
 from tacit.credit.skill_shift import SkillShift
-from tacit.evaluation.credit_agreement import (
-    Geometry,
-    GroupCredit,
-    credit_groups,
-    credit_per_step,
-    partitions,
-    standard_estimators,
-)
+from tacit.evaluation.credit_agreement import Geometry, GroupCredit, credit_groups, credit_per_step, make_estimators, partitions
 from tacit.evaluation.evaluate import RolloutSetup
 from tacit.methods import get_method
 from tacit.runs.directory import COMPANIONS, open_checkpoints
@@ -147,7 +140,7 @@ def credited_groups(
             left_out[name] = str(error)
     if target.world.hindsight is not None:
         others["skill shift, by rule"] = skill_shift(target, groups)
-    estimators = standard_estimators(parts, gamma, target.recipe.settings.prompt.past_turns(target.world))
+    estimators = make_estimators(parts, gamma, target.recipe.settings.prompt.past_turns(target.world))
     return credit_groups(groups, policy, estimators, parts, others), radii, left_out
 
 

@@ -89,7 +89,7 @@ def partitions(
     return by_name, searched_radii
 
 
-def standard_estimators(parts: Mapping[str, Partition], gamma: float = 0.95, history: int | None = 2) -> Estimators:
+def make_estimators(parts: Mapping[str, Partition], gamma: float = 0.95, history: int | None = 2) -> Estimators:
     """Name -> credit terms of the methods, over these partitions. `history`: past turns in the prompt, for HGPO's depth."""
     episode = EpisodeRelative()
     depth = None if history is None else history + 1
@@ -300,13 +300,8 @@ class Quality:
     def to_json(self) -> dict[str, Any]:
         truth = {"reliability": self.reliability, "noise": self.noise, "spread": self.spread}
         counts = {"groups": self.groups, "tasks": self.tasks, "steps": self.steps, "continuations": self.episodes}
-        return {
-            **counts,
-            "endings": dict(self.endings),
-            "truth": truth,
-            "agreements": [a.to_json() for a in self.agreements],
-            "partitions": [p.to_json() for p in self.partitions],
-        }
+        rows = {name: [row.to_json() for row in getattr(self, name)] for name in ("agreements", "partitions")}
+        return {**counts, "endings": dict(self.endings), "truth": truth, **rows}
 
 
 def quality(groups: Sequence[MeasuredGroup], baseline: str = BASELINE, resamples: int = RESAMPLES, seed: int = 0) -> Quality:

@@ -30,14 +30,7 @@ from tacit.companions.experience.companion import GUIDED, Experience, GuidedHalf
 from tacit.companions.experience.extractor import Extractor, ExtractorSettings
 from tacit.companions.experience.files import fill_bank
 from tacit.companions.experience.manager import Critic, ExperienceManager, QuerySettings
-from tacit.companions.experience.retrieval import (
-    ENDPOINT_SUFFIX,
-    Diversity,
-    Embedding,
-    NgramEmbedding,
-    Scope,
-    SentenceEmbedding,
-)
+from tacit.companions.experience.retrieval import ENDPOINT, Diversity, Embedding, NgramEmbedding, Scope, SentenceEmbedding
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Share
 from tacit.core.errors import TacitError
 from tacit.core.method import NO_RESOURCES, Base, Part, Resources, adds, replaces
@@ -224,5 +217,5 @@ class Complementary(GRPO):
             return SentenceEmbedding(self.encoder, resources.sentences(self.encoder))
         if self.embedding == "endpoint":
             served = resources.sentences(self.encoder, self.embedding_url, self.embedding_key)
-            return SentenceEmbedding(f"{self.encoder}{ENDPOINT_SUFFIX}", served)
+            return SentenceEmbedding(f"{self.encoder}{ENDPOINT}", served)
         return NgramEmbedding()

@@ -354,7 +354,8 @@ class BoundedConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._writing = self._writing or self.loop.time()
-        writing = [other for other in self._all() if other._writing is not None]
+        connections = cast(list[BoundedConnection], list(self.connections))
+        writing = [other for other in connections if other._writing is not None]
         size = sum(other.transport.get_write_buffer_size() for other in writing)
         for other in sorted(writing, key=lambda other: other._writing or 0.0):
             if size <= MAX_UNREAD:
@@ -365,9 +366,6 @@ class BoundedConnection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self.flow.resume_reading()
-
-    def _all(self) -> list[BoundedConnection]:
-        return cast(list[BoundedConnection], list(self.connections))
 
     @property
     def answering(self) -> bool:

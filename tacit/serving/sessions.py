@@ -204,32 +204,29 @@ class Sessions:
         if session.world is not None:
             raise conflict(f"session {session.name!r} is played in a world on this server; use step instead of observe.")
         with self.lock(session):
-            return await self._observe(session, transition, number)
-
-    async def _observe(self, session: Session, transition: Transition, number: int | None) -> Turn | None:
-        turn = session.turns[-1] if session.turns else None
-        is_retry = turn is not None and (number == turn.number if number is not None else not turn.acted)
-        if turn is not None and is_retry and (transition.done or transition.success):
-            raise conflict(
-                f"turn {turn.number} was not the end when it was first sent; send the result of its action as turn "
-                f"{turn.number + 1}, or end the session (end)."
-            )
-        if turn is not None and number is not None and number == turn.number:
-            if transition.observation != turn.observation:
-                raise conflict(f"turn {number} already has another observation; the next turn is {number + 1}.")
-            return turn if turn.acted else await self.act(session, turn)
-        next_number = turn.number + 1 if turn else 1
-        if number is not None and number != next_number:
-            raise conflict(f"turn {number} is out of order; the next turn is {next_number}.")
-        if turn is not None and not turn.acted:
-            # The client did not get the answer, for example because of a timeout. Sending the same observation again retries.
-            if transition.observation != turn.observation:
-                raise conflict(f"turn {turn.number} has no action yet; send its observation again.")
-            return await self.act(session, turn)
-        await self.record(session, transition)
-        if not session.open:
-            return None
-        return await self.act(session, await self.next_turn(session, transition.observation))
+            turn = session.turns[-1] if session.turns else None
+            is_retry = turn is not None and (number == turn.number if number is not None else not turn.acted)
+            if turn is not None and is_retry and (transition.done or transition.success):
+                raise conflict(
+                    f"turn {turn.number} was not the end when it was first sent; send the result of its action as turn "
+                    f"{turn.number + 1}, or end the session (end)."
+                )
+            if turn is not None and number is not None and number == turn.number:
+                if transition.observation != turn.observation:
+                    raise conflict(f"turn {number} already has another observation; the next turn is {number + 1}.")
+                return turn if turn.acted else await self.act(session, turn)
+            next_number = turn.number + 1 if turn else 1
+            if number is not None and number != next_number:
+                raise conflict(f"turn {number} is out of order; the next turn is {next_number}.")
+            if turn is not None and not turn.acted:
+                # The client did not get the answer, for example because of a timeout, and sends the observation again.
+                if transition.observation != turn.observation:
+                    raise conflict(f"turn {turn.number} has no action yet; send its observation again.")
+                return await self.act(session, turn)
+            await self.record(session, transition)
+            if not session.open:
+                return None
+            return await self.act(session, await self.next_turn(session, transition.observation))
 
     @contextmanager
     def lock(self, session: Session) -> Iterator[None]:

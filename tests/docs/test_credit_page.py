@@ -12,7 +12,7 @@ from tacit.cli.inspect import make_credit_parser
 from tacit.cli.main import main
 from tacit.config.recipe import Recipe, run_recipe
 from tacit.credit.partitions import SameKey
-from tacit.evaluation.credit_agreement import standard_estimators
+from tacit.evaluation.credit_agreement import make_estimators
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "experiments" / "credit_quality.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def test_commands_parse(command, tmp_path, monkeypatch):
 def test_measured_estimators_are_on_the_page():
     parts = {"exact observation": SameKey(), "exact state": SameKey("state"), "clusters": SameKey()}
     table = PAGE.split("## The estimators")[1].split("##")[0]
-    for name in {name.partition(",")[0] for name in standard_estimators(parts)}:
+    for name in {name.partition(",")[0] for name in make_estimators(parts)}:
         assert name in table, name
 
 

@@ -23,10 +23,10 @@ from tacit.evaluation.credit_agreement import (
     credit_groups,
     credit_per_step,
     ending_of,
+    make_estimators,
     partitions,
     quality,
     stages_of,
-    standard_estimators,
 )
 
 
@@ -211,7 +211,7 @@ GROUPS = SETUP.collect(1)
 
 def measured_exactly(geometries=()) -> list[MeasuredGroup]:
     parts, _ = partitions(GROUPS, SETUP.policy, geometries)
-    credited = credit_groups(GROUPS, SETUP.policy, standard_estimators(parts, GAMMA, 1), parts)
+    credited = credit_groups(GROUPS, SETUP.policy, make_estimators(parts, GAMMA, 1), parts)
     found = []
     for known, group in zip(credited, GROUPS, strict=True):
         q_N, v_N = exact(group)

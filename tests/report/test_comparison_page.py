@@ -50,9 +50,9 @@ def test_curves_are_means_over_finished_seeds(place):
     found = read_comparison(place)
     series = next(line for line in mean_curves(found, "countdown") if line.name == "grpo")
     assert [p.x for p in series.points] == list(range(0, 41, 5)) and series.points[-1].y == pytest.approx(0.565)
-    assert [line[-1].y for line in series.each] == pytest.approx([0.55, 0.565, 0.58])
+    assert [line[-1].y for line in series.thin] == pytest.approx([0.55, 0.565, 0.58])
     only = next(line for line in mean_curves(found, "letters") if line.name == "reuserl")
-    assert len(only.each) == 1, "one seed has finished"
+    assert len(only.thin) == 1, "one seed has finished"
 
 
 def test_method_without_finished_runs_is_drawn_from_unfinished_ones(place):

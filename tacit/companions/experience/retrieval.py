@@ -81,7 +81,7 @@ class SentenceEmbedding:
         return np.asarray(self._encode(texts), np.float32)
 
 
-ENDPOINT_SUFFIX = " (endpoint)"
+ENDPOINT = " (endpoint)"
 """suffix of the stored name of an endpoint's model; the URL is left out, since a server can move and keep its vectors"""
 
 

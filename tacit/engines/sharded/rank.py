@@ -27,14 +27,7 @@ from tacit.engines.local.model import enable_determinism, resolve_device
 from tacit.engines.local.packing import input_lengths, plan_padded_batches
 from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.tokenizer import make_codec
-from tacit.engines.sharded.messages import (
-    CONNECT_TIMEOUT_S,
-    Channel,
-    ConnectionLost,
-    read_arguments,
-    run_call,
-    serialize,
-)
+from tacit.engines.sharded.messages import CONNECT_TIMEOUT_S, Channel, ConnectionLost, read_arguments, run_call, serialize
 from tacit.engines.sharded.policy import check_room
 from tacit.engines.sharded.rank_training import (
     FixedBudget,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -360,11 +360,11 @@ class TinkerPolicy(PolicyBase):
     def adapter(self, name: str) -> TinkerPolicy:
         return self if name == self.name else TinkerPolicy(self.connection, self.tokenizer, self.context_limit, name)
 
-    def check_layer(self, layer: int) -> None:
+    def check_layer(self, layer: int) -> NoReturn:
         raise TacitError(f"layer {layer}: the Tinker API gives no hidden states; use --engine local.")
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
-        raise TacitError(f"layer {layer}: the Tinker API gives no hidden states; use --engine local.")
+        self.check_layer(layer)
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         raise TacitError("the Tinker API has no value head; use --engine local, or a method without a critic.")
