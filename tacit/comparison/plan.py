@@ -113,15 +113,15 @@ def shared_settings(document: Document, method: str) -> Document:
 # Rows that are not trained, and worlds whose data may be missing.
 
 
-def agent_document(method: str, shared: Document, own: Document) -> Document:
+def agent_document(method: str, shared: Document, table: Document) -> Document:
     """The document of a row that does not learn, from its table and the world's shared settings."""
-    plays = own[PLAYS]
+    plays = table[PLAYS]
     if plays not in AGENTS:
         raise unknown(f"agent of method {method!r}", str(plays), AGENTS)
-    if section := next((key for key, value in own.items() if isinstance(value, Mapping)), ""):
+    if section := next((key for key, value in table.items() if isinstance(value, Mapping)), ""):
         raise TacitError(f"method {method!r} sets {section!r}, but plays = {plays!r} is not trained; remove it.")
-    name = own.get("name", AGENT_METHOD[plays])
-    settings = shared_settings(shared, name) | {key: value for key, value in own.items() if key != PLAYS} | {"name": name}
+    name = table.get("name", AGENT_METHOD[plays])
+    settings = shared_settings(shared, name) | {key: value for key, value in table.items() if key != PLAYS} | {"name": name}
     inherited = {key: value for key, value in shared.items() if key != "tiny"}
     return merge(inherited, {"method": None}, NOT_TRAINED, {"model": plays, "method": settings, "seed": 0})
 
@@ -167,9 +167,9 @@ def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Ite
     for column, document in documents.items():
         if document["model"] in AGENTS:  # an agent that is not trained: only its prompt matters
             document = {"prompt": document["prompt"]} if document["model"] == RULE_AGENT else {}
-        own = flatten({section: document.get(section, {}) for section in ("method", "prompt", *SECTIONS)})
-        columns[column] = {".".join(key): value for key, value in own.items() if key != ("method", "name")}
-    named_settings = {column: {".".join(key) for table in own for key in flatten(table)} for column, own in tables.items()}
+        settings = flatten({section: document.get(section, {}) for section in ("method", "prompt", *SECTIONS)})
+        columns[column] = {".".join(key): value for key, value in settings.items() if key != ("method", "name")}
+    named_settings = {column: {".".join(key) for table in pair for key in flatten(table)} for column, pair in tables.items()}
     differences = []
     for key in dict.fromkeys(key for settings in columns.values() for key in settings):
         values = {column: settings[key] for column, settings in columns.items() if key in settings}
@@ -184,7 +184,7 @@ def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Ite
 
 def check_fair(differences: Mapping[str, Sequence[Difference]], allowed: Sequence[str]) -> list[str]:
     """Raise if an unnamed difference is not listed as `unequal`; else return a note for each."""
-    unequal = [(world, d) for world, own in differences.items() for d in own if d.unequal]
+    unequal = [(world, d) for world, found in differences.items() for d in found if d.unequal]
     refused = {d.setting: f"In {world}, {d}" for world, d in reversed(unequal) if d.setting not in allowed}
     if refused:
         settings = ", ".join(f'"{setting}"' for setting in reversed(refused))
@@ -267,9 +267,9 @@ class Plan:
         names = [name.strip() for name in only.split(",") if name.strip()]
         aliases = [{c.world, c.method, f"{c.world}/{c.method}", f"{c.method}/{c.seed}", c.label} for c in self.cells]
         for name in names:
-            if not any(fnmatch.filter(own, name) for own in aliases):
+            if not any(fnmatch.filter(cell_names, name) for cell_names in aliases):
                 raise unknown("world, method or run of this comparison", name, [*self.worlds, *self.methods])
-        matches = [not names or any(fnmatch.filter(own, name) for name in names) for own in aliases]
+        matches = [not names or any(fnmatch.filter(cell_names, name) for name in names) for cell_names in aliases]
         return [cell for cell, matched in zip(self.cells, matches, strict=True) if matched]
 
 
@@ -292,21 +292,21 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     common = read_shared(document.get("common", {}), "common")
     starts: dict[str, PlannedRun] = {}
     resolved, differing, notes = {}, {}, []
-    for world, own in list(worlds.items()):
-        own = dict(own)
-        if own.pop(OPTIONAL, False) and (missing := find_missing_data(merge(common, {"world": world}, own))):
+    for world, settings in list(worlds.items()):
+        settings = dict(settings)
+        if settings.pop(OPTIONAL, False) and (missing := find_missing_data(merge(common, {"world": world}, settings))):
             notes.append(f"{world} is skipped, its data is missing: {missing}")
             del worlds[world]
             continue
-        start_table = own.pop(START, None)
-        world_methods = {name: read_table(t, f"worlds.{world}.methods.{name}") for name, t in own.pop("methods", {}).items()}
-        for name in world_methods:
+        start_table = settings.pop(START, None)
+        own_methods = {m: read_table(t, f"worlds.{world}.methods.{m}") for m, t in settings.pop("methods", {}).items()}
+        for name in own_methods:
             if name not in methods:
                 raise unknown(f"method in [worlds.{world}.methods]", name, methods)
-        shared = merge(common, {"world": world}, read_shared(own, f"worlds.{world}"))
+        shared = merge(common, {"world": world}, read_shared(settings, f"worlds.{world}"))
         if start_table is not None:
             starts[world] = _start(world, shared, start_table)
-        tables = {method: [fold_prompt(table), fold_prompt(world_methods.get(method, {}))] for method, table in methods.items()}
+        tables = {method: [fold_prompt(table), fold_prompt(own_methods.get(method, {}))] for method, table in methods.items()}
         for method, method_tables in tables.items():
             cell = _cell_document(method, shared, method_tables, f"{world}/{method}", starts.get(world))
             resolved[world, method] = _complete(cell, f"{world}/{method}")
@@ -350,17 +350,17 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
 
 def _start(world: str, shared: Document, table: Any) -> PlannedRun:
     """The imitation run that the world's cells start from."""
-    own = read_table(table, f"worlds.{world}.{START}")
-    seed = own.pop("seed", 0)
+    start = read_table(table, f"worlds.{world}.{START}")
+    seed = start.pop("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise TacitError(f"worlds.{world}.{START}.seed must be a whole number, not {seed!r}.")
-    method = own.pop("method", {})
+    method = start.pop("method", {})
     method = {"name": method} if isinstance(method, str) else read_table(method, f"worlds.{world}.{START}.method")
-    method = {**own.pop("prompt", {}), **method}
+    method = {**start.pop("prompt", {}), **method}
     name = method.get("name", "grpo")
     settings = {**shared_settings(shared, name), "name": name, **method}
-    document = merge(shared, {"method": None}, own, {"seed": seed, "method": settings})
-    document["schedule"] = {**document.get("schedule", {}), "iterations": own.get("schedule", {}).get("iterations", 0)}
+    document = merge(shared, {"method": None}, start, {"seed": seed, "method": settings})
+    document["schedule"] = {**document.get("schedule", {}), "iterations": start.get("schedule", {}).get("iterations", 0)}
     complete = _complete(document, f"{world}/{START}")
     if complete["engine"]["lora_rank"]:
         raise TacitError(
@@ -376,12 +376,12 @@ def _start(world: str, shared: Document, table: Any) -> PlannedRun:
 
 
 def _cell_document(method: str, shared: Document, tables: Iterable[Document], where: str, start: PlannedRun | None) -> Document:
-    own: Document = {"name": method}
+    method_table: Document = {"name": method}
     sections: Document = {}
     tables = list(tables)
     if any(PLAYS in table for table in tables):
         return agent_document(method, shared, merge(*tables))
-    name = merge(own, *tables)["name"]
+    name = merge(method_table, *tables)["name"]
     settings = method_settings(name) if isinstance(name, str) else {}
     for table in tables:
         for key, value in table.items():
@@ -393,16 +393,16 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
                     f"and {', '.join(SECTIONS)}; put {key!r} in [common] or in the world."
                 )
             else:
-                own = merge(own, {key: value})
-    if not isinstance(own["name"], str):
-        raise TacitError(f"the name of method {method!r} must be text, not {own['name']!r}.")
-    inherited = shared_settings(shared, own["name"])
+                method_table = merge(method_table, {key: value})
+    if not isinstance(method_table["name"], str):
+        raise TacitError(f"the name of method {method!r} must be text, not {method_table['name']!r}.")
+    inherited = shared_settings(shared, method_table["name"])
     if start is not None:
         # The run keeps the prompt of its start, and does not repeat the start's imitation and evaluation.
-        inherited = {**shared_settings({"method": start.document["prompt"]}, own["name"]), **inherited}
+        inherited = {**shared_settings({"method": start.document["prompt"]}, method_table["name"]), **inherited}
         untrained = shared.get("evaluation", {}).get("untrained", False)
         shared = merge(shared, {"sft": NO_IMITATION, "evaluation": {"untrained": untrained}})
-    return merge(shared, {"method": None}, sections, {"method": merge(inherited, own), "seed": 0})
+    return merge(shared, {"method": None}, sections, {"method": merge(inherited, method_table), "seed": 0})
 
 
 def _complete(document: Document, where: str) -> Document:

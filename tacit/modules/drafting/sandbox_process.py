@@ -153,10 +153,10 @@ def make_namespace():
         return modules[name if fromlist else name.partition(".")[0]]
 
     real = vars(__import__("builtins"))
-    own = {name: real[name] for name in BUILTINS if name in real}
-    own |= {name: value for name, value in real.items() if isinstance(value, type) and issubclass(value, Exception)}
-    own |= {"__import__": import_allowed, "print": lambda *words, **more: None}
-    return {"__builtins__": own, "__name__": "draft"}
+    allowed = {name: real[name] for name in BUILTINS if name in real}
+    allowed |= {name: value for name, value in real.items() if isinstance(value, type) and issubclass(value, Exception)}
+    allowed |= {"__import__": import_allowed, "print": lambda *words, **more: None}
+    return {"__builtins__": allowed, "__name__": "draft"}
 
 
 def set_field(field, name, value):
