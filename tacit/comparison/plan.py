@@ -184,7 +184,7 @@ def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Ite
 
 def check_fair(differences: Mapping[str, Sequence[Difference]], allowed: Sequence[str]) -> list[str]:
     """Raise if an unnamed difference is not listed as `unequal`; else return a note for each."""
-    unequal = [(world, d) for world, found in differences.items() for d in found if d.unequal]
+    unequal = [(world, d) for world, listed in differences.items() for d in listed if d.unequal]
     refused = {d.setting: f"In {world}, {d}" for world, d in reversed(unequal) if d.setting not in allowed}
     if refused:
         settings = ", ".join(f'"{setting}"' for setting in reversed(refused))

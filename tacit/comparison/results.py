@@ -337,7 +337,7 @@ class Results:
             "confidence": CONFIDENCE,
             "complete": all(cell["status"] == "finished" for cell in cells),
             "notes": [*plan.notes, *_version_notes(cells)],
-            "differences": {world: list(map(asdict, found)) for world, found in plan.differences.items()},
+            "differences": {world: list(map(asdict, listed)) for world, listed in plan.differences.items()},
             "panels": panels,
             "further": further,
             "starts": starts,
