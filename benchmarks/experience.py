@@ -120,7 +120,7 @@ def main() -> int:
     def experience(background: bool) -> Experience:
         extractor = Extractor(Slow, ExtractorSettings(style="terse", tokens=64))  # type: ignore[arg-type]
         manager = ExperienceManager(bank, NgramEmbedding(), extractor, background=background)
-        return Experience(lambda: manager, asked=QuerySettings(refined=False))
+        return Experience(lambda: manager, queries=QuerySettings(refined=False))
 
     calm, beside = experience(False), experience(True)
     asking = SearchAndAsk(context, calm.ask, ("experience",), brief=True)

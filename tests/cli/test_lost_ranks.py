@@ -40,7 +40,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RankGroup]]:
 
 
 def kill(group: RankGroup, rank: int) -> None:
-    os.kill(int(group.members[rank].started.name.split()[-1]), signal.SIGKILL)
+    os.kill(int(group.ranks[rank].started.name.split()[-1]), signal.SIGKILL)
 
 
 @pytest.mark.slow

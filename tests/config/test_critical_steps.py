@@ -26,4 +26,4 @@ def test_credit_measurement_uses_the_number_of_critical_steps_of_training(world,
     recipe, there = Recipe.from_json({"world": world, "model": "tiny", "method": method}), get_environment(world)
     context = recipe.settings.build(there).context
     target = Target("an agent", recipe, there, context, ScriptedPolicy(lambda prompt: ""), Sampling(), 0)
-    assert rule_of(target).most == most
+    assert rule_of(target).max_steps == most

@@ -155,7 +155,7 @@ def test_malformed_records_are_refused_or_skipped(run: Path, line: str) -> None:
 
 
 WRITES: dict[str, Callable[[Path], object]] = {
-    "a.turns": lambda run: TurnCache(run / "a.turns").keep({"k": Completion(np.zeros(1), np.zeros(1), "$(evil)", "stop")}),
+    "a.turns": lambda run: TurnCache(run / "a.turns").add({"k": Completion(np.zeros(1), np.zeros(1), "$(evil)", "stop")}),
     "answers.jsonl": lambda run: AnswerCache(run).add("k", Answer("$(evil)", 1, 1)),
     ".x.json.PID.tmp": lambda run: write_text(run / "x.json", "{}"),
     ".rl-000001.jsonl.gz.tmp": lambda run: write_records(run / "rl-000001.jsonl.gz", [{}]),

@@ -151,10 +151,15 @@ def test_interrupted_preparation_goes_on_after_the_last_finished_package(folder,
     with pytest.raises(TacitError, match="has tasks of seed 0; give --seed 0"):
         prepare_packages(root, sources, 8, seed=1, archives=tmp_path)
     prepare_packages(root, sources, 8, archives=tmp_path, say=lines.append)
-    assert lines[0] == f"mini-1.0: is in {root} already" and lines[1].startswith("second-1.0: ")
+    assert lines[0].startswith("mini-1.0: kept as it is, with ") and lines[1].startswith("second-1.0: ")
     prepare_packages(tmp_path / "whole", sources, 8, archives=tmp_path)
     for name in ("tasks.jsonl", "manifest.json"):
         assert (root / name).read_text() == (tmp_path / "whole" / name).read_text()
+    (root / "packages" / "mini-1.0" / "mini" / "__init__.py").write_text("changed = True\n")
+    open_folder.cache_clear()
+    with pytest.raises(TacitError, match=r"is damaged .*mini-1.0: its files have changed"):
+        prepare_packages(root, [pack(tmp_path, "third", FILES)], 8, archives=tmp_path)
+    assert (root / "tasks.jsonl").read_text() == (tmp_path / "whole" / "tasks.jsonl").read_text(), "nothing is lost"
 
 
 @pytest.mark.slow

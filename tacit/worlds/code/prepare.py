@@ -26,7 +26,7 @@ import tarfile
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,11 +175,12 @@ def prepare_packages(
 ) -> dict[str, Counts]:
     """Write a task folder with up to `count` tasks for each package. Unusable packages are reported and skipped. The folder is
     written after every package, and packages that it has already are kept."""
-    packages, records = read_begun(root, seed)
+    packages, records = read_begun(root, seed, {source.label for source in sources})
     counts = {}
     for source in sources:
         if source.label in {f"{package.name}-{package.version}" for package in packages}:
-            say(f"{source.label}: is in {root} already")
+            there = pluralize(sum(record.package == source.name for record in records), "task")
+            say(f"{source.label}: kept as it is, with {there}; for another number of tasks choose a new directory")
             continue
         tree = root / "packages" / source.label
         shutil.rmtree(tree, ignore_errors=True)  # of an interrupted run
@@ -205,15 +206,18 @@ def prepare_packages(
     return counts
 
 
-def read_begun(root: Path, seed: int) -> tuple[list[Package], list[Record]]:
-    """Packages and tasks that the folder has already; none if it is new."""
+def read_begun(root: Path, seed: int, labels: Set[str]) -> tuple[list[Package], list[Record]]:
+    """Packages and tasks that the folder has already; none if it is new or its first package is not finished."""
     manifest = root / "manifest.json"
     if not manifest.is_file():
-        if not root.is_dir() or {path.name for path in root.iterdir()} - {"packages", "bytecode"}:
+        trees = {path.name for path in (root / "packages").glob("*")}
+        if not trees or not trees <= labels or {path.name for path in root.iterdir()} - {"packages", "bytecode"}:
             check_empty(root)
         return [], []
     folder = open_folder(root)
-    if (other := json.loads(manifest.read_text())["seed"]) != seed:
+    if folder.failures:
+        raise TacitError(f"{root} is damaged ({folder.failures[0]}), so nothing is added to it; choose a new directory.")
+    if (other := json.loads(manifest.read_text()).get("seed")) != seed:
         raise TacitError(f"{root} has tasks of seed {other}; give --seed {other} to add packages, or choose a new directory.")
     return list(folder.packages.values()), list(folder.records)
 

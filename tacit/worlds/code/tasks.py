@@ -199,8 +199,10 @@ def choose_split(package: str, kinds: Sequence[str], site: str, packages: Sequen
 def write_folder(root: Path, seed: int, packages: Sequence[Package], records: Sequence[Record]) -> None:
     """Write manifest.json and tasks.jsonl. The package trees must exist."""
     manifest = {"format": FORMAT, "seed": seed, "packages": [asdict(package) for package in packages]}
-    (root / "tasks.jsonl").write_text("".join(json.dumps(asdict(record)) + "\n" for record in records))
-    (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    lines = "".join(json.dumps(asdict(record)) + "\n" for record in records)
+    for name, text in (("tasks.jsonl", lines), ("manifest.json", json.dumps(manifest, indent=1) + "\n")):
+        (root / f".{name}.tmp").write_text(text)
+        os.replace(root / f".{name}.tmp", root / name)
     open_folder.cache_clear()
 
 
