@@ -318,9 +318,7 @@ def check_recordings(path: Path) -> None:
     report = ReadReport()
     if next(read_recordings(path, report), None) is None:
         why = report.unusable[0] if report.unusable else "it is empty"
-        raise TacitError(
-            f"there is no recorded episode in {path} ({why}); give JSON lines or a JSON list of episodes."
-        )
+        raise TacitError(f"there is no recorded episode in {path} ({why}); give JSON lines or a JSON list of episodes.")
 
 
 def _read_documents(path: Path, report: ReadReport) -> Iterator[tuple[int, Any]]:
