@@ -122,6 +122,7 @@ def tables(runs: dict[str, Run], figures: Path | None, baseline: str, count: int
             ]
             print(f"| {method} | {' | '.join(cells)} |")
         if figures:
+            figures.mkdir(parents=True, exist_ok=True)
             draw(methods, order, f"{study}, {world}", figures / f"long_training_{study}_{world}.svg")
 
 
