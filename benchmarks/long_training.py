@@ -27,6 +27,7 @@ from tacit.evaluation.statistics import area, crossed_bootstrap, holm, t_interva
 EVALUATION = ("step", "success", "success_steps", "invalid", "ineffective", "outcomes")
 TRAINING = ("success", "steps", "entropy", "grad_norm", "old_kl", "repeated", "effective", "seconds")
 LATE = 30  # iterations
+MODELS = {"cpu": "tiny-base-1 (1M parameters)", "smollm2": "SmolLM2-135M"}  # titles of the figures, by study
 Run = dict[str, Any]
 
 
@@ -123,7 +124,7 @@ def tables(runs: dict[str, Run], figures: Path | None, baseline: str, count: int
             print(f"| {method} | {' | '.join(cells)} |")
         if figures:
             figures.mkdir(parents=True, exist_ok=True)
-            draw(methods, order, f"{study}, {world}", figures / f"long_training_{study}_{world}.svg")
+            draw(methods, order, f"{MODELS.get(study, study)}, {world}", figures / f"long_training_{study}_{world}.svg")
 
 
 def compare(methods: dict[str, dict[int, Run]], order: list[str], count: int) -> None:
