@@ -40,8 +40,7 @@ def backward(*arguments, scale):
     return arguments[1:4]
 torch.ops.aten._flash_attention_backward = backward
 x = torch.zeros(2, 1, 4)
-spans = SimpleNamespace(cu_seqlens_q=0, starts_k=0, max_seqlen_q=1, max_seqlen_k=1)
-saved = SimpleNamespace(saved_tensors=(x,) * 7, layout=spans, scale=1.0)
+saved = SimpleNamespace(saved_tensors=(x,) * 7, seqlens=(0, 0, 1, 1), scale=1.0)
 _FlashVarlenAttention.backward(saved, x)
 assert not torch.are_deterministic_algorithms_enabled()
 enable_determinism(torch.device("cuda"))
