@@ -76,7 +76,7 @@ def play_ours(tasks: list[Task], played: list[list[str]]) -> list[list[tuple[str
     """Replay the actions in all episodes, interleaved turn by turn; returns [(text, score, done)] of each episode."""
     worlds = [SERVED() for _ in tasks]
     transcripts = [
-        [(world.reset(task).text, round(100 * world._world._score), False)] for world, task in zip(worlds, tasks, strict=True)
+        [(world.reset(task).text, round(100 * world.world._score), False)] for world, task in zip(worlds, tasks, strict=True)
     ]
     for turn in range(max(map(len, played))):
         for world, actions, answers in zip(worlds, played, transcripts, strict=True):

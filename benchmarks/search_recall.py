@@ -22,7 +22,7 @@ from dataclasses import replace
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.worlds.searchqa.published import DATA_VARIABLE, data_root, published_tasks, question_files
-from tacit.worlds.searchqa.retrieval import RETRIEVERS
+from tacit.worlds.searchqa.retrieval import BM25
 from tacit.worlds.searchqa.world import GENERATED, open_index, tasks
 
 EVERY = 10**6
@@ -73,15 +73,13 @@ def recall(questions: Sequence[Task]) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--retriever", action="append", help=f"{', '.join(RETRIEVERS)} or a sentence encoder; repeat for several"
-    )
+    parser.add_argument("--retriever", action="append", help=f"{BM25} (default) or a sentence encoder; repeat for several")
     parser.add_argument("--questions", type=int, default=0, help="maximum questions per set (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     results: dict[str, dict[str, dict[str, float]]] = {}
     try:
-        for retriever in arguments.retriever or RETRIEVERS:
+        for retriever in arguments.retriever or [BM25]:
             for name, questions in question_sets(retriever).items():
                 rates = recall(questions[: arguments.questions or None])
                 results.setdefault(name, {})[retriever] = rates
