@@ -175,11 +175,11 @@ def prepare_packages(
 ) -> dict[str, Counts]:
     """Write a task folder with up to `count` tasks for each package. Unusable packages are reported and skipped. The folder is
     written after every package, and packages that it has already are kept."""
-    packages, records = read_begun(root, seed, {source.label for source in sources})
-    counts = {}
+    packages, records = read_finished(root, seed, {source.label for source in sources})
+    finished, counts = {package.label for package in packages}, {}
     for source in sources:
-        if source.label in {f"{package.name}-{package.version}" for package in packages}:
-            there = pluralize(sum(record.package == source.name for record in records), "task")
+        if source.label in finished:
+            there = pluralize(sum(record.tree == source.label for record in records), "task")
             say(f"{source.label}: kept as it is, with {there}; for another number of tasks choose a new directory")
             continue
         tree = root / "packages" / source.label
@@ -206,7 +206,7 @@ def prepare_packages(
     return counts
 
 
-def read_begun(root: Path, seed: int, labels: Set[str]) -> tuple[list[Package], list[Record]]:
+def read_finished(root: Path, seed: int, labels: Set[str]) -> tuple[list[Package], list[Record]]:
     """Packages and tasks that the folder has already; none if it is new or its first package is not finished."""
     manifest = root / "manifest.json"
     if not manifest.is_file():
@@ -514,7 +514,7 @@ def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = l
     kept = [record for record in tried if 0 < sum(tries[record.id]) < MAX_SOLVED * len(tries[record.id])]
     if not kept:
         raise TacitError(f"none of the {pluralize(len(tried), 'played task')} is solved in some tries, but less than 80%.")
-    labels = {f"{record.package}-{record.version}" for record in kept}
+    labels = {record.tree for record in kept}
     for label in sorted(labels):
         shutil.copytree(source / "packages" / label, root / "packages" / label)
     seed = json.loads((source / "manifest.json").read_text())["seed"]

@@ -97,6 +97,11 @@ class Record:
     test_files: tuple[str, ...]
 
     @property
+    def tree(self) -> str:
+        """`Package.label` of its package"""
+        return f"{self.package}-{self.version}"
+
+    @property
     def family(self) -> str:
         return PATCH if not self.kinds else self.kinds[0] if len(self.kinds) == 1 else SEVERAL
 
@@ -136,6 +141,10 @@ class Package:
     digest: str = ""  # `tree_digest` of the tree
     sha256: str = ""  # of its source archive; empty without one
 
+    @property
+    def label(self) -> str:
+        return f"{self.name}-{self.version}"
+
 
 @dataclass(frozen=True, eq=False)
 class TaskFolder:
@@ -146,10 +155,10 @@ class TaskFolder:
     name: str = ""  # hash of its content; empty for the packaged tasks
 
     def tree(self, record: Record) -> Path:
-        return self.root / "packages" / f"{record.package}-{record.version}"
+        return self.root / "packages" / record.tree
 
     def pass_to_pass(self, record: Record) -> tuple[str, ...]:
-        passing = self.packages[f"{record.package}-{record.version}"].passing
+        passing = self.packages[record.tree].passing
         return tuple(n for n in passing if n.partition("::")[0] in record.test_files and n not in record.fail_to_pass)
 
 
@@ -225,7 +234,7 @@ def open_folder(root: Path) -> TaskFolder:
     packages, failures = {}, []
     for row in manifest["packages"]:
         package = Package(**{**row, "passing": tuple(row["passing"])})
-        label = f"{package.name}-{package.version}"
+        label = package.label
         tree = root / "packages" / label
         try:
             if "/" in label:
@@ -242,11 +251,11 @@ def open_folder(root: Path) -> TaskFolder:
     for number, line in enumerate(lines, 1):
         try:
             record = Record.from_dict(json.loads(line))
-            if f"{record.package}-{record.version}" not in packages:
-                raise TacitError(f"task {record.id!r} uses package {record.package}-{record.version}, which was skipped")
+            if record.tree not in packages:
+                raise TacitError(f"task {record.id!r} uses package {record.tree}, which was skipped")
             if record.id in records:
                 raise TacitError(f"task {record.id!r} occurs twice")
-            broken_files(record, root / "packages" / f"{record.package}-{record.version}")
+            broken_files(record, root / "packages" / record.tree)
             records[record.id] = record
         except (ValueError, TypeError, OSError, TacitError) as error:
             failures.append(f"tasks.jsonl, line {number}: {error}")
