@@ -29,6 +29,7 @@ from tacit.worlds.countdown.world import Operation, operations, parse_action, pa
 Episode = dict[str, Any]  # task, success, stop, detail, actions, refused
 Run = dict[str, Any]  # method, seed, training, evaluations: {iteration: [Episode]}
 DATA = Path("docs/experiments/data/countdown_qwen.jsonl.xz")
+SEARCH = {"search without learning": 51.4, "the same, computing the last operation": 73.4}  # `search` prints these
 TRAINING = ("success", "steps", "valid", "entropy", "grad_norm", "old_kl", "seconds")
 
 
@@ -106,6 +107,28 @@ def tables(runs: list[Run], baseline: str) -> None:
         print(f"| {name} | {' | '.join(f'{values[name]:.1f}' for _, values in columns)} |")
 
 
+def draw(runs: list[Run], file: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "tacit"  # the same figure gives the same file
+    figure, axis = plt.subplots(figsize=(7, 4))
+    for run in runs:
+        evaluations = [(int(i), 100 * wins(episodes).mean()) for i, episodes in by_iteration(run)]
+        (line,) = axis.plot(
+            *zip(*evaluations, strict=True), marker="o", label=f"{run['method']}, seed {run['seed']}: evaluation"
+        )
+        trained = 100 * np.array(run["training"]["success"])
+        axis.plot(range(1, len(trained) + 1), trained, color=line.get_color(), alpha=0.4, label=f"{name}: training")
+    for name, percent in SEARCH.items():
+        axis.axhline(percent, color="gray", linestyle=":", linewidth=1)
+        axis.text(0, percent + 1, name, fontsize=7, color="gray")
+    axis.set(title="Qwen2.5-Coder-1.5B, Countdown, no demonstrations", xlabel="iteration", ylabel="success, %", ylim=(0, 100))
+    axis.legend(fontsize=8, loc="lower right")
+    axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None})
+
+
 def by_iteration(run: Run) -> list[tuple[str, list[Episode]]]:
     return sorted(run["evaluations"].items(), key=lambda pair: int(pair[0]))
 
@@ -163,6 +186,7 @@ def main() -> None:
     parser.add_argument("action", choices=("collect", "tables", "search"))
     parser.add_argument("directories", nargs="*", type=Path)
     parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--figure", type=Path, help="SVG of the curves, with `tables`")
     parser.add_argument("--tasks", type=int, default=256, help="puzzles of `search` (default: 256)")
     parser.add_argument("--baseline", default="grpo", help="method that the others are compared with (default: grpo)")
     chosen = parser.parse_args()
@@ -171,7 +195,10 @@ def main() -> None:
     if chosen.action == "collect":
         return collect(chosen.directories, chosen.data)
     with lzma.open(chosen.data, "rt") as lines:
-        tables([json.loads(line) for line in lines], chosen.baseline)
+        runs = [json.loads(line) for line in lines]
+    tables(runs, chosen.baseline)
+    if chosen.figure:
+        draw(runs, chosen.figure)
 
 
 if __name__ == "__main__":
