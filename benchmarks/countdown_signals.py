@@ -114,9 +114,8 @@ def draw(runs: list[Run], file: Path) -> None:
     figure, axis = plt.subplots(figsize=(7, 4))
     for run in runs:
         evaluations = [(int(i), 100 * wins(episodes).mean()) for i, episodes in by_iteration(run)]
-        (line,) = axis.plot(
-            *zip(*evaluations, strict=True), marker="o", label=f"{run['method']}, seed {run['seed']}: evaluation"
-        )
+        name = f"{run['method']}, seed {run['seed']}"
+        (line,) = axis.plot(*zip(*evaluations, strict=True), marker="o", label=f"{name}: evaluation")
         trained = 100 * np.array(run["training"]["success"])
         axis.plot(range(1, len(trained) + 1), trained, color=line.get_color(), alpha=0.4, label=f"{name}: training")
     for name, percent in SEARCH.items():
