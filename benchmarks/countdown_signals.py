@@ -24,7 +24,7 @@ import numpy as np
 import tacit
 from tacit.core.types import Observation, Task
 from tacit.evaluation.statistics import crossed_bootstrap, wilson
-from tacit.worlds.countdown.world import Operation, operations, parse_action, parse_observation
+from tacit.worlds.countdown.world import Operation, operations, parse_action, parse_observation, replace_pair
 
 Episode = dict[str, Any]  # task, success, stop, detail, actions, refused
 Run = dict[str, Any]  # method, seed, training, evaluations: {iteration: [Episode]}
@@ -64,15 +64,16 @@ def signals(episodes: list[Episode]) -> dict[str, float]:
     resets = [sum(a == "reset" for a in e["actions"]) for e in won]
     operators = [[parsed.operator for parsed in executed(e)] for e in won]
     counted = Counter(operator for own in operators for operator in own)
-    actions = [a for e in won for a in e["actions"]]
-    again = [a in e["actions"][:i] for e in won for i, a in enumerate(e["actions"])]
+    everything = Counter(parsed.operator for e in episodes for parsed in executed(e))
+    again = [np.mean([a in e["actions"][:i] for i, a in enumerate(e["actions"])]) for e in won]
     return {
         "steps per success": float(np.mean([len(e["actions"]) for e in won])),
         "RESETs per success": float(np.mean(resets)),
         "successes without RESET, %": 100 * float(np.mean([r == 0 for r in resets])),
-        "invalid actions of successes, %": 100 * sum(sum(e["refused"]) for e in won) / len(actions),
-        "repeated actions of successes, %": 100 * float(np.mean(again)),
-        "MUL and DIV among operations, %": 100 * (counted["*"] + counted["/"]) / counted.total(),
+        "invalid actions of successes, %": 100 * float(np.mean(np.concatenate([e["refused"] for e in won]))),
+        "repeated actions, mean over successes, %": 100 * float(np.mean(again)),
+        "MUL and DIV among operations of successes, %": 100 * (counted["*"] + counted["/"]) / counted.total(),
+        "MUL and DIV among operations of all episodes, %": 100 * (everything["*"] + everything["/"]) / everything.total(),
         "kinds of operation per success": float(np.mean([len(set(own)) for own in operators])),
         "failures that got stuck, %": 100 * float(np.mean([e["stop"] == "failure" for e in lost])) if lost else float("nan"),
     }
@@ -101,6 +102,12 @@ def tables(runs: list[Run], baseline: str) -> None:
             gaps = np.subtract(*(wins(r["evaluations"][iteration]) for r in (run, first[run["seed"]])))
             difference, low, high = (f"{100 * value:+.1f}" for value in (gaps.mean(), *crossed_bootstrap(gaps[None])))
             print(f"| {run['method']}, seed {run['seed']} | {iteration} | {difference} | [{low}, {high}] |")
+    sums = {e["task"]: only_sums(e["task"]) for e in runs[0]["evaluations"]["0"]}
+    hard = [task for task, enough in sums.items() if not enough]
+    print(f"\n{len(hard)} of {len(sums)} puzzles need a multiplication or division; solved of them:")
+    for run in runs:
+        solved = (f"{i}: {sum(e['success'] for e in episodes if e['task'] in hard)}" for i, episodes in by_iteration(run))
+        print(f"  {run['method']}, seed {run['seed']}: {', '.join(solved)}")
     columns = [(f"{r['method']}, {i}", signals(episodes)) for r in runs for i, episodes in by_iteration(r)]
     print(f"\n| signal | {' | '.join(name for name, _ in columns)} |\n|---" + "|---" * len(columns) + "|")
     for name in columns[0][1]:
@@ -132,10 +139,23 @@ def by_iteration(run: Run) -> list[tuple[str, list[Episode]]]:
     return sorted(run["evaluations"].items(), key=lambda pair: int(pair[0]))
 
 
+class RandomPlay:
+    """A random possible action."""
+
+    random = Random(0)
+
+    def __init__(self, task: Task) -> None:
+        pass
+
+    def act(self, observation: Observation) -> str:
+        return self.random.choice(observation.actions)
+
+
 class Search:
     """Tries operations in random order, none twice from the same numbers; undoes when nothing is left to try."""
 
     random = Random(0)
+    remembers = True
     exact_last = False
 
     def __init__(self, task: Task) -> None:
@@ -150,7 +170,8 @@ class Search:
         if not choices:
             return "rollback"
         action, _ = self.random.choice(choices)
-        self.tried.add((pool, action))
+        if self.remembers:
+            self.tried.add((pool, action))
         return action
 
 
@@ -160,10 +181,32 @@ class SearchWithLastStep(Search):
     exact_last = True
 
 
+class SearchWithoutMemory(Search):
+    remembers = False
+
+
+class SearchWithLastStepWithoutMemory(SearchWithLastStep):
+    remembers = False
+
+
 def search(tasks: int) -> None:
-    for agent in (Search, SearchWithLastStep):
-        score = tacit.evaluate(agent, world="countdown", tasks=tasks, repeats=10, fresh=True)
-        print(f"{agent.__name__}: {score}")
+    for agent in (RandomPlay, Search, SearchWithLastStep, SearchWithoutMemory, SearchWithLastStepWithoutMemory):
+        evaluation = tacit.evaluate(agent, world="countdown", tasks=tasks, repeats=10, fresh=True)
+        families = ", ".join(f"{name} {100 * family.success:.1f}%" for name, family in evaluation.score.families.items())
+        print(f"{agent.__name__}: {evaluation}; {families}")
+
+
+def only_sums(task: str) -> bool:
+    """Whether additions and subtractions are enough for the puzzle."""
+    numbers, target = task.split("/")[-1].split("=")
+
+    def reaches(pool: tuple[int, ...]) -> bool:
+        if len(pool) == 1:
+            return pool[0] == int(target)
+        results = [(o, replace_pair(pool, o, value)) for o, value in operations(pool) if o.operator in "+-"]
+        return any(reaches(left) for _, left in results if left)
+
+    return reaches(tuple(map(int, numbers.split("-"))))
 
 
 def wins(episodes: list[Episode]) -> np.ndarray:
