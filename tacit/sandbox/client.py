@@ -7,15 +7,15 @@ import itertools
 import json
 import os
 import shutil
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Self
 
@@ -112,7 +112,7 @@ class Sandbox:
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Result]] = {}
         self._lock = threading.Lock()
-        self._line, theirs = socket.socketpair()
+        self._line, theirs = Pipe()
         with theirs:
             server = Path(__file__).with_name("server.py")
             binds = {PYTHON: sys.base_prefix, **{inside: str(outside) for inside, outside in self.binds.items()}}
@@ -155,33 +155,29 @@ class Sandbox:
             "PYTHONHASHSEED": "0",
         }
         number, folder = next(self._numbers), str(workspace.folder)
+        at = folder if self.mode == NONE else AT  # without isolation nothing is mounted
+        if self.mode == NONE:
+            path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}"
+            environment = {**(environment or {}), "PATH": path, "PYTHONPATH": f"{folder}/src:{folder}", "HOME": folder}
+            environment["LD_LIBRARY_PATH"] = ""
         order: dict[str, Any] = {
             "id": number,
             "workspace": folder,
-            "at": AT,
-            "arguments": list(arguments),
+            "at": at,
+            "arguments": [text.replace(AT, at) for text in arguments],
             "function": function,
             "environment": {**defaults, **(environment or {})},
             "limits": asdict(limits or self.limits),
             "mode": self.mode,
-            "show": (folder, AT) if self.mode == NONE else (AT, AT),
+            "show": (at, AT),
             "bwrap": self._bwrap,
         }
-        if self.mode == NONE:  # nothing is mounted: replace sandbox paths by real ones
-            path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}"
-            order |= {"at": folder, "arguments": [text.replace(AT, folder) for text in arguments]}
-            order["environment"] |= {
-                "PATH": path,
-                "PYTHONPATH": f"{folder}/src:{folder}",
-                "HOME": folder,
-                "LD_LIBRARY_PATH": "",
-            }
         future: Future[Result] = Future()
         body = json.dumps(order).encode()
         with self._lock:
             self._waiting[number] = future
             try:
-                self._line.sendall(struct.pack("<I", len(body)) + body)
+                self._line.send_bytes(body)
             except OSError as error:
                 del self._waiting[number]
                 raise TacitError("the sandbox server has exited; open a new Sandbox.") from error
@@ -234,21 +230,9 @@ class Sandbox:
         shutil.rmtree(probe)
 
     def _listen(self) -> None:
-        received = bytearray()
-        while True:
-            try:
-                chunk = self._line.recv(1 << 20)
-            except OSError:
-                chunk = b""
-            if not chunk:
-                break
-            received += chunk
-            while len(received) >= 4:
-                (length,) = struct.unpack_from("<I", received)
-                if len(received) < 4 + length:
-                    break
-                self._answer(json.loads(bytes(received[4 : 4 + length])))
-                del received[: 4 + length]
+        with suppress(EOFError, OSError):
+            while True:
+                self._answer(json.loads(self._line.recv_bytes()))
         with self._lock:
             lost, self._waiting = list(self._waiting.values()), {}
         for future in lost:

@@ -1,7 +1,7 @@
 """The sandbox server: a small process that forks one isolated child per command.
 
 It imports only the standard library and the `preload` modules (pytest, for instance). It never runs untrusted code itself, and
-answers JSON messages on one socket. Each child gets
+answers JSON messages on one connection. Each child gets
 
     namespaces   user, mount, pid, network, ipc, uts: no network, no other processes visible
     root         a tmpfs with read-only system directories, a private /tmp, a minimal /dev, and the workspace
@@ -29,7 +29,6 @@ import resource
 import selectors
 import shutil
 import signal
-import socket
 import stat
 import struct
 import subprocess
@@ -37,6 +36,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,10 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 LOOK_S = 0.1  # how often CPU time, memory and workspace size are checked
 CPU_GRACE_S = 5  # CPU time beyond the limit after which the kernel kills a process, in case the server was too slow
 TICK = os.sysconf("SC_CLK_TCK")
-OWNER_S = 5.0  # how often an idle server checks for its owner: a fork of the owner may keep the socket open
+OWNER_S = 5.0  # how often an idle server checks for its owner: a fork of the owner may keep the connection open
 SETUP_FAILED = 125
 PIPES = ("output", "report", "status")
+REPORT, STATUS = 3, 4  # descriptors of these pipes in a child; output is 1 and 2
 LONGEST_PATH, ENTRY_BYTES = 1024, 1024
 OVERFULL = 2  # multiple of the disk limit above which no further command starts in a workspace
 REPORT_BYTES = 4 << 20  # maximum size of a preloaded function's report
@@ -161,104 +162,99 @@ def drop_privileges(limits: Message) -> None:
     install_filter()
 
 
-def run_command(order: Message, report: int, functions: dict[str, Callable[[list[str], int], int]]) -> None:
-    """Exec the program, or call the preloaded function and exit. Only functions may write to `report`. Never returns."""
+def run_command(order: Message, functions: dict[str, Callable[[list[str], int], int]]) -> None:
+    """Exec the program, or call the preloaded function and exit. Only functions may write a report. Never returns."""
+    os.close(STATUS)
     os.chdir(order["at"])
     os.umask(0o022)
     if order.get("function"):
         os.environ.clear()
         os.environ.update(order["environment"])
-        os._exit(functions[order["function"]](order.pop("arguments"), report) & 0xFF)
-    os.close(report)
+        os._exit(functions[order["function"]](order.pop("arguments"), REPORT) & 0xFF)
+    os.close(REPORT)
     os.execvpe(order["arguments"][0], order["arguments"], order["environment"])
 
 
-def isolate(order: Message, root: str, uid: int, pipes: Sequence[int], functions: dict[str, Any]) -> None:
-    """Monitor of an isolated command; never returns. Set-up errors go to `status`, which sandboxed code cannot write to."""
-    output, report, status = pipes
+def monitor(order: Message, root: str, uid: int, pipes: Sequence[int], functions: dict[str, Any]) -> None:
+    """Run a command and exit with its status. Set-up errors go to the pipe `status`, which the command cannot write to."""
     try:
-        own, group = (uid, uid) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
-        if os.geteuid() == 0:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
-        LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # needed to write uid_map after the user id has changed
+        connect(*pipes)
+        code = isolate(order, root, uid, functions) if order["mode"] == "namespaces" else supervise(order, uid, functions)
+        os._exit(code if code >= 0 else 128 - code)
+    except BaseException as error:
+        with suppress(OSError):
+            os.write(STATUS, f"{type(error).__name__}: {error}".encode())
+        os._exit(SETUP_FAILED)
+
+
+def connect(output: int, report: int, status: int) -> None:
+    """Give the pipes their numbers, and close everything else of the server."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    moved = [fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (nothing, output, output, report, status)]
+    for target, source in enumerate(moved):
+        os.dup2(source, target)
+    os.closerange(len(moved), 4096)
+
+
+def become(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def isolate(order: Message, root: str, uid: int, functions: dict[str, Any]) -> int:
+    """The status of a command in namespaces: in the monitor that of init, in init that of the command."""
+    own, group = (uid, uid) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    if os.geteuid() == 0:
+        become(uid)
+    LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # needed to write uid_map after the user id has changed
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    enter_user_namespace(own, group)
+    init = os.fork()
+    if init:
+        os.closerange(0, STATUS + 1)
+        return os.waitstatus_to_exitcode(os.waitpid(init, 0)[1])
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    build_root(root, order)
+    os.setsid()
+    command = os.fork()
+    if command == 0:
+        drop_privileges(order["limits"])
+        run_command(order, functions)
+    LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # keeps the command from inspecting init
+    os.closerange(0, STATUS + 1)
+    while True:
+        pid, code = os.wait()
+        if pid == command:
+            return os.waitstatus_to_exitcode(code)
+
+
+def supervise(order: Message, uid: int, functions: dict[str, Any]) -> int:
+    """The status of a command in mode bubblewrap or none. Kills the processes that the command leaves behind."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    command = os.fork()
+    if command == 0:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        enter_user_namespace(own, group)
-        init = os.fork()
-        if init:
-            for descriptor in pipes:
-                os.close(descriptor)
-            _, code = os.waitpid(init, 0)
-            os._exit(os.waitstatus_to_exitcode(code) & 0xFF)
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        build_root(root, order)
         os.setsid()
-        status, report, output = (fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (status, report, output))
-        nothing = os.open("/dev/null", os.O_RDONLY)
-        for target, source in enumerate((nothing, output, output, report, status)):
-            os.dup2(source, target)
-        report, status = 3, 4
-        os.closerange(5, 4096)
-        command = os.fork()
-        if command == 0:
-            os.set_inheritable(status, False)
-            drop_privileges(order["limits"])
-            os.close(status)
-            run_command(order, report, functions)
-        LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # keeps the command from inspecting init
-        os.closerange(0, 5)
-        while True:
-            pid, code = os.wait()
-            if pid == command:
-                value = os.waitstatus_to_exitcode(code)
-                os._exit(value if value >= 0 else 128 - value)
-    except BaseException as error:
-        with suppress(OSError):
-            os.write(status, f"{type(error).__name__}: {error}".encode())
-        os._exit(SETUP_FAILED)
-
-
-def supervise(order: Message, uid: int, pipes: Sequence[int], functions: dict[str, Any]) -> None:
-    """Monitor of a command in mode bubblewrap or none; never returns. Kills the processes that the command leaves behind."""
-    output, report, status = pipes
-    try:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        command = os.fork()
-        if command == 0:
-            LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            os.setsid()
-            report, output = (fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (report, output))
-            nothing = os.open("/dev/null", os.O_RDONLY)
-            for target, source in enumerate((nothing, output, output, report)):
-                os.dup2(source, target)
-            os.closerange(4, 4096)
-            if order["mode"] == "none":
-                set_limits(order["limits"], processes=False)
-                install_filter()
-                run_command(order, 3, functions)
-            if os.geteuid() == 0:
-                os.setgroups([])
-                os.setresgid(uid, uid, uid)
-                os.setresuid(uid, uid, uid)
-            set_limits(order["limits"])
-            words = bubblewrap_words(order)
-            os.execv(order["bwrap"], words)
-        for descriptor in pipes:
-            os.close(descriptor)
-        _, code = os.waitpid(command, 0)
-        while left := descendants(os.getpid()):
-            for pid in left:
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
-        value = os.waitstatus_to_exitcode(code)
-        os._exit(value if value >= 0 else 128 - value)
-    except BaseException as error:
-        with suppress(OSError):
-            os.write(status, f"{type(error).__name__}: {error}".encode())
-        os._exit(SETUP_FAILED)
+        if order["mode"] == "none":
+            set_limits(order["limits"], processes=False)
+            install_filter()
+            run_command(order, functions)
+        if os.geteuid() == 0:
+            become(uid)
+        set_limits(order["limits"])
+        words = bubblewrap_words(order)
+        os.close(STATUS)
+        os.execv(order["bwrap"], words)
+    os.closerange(0, STATUS + 1)
+    _, code = os.waitpid(command, 0)
+    while left := descendants(os.getpid()):
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(code)
 
 
 def bubblewrap_words(order: Message) -> list[str]:
@@ -288,7 +284,7 @@ def bubblewrap_words(order: Message) -> list[str]:
     os.write(program, make_filter())
     os.lseek(program, 0, os.SEEK_SET)
     os.set_inheritable(program, True)
-    os.set_inheritable(3, bool(order.get("function")))
+    os.set_inheritable(REPORT, bool(order.get("function")))
     return [*words, "--seccomp", str(program), "--", *command]
 
 
@@ -466,7 +462,7 @@ def remove_tree(folder: str | os.PathLike[str]) -> None:
 
 
 class Server:
-    def __init__(self, line: socket.socket, folder: str, binds: dict[str, str], preload: Sequence[str]) -> None:
+    def __init__(self, line: Connection, folder: str, binds: dict[str, str], preload: Sequence[str]) -> None:
         """`binds`: path inside -> path outside, read-only for all commands."""
         self.line, self.folder = line, folder
         self.root = os.path.join(folder, "root")
@@ -477,7 +473,6 @@ class Server:
         self.slots: set[int] = set()
         self.selector = selectors.DefaultSelector()
         self.selector.register(line, selectors.EVENT_READ, None)
-        self.pending = bytearray()
 
     def stage(self, outside: str, number: int) -> str:
         """A path that commands can reach. As root, a bind mount below `folder`: their user ids may not enter the original."""
@@ -491,15 +486,18 @@ class Server:
         return staged
 
     def serve(self, owner: int) -> None:
-        """Serve until the owner process closes the socket or exits."""
+        """Serve until the owner process closes the connection or exits."""
         last_check = 0.0
         while os.getppid() == owner:
             soonest = min((job.deadline for job in self.jobs.values()), default=math.inf)
             wait = max(0.0, min(soonest - time.monotonic(), LOOK_S if self.jobs else OWNER_S))
             for key, _ in self.selector.select(wait):
                 if key.data is None:
-                    if not self.receive():
+                    try:
+                        order = json.loads(self.line.recv_bytes())
+                    except EOFError:
                         return
+                    self.start(order)
                     continue
                 job, name = key.data
                 if name and not job.read(name):
@@ -525,20 +523,6 @@ class Server:
         left = [LIBC.umount2(path.encode(), MNT_DETACH) for path, _ in self.staged if path.startswith(self.folder)]
         return not any(left)
 
-    def receive(self) -> bool:
-        chunk = self.line.recv(1 << 20)
-        if not chunk:
-            return False
-        self.pending += chunk
-        while len(self.pending) >= 4:
-            (length,) = struct.unpack_from("<I", self.pending)
-            if len(self.pending) < 4 + length:
-                break
-            order = json.loads(bytes(self.pending[4 : 4 + length]))
-            del self.pending[: 4 + length]
-            self.start(order)
-        return True
-
     def start(self, order: Message) -> None:
         if tree_mb(order["workspace"]) > OVERFULL * order["limits"]["disk_mb"]:
             return self.answer(order, code=128 + signal.SIGKILL, killed="disk limit")
@@ -551,12 +535,7 @@ class Server:
         order["staged"] = self.staged
         pid = os.fork()
         if pid == 0:
-            self.line.close()
-            for descriptor in ours:
-                os.close(descriptor)
-            if order["mode"] == "namespaces":
-                isolate(order, self.root, uid, theirs, self.functions)
-            supervise(order, uid, theirs, self.functions)
+            monitor(order, self.root, uid, theirs, self.functions)
         for descriptor in theirs:
             os.close(descriptor)
         job = Job(order, pid, dict(zip(PIPES, ours, strict=True)), slot)
@@ -605,8 +584,7 @@ class Server:
 
     def answer(self, order: Message, **fields: Any) -> None:
         blank = {"output": "", "report": "", "dropped": 0, "error": "", "seconds": 0.0}
-        body = json.dumps({"id": order["id"], **blank, **fields}).encode()
-        self.line.sendall(struct.pack("<I", len(body)) + body)
+        self.line.send_bytes(json.dumps({"id": order["id"], **blank, **fields}).encode())
 
 
 def load_function(name: str) -> Callable[[list[str], int], int]:
@@ -634,12 +612,11 @@ def own_tree(folder: str, uid: int) -> None:
 
 def main() -> None:
     if sys.argv[1] == "call":  # started by bubblewrap
-        sys.exit(load_function(sys.argv[2])(sys.argv[3:], 3))
+        sys.exit(load_function(sys.argv[2])(sys.argv[3:], REPORT))
     descriptor, folder, binds, *preload = sys.argv[1:]
     owner = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    line = socket.socket(fileno=int(descriptor))
-    server = Server(line, folder, json.loads(binds), preload)
+    server = Server(Connection(int(descriptor)), folder, json.loads(binds), preload)
     try:
         server.serve(owner)
     finally:
