@@ -245,6 +245,7 @@ def supervise(order: Message, uid: int, functions: dict[str, Any]) -> int:
             become(uid)
         set_limits(order["limits"])
         words = bubblewrap_words(order)
+        os.set_inheritable(REPORT, bool(order.get("function")))
         os.close(STATUS)
         os.execv(order["bwrap"], words)
     os.closerange(0, STATUS + 1)
@@ -258,8 +259,9 @@ def supervise(order: Message, uid: int, functions: dict[str, Any]) -> int:
 
 
 def bubblewrap_words(order: Message) -> list[str]:
-    """The bubblewrap command line, with the same root as `build_root` makes."""
-    words = [order["bwrap"], "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    """The bubblewrap command line, with the same root as `build_root` makes. Its options are in a file, because the command can
+    read the command line of bubblewrap."""
+    words = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
     words += ["--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID)]
     for source in SYSTEM:
         if os.path.islink(source):
@@ -280,12 +282,16 @@ def bubblewrap_words(order: Message) -> list[str]:
         command = [python, "-s", "-P", os.path.abspath(__file__), "call", order["function"], *command]
     for name, value in environment.items():
         words += ["--setenv", name, value]
-    program = os.memfd_create("seccomp", 0)
-    os.write(program, make_filter())
-    os.lseek(program, 0, os.SEEK_SET)
-    os.set_inheritable(program, True)
-    os.set_inheritable(REPORT, bool(order.get("function")))
-    return [*words, "--seccomp", str(program), "--", *command]
+    words += ["--seccomp", str(write_memory(make_filter()))]
+    return [order["bwrap"], "--args", str(write_memory("\0".join(words).encode())), "--", *command]
+
+
+def write_memory(content: bytes) -> int:
+    """An inheritable descriptor to read the content from."""
+    descriptor = os.memfd_create("sandbox", 0)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 # A seccomp filter that refuses system calls that tests and shell commands do not need: namespaces, mounts, tracing, kernel

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.sandbox import Limits, Sandbox
+from tacit.sandbox import Limits, Sandbox, server
 from tacit.sandbox.client import AUTO, BUBBLEWRAP, NAMESPACES, NONE, remove_stale
 
 SMALL = Limits(wall_s=10, cpu_s=5, memory_mb=512, processes=32, file_mb=4, disk_mb=16, output_kb=64)
@@ -97,6 +97,17 @@ def test_bubblewrap_isolates(tmp_path):
         network = "import socket; socket.create_connection(('1.1.1.1', 53), 1)"
         assert workspace.run(["python3", "-c", network]).code != 0
         assert str(sandbox.folder) not in bash(workspace, "cat /proc/*/cmdline /proc/*/environ | tr '\\0' '\\n'").output
+
+
+def test_command_line_of_bubblewrap_does_not_name_the_folders_of_the_machine():
+    order = {"bwrap": "bwrap", "workspace": "/work-0", "at": "/testbed", "staged": [("/stage-0", "/opt/python")]}
+    order |= {"limits": {"disk_mb": 1}, "environment": {"HOME": "/home/agent"}, "arguments": ["ls"]}
+    words = server.bubblewrap_words(order)
+    options = os.read(int(words[2]), 1 << 16).decode()
+    os.close(int(words[2]))
+    os.close(int(options.split("\0")[-1]))
+    assert [*words[:2], *words[3:]] == ["bwrap", "--args", "--", "ls"]
+    assert "\0--ro-bind\0/stage-0\0/opt/python\0" in options and "\0--bind\0/work-0\0/testbed\0" in options
 
 
 def test_auto_prefers_namespaces_and_falls_back(monkeypatch, tmp_path):
