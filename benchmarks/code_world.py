@@ -28,7 +28,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from tacit.core.types import Task
-from tacit.worlds.code.swebench import ContainerBench, ContainerWorld, Instance
+from tacit.worlds.code.swebench import ContainerBench, Instance
 from tacit.worlds.code.tasks import PACKAGED, broken_files, read_source, record_of, tasks
 from tacit.worlds.code.world import Bench, CodeWorld
 
@@ -76,7 +76,7 @@ def container_rows(image: str, task: Task, path: str, test: str, repeats: int) -
         )
     )
     instance = Instance(record.id, "", name, "", patch, "", record.fail_to_pass, folder.pass_to_pass(record), breaks=True)
-    world = ContainerWorld(bench)  # type: ignore[arg-type]
+    world = CodeWorld(bench)
     played = replace(task, data={"instance": asdict(instance)})
     rows = {"reset": measure(bench, lambda: world.reset(played), repeats)}
     for label, action in (("editor step", f"view {path}"), ("shell step", "bash ls"), ("test file", f"bash pytest -q {test}")):

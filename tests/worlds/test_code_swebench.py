@@ -31,18 +31,19 @@ from tacit.worlds.code.grading import apply_changes, find_changes, find_tools, s
 from tacit.worlds.code.swebench import (
     RUNTIMES,
     ContainerBench,
-    ContainerWorld,
     Instance,
     Runtime,
     apply_patch,
     find_runtime,
     grading_command,
+    instance_of,
     mending_actions,
     read_instance,
     read_instances,
     read_outcomes,
 )
 from tacit.worlds.code.tasks import Record
+from tacit.worlds.code.world import CodeWorld
 
 BROKEN, RIGHT = "def double(x):\n    return x * 3\n", "def double(x):\n    return x * 2\n"
 TESTS = "from calc import double\n\ndef test_zero():\n    assert double(0) == 0\n"
@@ -164,7 +165,7 @@ def bench(program):
 
 @pytest.fixture
 def workspace(bench):
-    workspace = bench.open(read_instance(with_image(ROW)))
+    workspace = bench.open_instance(read_instance(with_image(ROW)))
     yield workspace
     workspace.close()
 
@@ -202,7 +203,7 @@ FIXES = {
 @pytest.mark.parametrize("fix", FIXES)
 def test_smith_instance_scores_the_share_of_its_tests(bench, tmp_path, fix):
     actions, score = FIXES[fix]
-    world = ContainerWorld(bench)
+    world = CodeWorld(bench)
     first = world.reset(only_task(write_rows(tmp_path, with_image(SMITH))))
     assert "area.py" in first.text and ".git" not in first.text
     for action in actions:
@@ -215,7 +216,7 @@ def test_smith_instance_scores_the_share_of_its_tests(bench, tmp_path, fix):
 
 @pytest.mark.slow
 def test_bench_instance_is_graded_with_its_own_tests(bench, tmp_path):
-    world = ContainerWorld(bench)
+    world = CodeWorld(bench)
     world.reset(only_task(write_rows(tmp_path, with_image(ROW))))
     assert "x * 3" in world.step("bash cat calc.py link").observation.text
     assert "[exit status 1]" in world.step("bash false").observation.text
@@ -259,12 +260,12 @@ def test_runtime_failure_is_an_error_and_no_failed_test(bench):
     missing = read_instance({**ROW, "image_name": "localhost:1/nobody/nothing"})
     began = time.monotonic()
     with pytest.raises(TacitError, match=r"cannot pull localhost:1/nobody/nothing: .*refused") as found:
-        bench.open(missing)
+        bench.open_instance(missing)
     assert "\n" not in str(found.value) and time.monotonic() - began < 30
     with pytest.raises(TacitError, match=r"cannot run localhost/\S+:empty: .*timeout") as found:
-        bench.open(read_instance(with_image(ROW, "empty")))
+        bench.open_instance(read_instance(with_image(ROW, "empty")))
     assert "\n" not in str(found.value)
-    place = bench.open(read_instance(with_image(ROW)))
+    place = bench.open_instance(read_instance(with_image(ROW)))
     removed_image = replace(place, image=f"{IMAGE}:gone")
     with pytest.raises(TacitError, match="gone"):
         removed_image.run(["true"])
@@ -312,7 +313,7 @@ def test_interrupted_step_leaves_no_container(bench, program, tmp_path):
 def test_killed_trainer_leaves_nothing(program, tmp_path):
     script = (
         "import sys\nfrom tacit.worlds.code.swebench import ContainerBench, read_instance\nimport json\n"
-        "bench = ContainerBench(sys.argv[1])\nplace = bench.open(read_instance(json.loads(sys.argv[2])))\n"
+        "bench = ContainerBench(sys.argv[1])\nplace = bench.open_instance(read_instance(json.loads(sys.argv[2])))\n"
         "print(bench.folder, flush=True)\nplace.run(['bash', '-c', 'touch begun; sleep 100'])\n"
     )
     words = [sys.executable, "-c", script, program, json.dumps(with_image(ROW))]
@@ -337,7 +338,7 @@ def test_eight_episodes_at_a_time(bench, tmp_path):
     task = only_task(write_rows(tmp_path, with_image(SMITH)))
 
     def play(number: int) -> float:
-        world = ContainerWorld(bench)
+        world = CodeWorld(bench)
         world.reset(task)
         assert world.step(f"bash echo {number} > mine; cat mine").observation.text == f"{number}\n[exit status 0]"
         if number % 2:
@@ -388,7 +389,7 @@ def test_patch_cannot_leave_the_repository(tmp_path, path):
 @pytest.mark.parametrize("image", ["--volume=/:/host", "dir:/etc", "docker-archive:/home/x.tar", "a b", "", "a\n"])
 def test_instance_of_a_task_is_checked_too(image):
     with pytest.raises(TacitError, match="invalid image name"):
-        Instance.from_dict({**vars(read_instance(ROW)), "image": image})
+        instance_of(Task("code", "x", "patch", "test", 0, "", {"instance": {**vars(read_instance(ROW)), "image": image}}))
     for name in ("a/b", "localhost:5000/a/b:v1", f"ghcr.io/a_b/c.d@sha256:{'0' * 64}", "/images/a.sif"):
         assert read_instance({**ROW, "image_name": name}).image == name
 

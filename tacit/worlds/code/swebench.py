@@ -46,7 +46,7 @@ from tacit.sandbox.client import AT
 from tacit.sandbox.server import remove_tree
 from tacit.worlds.code.grading import Grade, apply_changes, find_changes, show_diff
 from tacit.worlds.code.tasks import NAME, PATCH, SPLITS, Record, apply_edits, choose_split, hunk_side, patch_edits, read_patch
-from tacit.worlds.code.tools import BASH, EDITOR, Editor, read_beneath, read_line, remove_beneath, write_beneath, write_line
+from tacit.worlds.code.tools import BASH, EDITOR, read_beneath, remove_beneath, write_beneath, write_line
 from tacit.worlds.code.world import CodeWorld
 
 RUNTIMES = ("docker", "podman", "apptainer")
@@ -78,16 +78,24 @@ class Instance:
         if not IMAGE.fullmatch(self.image):
             raise TacitError(f"{self.id!r} has an invalid image name {self.image!r}")
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Instance:
-        """Of a task's data, in which tuples may have become lists."""
-        return cls(**{**data, **{name: tuple(data[name]) for name in ("fail_to_pass", "pass_to_pass")}})
-
     @property
     def test_files(self) -> tuple[str, ...]:
         changed = [patch.path for patch in read_patch(self.test_patch) if not patch.gone] if self.test_patch else []
         named = [test.partition("::")[0] for test in (*self.fail_to_pass, *self.pass_to_pass) if "::" in test]
         return tuple(dict.fromkeys(changed or named))
+
+    @property
+    def record(self) -> Record:
+        """For grading. It has no edits: the tree that changes are compared with is the broken one."""
+        return Record(self.id, self.repo, "", "", (), self.issue, (), self.fail_to_pass, self.test_files)
+
+
+def instance_of(task: Task) -> Instance:
+    """The instance of a task, in whose data tuples may have become lists."""
+    if "instance" not in task.data:
+        raise TacitError(f"task {task.id!r} is no instance of SWE-bench: its data has no 'instance'.")
+    data = task.data["instance"]
+    return Instance(**{**data, **{name: tuple(data[name]) for name in ("fail_to_pass", "pass_to_pass")}})
 
 
 def read_instance(row: Mapping[str, Any]) -> Instance:
@@ -280,8 +288,7 @@ rm -rf "$3" || { chmod -R u+rwx "$3"; rm -rf "$3"; }
 
 @dataclass
 class ContainerBench:
-    """Shared by the episodes of one process: the repositories of all used images. Has the interfaces of `Bench`, `Runner` and
-    `Grader`."""
+    """Shared by the episodes of one process: the repositories of all used images. Has the interface of `Bench`."""
 
     program: str = ""  # container runtime; empty: the first that is installed
     _trees: dict[str, tuple[str, Path]] = field(default_factory=dict)
@@ -298,7 +305,6 @@ class ContainerBench:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self.runner = self.grader = self
         self.alive = True
 
     def tree(self, instance: Instance) -> tuple[str, Path]:
@@ -318,7 +324,10 @@ class ContainerBench:
                 self._trees[instance.image] = image, place
             return self._trees[instance.image]
 
-    def open(self, instance: Instance) -> ContainerWorkspace:
+    def open(self, task: Task) -> ContainerWorkspace:
+        return self.open_instance(instance_of(task))
+
+    def open_instance(self, instance: Instance) -> ContainerWorkspace:
         """The repository as the agent finds it."""
         image, tree = self.tree(instance)
         folder = self.folder / f"work-{uuid.uuid4().hex[:12]}"
@@ -327,12 +336,13 @@ class ContainerBench:
             apply_patch(folder, instance.patch)
         return ContainerWorkspace(self.runtime, image, folder)
 
-    def run(self, workspace: ContainerWorkspace, arguments: Sequence[str]) -> Result:
+    def run_tests(self, workspace: ContainerWorkspace, arguments: Sequence[str]) -> Result:
         return workspace.run(["python", "-m", "pytest", *arguments])
 
-    def grade(self, instance: Instance, record: Record, submitted: ContainerWorkspace) -> Grade:
+    def grade(self, task: Task, submitted: ContainerWorkspace) -> Grade:
         """Copy the changed source files to a fresh repository, apply the instance's `test_patch`, and run the tests there."""
-        fresh = self.open(instance)
+        instance = instance_of(task)
+        fresh, record = self.open_instance(instance), instance.record
         try:
             changes = find_changes(record, fresh.folder, submitted.folder)
             diff = show_diff(record, fresh.folder, changes)
@@ -379,8 +389,7 @@ class TruePatch:
     """Makes the repository right with the editor and submits: the oracle of instances."""
 
     def __init__(self, task: Task) -> None:
-        instance = Instance.from_dict(task.data["instance"])
-        self._plan = [*mending_actions(instance), "submit"]
+        self._plan = [*mending_actions(instance_of(task)), "submit"]
 
     def act(self, observation: Observation) -> str:
         return self._plan.pop(0)
@@ -436,22 +445,6 @@ def read_outcomes(log: str) -> dict[str, str]:
     return outcomes
 
 
-class ContainerWorld(CodeWorld):
-    """The code world with instances in containers."""
-
-    def reset(self, task: Task) -> Observation:
-        self.close()
-        if "instance" not in task.data:
-            raise TacitError(f"task {task.id!r} is no instance of SWE-bench: its data has no 'instance'.")
-        instance = Instance.from_dict(task.data["instance"])
-        bench: Any = self._bench
-        self._folder: Any = instance
-        self._record = Record(instance.id, instance.repo, "", task.split, (), instance.issue, (), (), instance.test_files)
-        self._workspace = workspace = bench.open(instance)
-        self._editor = Editor(workspace.folder)
-        return Observation(self._editor.run(read_line("view .")))
-
-
 def instance_environment(base: Environment, path: Path, runtime: str = "") -> Environment:
     """The code world with the instances of a file."""
     instances, failures = read_instances(path)
@@ -468,7 +461,7 @@ def instance_environment(base: Environment, path: Path, runtime: str = "") -> En
     return replace(
         base,
         summary=f"{base.summary}; {len(instances)} instances of {path}" + describe_failures(failures),
-        make=Served(partial(ContainerBench, runtime), ContainerWorld),  # type: ignore[misc]
+        make=Served(partial(ContainerBench, runtime), CodeWorld),
         tasks=tasks,
         family_tasks=tasks,
         experts={"oracle": TruePatch, "none": base.experts["none"]},

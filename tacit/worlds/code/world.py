@@ -16,6 +16,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tacit.core.actions import ActionFormat
 from tacit.core.errors import TacitError
@@ -25,7 +26,7 @@ from tacit.sandbox import Limits, Workspace
 from tacit.sandbox.client import AT, CPU_LIMIT
 from tacit.worlds.code import tools
 from tacit.worlds.code.grading import ENVIRONMENT, Grade, Grader, Runner
-from tacit.worlds.code.tasks import PACKAGED, Record, TaskFolder, broken_files, open_folder, record_of
+from tacit.worlds.code.tasks import PACKAGED, broken_files, open_folder, record_of
 from tacit.worlds.code.tools import BASH, EDITOR, CallError, Editor, read_line, shown_lines, write_beneath
 
 MAX_STEPS = 50
@@ -47,34 +48,45 @@ class Bench:
         mode = "none" if sandbox == NONE else "auto"
         self.runner = Runner(Limits(cpu_s=CPU_S), trees, cache=None if root == PACKAGED else root / "bytecode", mode=mode)
         self.grader = Grader(self.runner)
+        self.run_tests = self.runner.run
         self.close = self.runner.close
 
     @property
     def alive(self) -> bool:
         return self.runner.alive
 
+    def open(self, task: Task) -> Workspace:
+        """The repository as the agent finds it."""
+        record, folder = record_of(task)
+        tests = task.data.get("tests", SHOWN)
+        if tests not in TESTS:
+            raise TacitError(f"task {task.id!r} has tests = {tests!r}; it must be {' or '.join(TESTS)}.")
+        tree = folder.tree(record)
+        workspace = self.runner.sandbox.copy(tree)
+        for path, text in broken_files(record, tree).items():
+            write_beneath(workspace.folder, path, text.encode())
+        if tests == HIDDEN:
+            for path in record.test_files:
+                (workspace.folder / path).unlink()
+        return workspace
+
+    def grade(self, task: Task, submitted: Workspace) -> Grade:
+        record, folder = record_of(task)
+        return self.grader.grade(folder, record, submitted)
+
 
 class CodeWorld:
-    def __init__(self, bench: Bench) -> None:
+    """`bench` is a `Bench`, or a `ContainerBench` (swebench.py)."""
+
+    def __init__(self, bench: Any) -> None:
         self._bench = bench
-        self._workspace: Workspace | None = None
-        self._record: Record
-        self._folder: TaskFolder
+        self._workspace: Any = None
+        self._task: Task
         self._editor: Editor
 
     def reset(self, task: Task) -> Observation:
         self.close()
-        self._record, self._folder = record_of(task)
-        tree = self._folder.tree(self._record)
-        tests = task.data.get("tests", SHOWN)
-        if tests not in TESTS:
-            raise TacitError(f"task {task.id!r} has tests = {tests!r}; it must be {' or '.join(TESTS)}.")
-        self._workspace = self._bench.runner.sandbox.copy(tree)
-        for path, text in broken_files(self._record, tree).items():
-            write_beneath(self._workspace.folder, path, text.encode())
-        if tests == HIDDEN:
-            for path in self._record.test_files:
-                (self._workspace.folder / path).unlink()
+        self._task, self._workspace = task, self._bench.open(task)
         self._editor = Editor(self._workspace.folder)
         return Observation(self._editor.run(read_line("view .")))
 
@@ -89,7 +101,7 @@ class CodeWorld:
                 return Transition(Observation(self._bash(call.arguments["command"])))
         except CallError as error:
             return Transition(Observation(f"{ERROR}{error}"), effective=False)
-        grade = self._bench.grader.grade(self._folder, self._record, self._workspace)
+        grade = self._bench.grade(self._task, self._workspace)
         return Transition(Observation(show_grade(grade)), True, grade.success, grade.score, label=grade.label)
 
     def close(self) -> None:
@@ -98,17 +110,14 @@ class CodeWorld:
             self._workspace = None
 
     def _bash(self, command: str) -> str:
-        assert self._workspace is not None
         arguments = read_pytest(command)
         if arguments is not None:
-            run = self._bench.runner.run(self._workspace, arguments)
-            output, code, killed = run.output, run.code, run.killed
+            run = self._bench.run_tests(self._workspace, arguments)
         else:
-            environment = {**ENVIRONMENT, "TIME_STYLE": "+-"}
-            result = self._workspace.run(["bash", "-c", command], environment=environment)
-            output, code, killed = result.output, result.code, result.killed
-        text = tools.shorten_lines(tools.normalize(output, self._workspace.folder).rstrip("\n"))
-        ending = f"[{STOPPED}]" if killed == CPU_LIMIT else f"[killed: {killed}]" if killed else f"[exit status {code}]"
+            run = self._workspace.run(["bash", "-c", command], environment={**ENVIRONMENT, "TIME_STYLE": "+-"})
+        text = tools.shorten_lines(tools.normalize(run.output, self._workspace.folder).rstrip("\n"))
+        killed = f"[{STOPPED}]" if run.killed == CPU_LIMIT else f"[killed: {run.killed}]"
+        ending = killed if run.killed else f"[exit status {run.code}]"
         return f"{text}\n{ending}" if text else ending
 
 
