@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tacit.core.actions import ActionFormat, Parsed, find_json_calls
+from tacit.core.actions import ActionFormat, Bare, Calls, Parsed, find_json_calls
 from tacit.core.chat import Call, Message, Tool, split_thought
 from tacit.sandbox.client import AT
 
@@ -203,11 +203,9 @@ def _schema(parameters: Mapping[str, Any], required: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class ToolCalls(ActionFormat):
+class ToolCalls(Calls):
     """Tool calls in the model's chat template."""
 
-    stop: tuple[str, ...] = ("</tool_call>",)
-    thinks: bool = False
     tools: tuple[Tool, ...] = (
         Tool(BASH, "command", "Run a shell command in the repository.", "the command"),
         Tool(EDITOR, "command", "View, create and edit files.", parameters=_schema(_EDITOR_PARAMETERS, ("command", "path"))),
@@ -234,28 +232,13 @@ class ToolCalls(ActionFormat):
         name, _, rest = action.partition(" ")
         return Message("assistant", "", Call(BASH, {"command": rest})) if name in TOOLS else Message("assistant", action)
 
-    def write(self, action: str, thought: str = "") -> str:
-        message = self.message(action)
-        return (f"<think>\n{thought}\n</think>\n\n" if thought else "") + (message.call.text() if message.call else action)
 
-
-@dataclass(frozen=True)
-class Lines(ActionFormat):
+class Lines(Bare):
     """Actions as lines, without conversion."""
-
-    stop: tuple[str, ...] = ("\n",)
-    thinks: bool = False
 
     def parse(self, text: str) -> Parsed:
         line = next((line.rstrip() for line in text.splitlines() if line.strip()), "").lstrip()
-        try:
-            read_line(line)
-        except CallError:
-            return Parsed(NO_CALL + line[-60:], False)
-        return Parsed(line, True)
-
-    def write(self, action: str, thought: str = "") -> str:
-        return action
+        return Parsed(line, True) if check_action(line) else Parsed(NO_CALL + line[-60:], False)
 
 
 # Tool output.
