@@ -340,10 +340,9 @@ def test_source_issue_shows_the_whole_broken_function():
     for task in tasks:
         record, folder = record_of(task)
         broken = broken_files(record, folder.tree(record))
-        for edit in record.edits:
-            moved = sum(len(e.after) - len(e.before) for e in record.edits if e.path == edit.path and e.start < edit.start)
-            line = broken[edit.path][: edit.start + moved].count("\n")
-            assert broken[edit.path].split("\n")[line] in task.goal, task.id
+        for repair in record.repairs:
+            line = broken[repair.path][: repair.start].count("\n")
+            assert broken[repair.path].split("\n")[line] in task.goal, task.id
 
 
 def test_hindsight_and_failure_labels(world):

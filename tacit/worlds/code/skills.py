@@ -32,7 +32,7 @@ from tacit.core.world import Alphabet, ByReading
 from tacit.sandbox.client import AT
 from tacit.worlds.code.tasks import (
     HELD_KINDS,
-    Mutation,
+    Edit,
     Record,
     TaskFolder,
     broken_files,
@@ -130,38 +130,50 @@ def _contains(lines: list[str], region: tuple[str, ...]) -> bool:
     return any(tuple(lines[start : start + size]) == region for start in range(len(lines) - size + 1))
 
 
-def line_action(text: str, start: int, end: int, path: str, new: str) -> str:
-    """A `str_replace` of [start, end) in one line, with enough neighboring words to make it unique there; of whole lines if the
-    change spans several."""
-    number, top = text[:start].count("\n") + 1, text.rfind("\n", 0, start) + 1
-    bottom = text.find("\n", end) if "\n" in text[end:] else len(text)
-    if "\n" in text[start:end] + new:
-        last = text[:end].count("\n") + 1
-        return replace_lines(path, text, number - 1, last, (text[top:start] + new + text[end:bottom]).split("\n"))
-    first, last = start, end
+def line_action(text: str, edit: Edit) -> str:
+    """A `str_replace` in one line, with enough neighboring words to make the old text unique there; of whole lines if the edit
+    spans several."""
+    if "\n" in edit.before + edit.after:
+        return whole_line_action(text, edit)
+    top, bottom = line_bounds(text, edit)
+    first, last = edit.start, edit.end
     while text[top:bottom].count(text[first:last]) != 1 or not text[first:last].strip():
         if last < bottom:
             last = _WORD.match(text, last).end()  # type: ignore[union-attr]
         else:
             first -= 1
-    fields = {"command": "str_replace", "path": path, "line": str(number)}
-    old = text[first:last]
-    return write_line(Call(EDITOR, {**fields, "old_str": old, "new_str": text[first:start] + new + text[end:last]}))
+    fields = {"command": "str_replace", "path": edit.path, "line": str(text[: edit.start].count("\n") + 1)}
+    new = text[first : edit.start] + edit.after + text[edit.end : last]
+    return write_line(Call(EDITOR, {**fields, "old_str": text[first:last], "new_str": new}))
+
+
+def whole_line_action(text: str, edit: Edit) -> str:
+    """A `str_replace` of the lines that the edit touches."""
+    top, bottom = line_bounds(text, edit)
+    lines = (text[top : edit.start] + edit.after + text[edit.end : bottom]).split("\n")
+    return replace_lines(edit.path, text, text[: edit.start].count("\n"), text[: edit.end].count("\n") + 1, lines)
+
+
+def line_bounds(text: str, edit: Edit) -> tuple[int, int]:
+    """Where the first line of an edit begins, and where its last one ends."""
+    end = text.find("\n", edit.end)
+    return text.rfind("\n", 0, edit.start) + 1, end if end >= 0 else len(text)
 
 
 _WORD = re.compile(r" *(\w+|[^\w\s]|$)")
 
 
-def function_at(text: str, offset: int) -> str:
-    """Name of the last function that starts before the offset."""
-    return next(reversed(re.findall(r"def (\w+)\(", text[:offset])), "")
+def broken_functions(record: Record, folder: TaskFolder) -> list[str]:
+    """For each edit, the name of the last function that starts before it."""
+    before = [read_source(folder.tree(record) / edit.path)[: edit.start] for edit in record.edits]
+    return [next(reversed(re.findall(r"def (\w+)\(", text)), "") for text in before]
 
 
 def locate_defects(task: Task) -> str:
     """A sentence for the issue that names the functions with defects, which makes tasks easier."""
     record, folder = record_of(task)
-    tree = folder.tree(record)
-    places = [f"{function_at(read_source(tree / edit.path), edit.start)} in {edit.path}" for edit in record.edits]
+    functions = broken_functions(record, folder)
+    places = [f"{function} in {edit.path}" for function, edit in zip(functions, record.edits, strict=True)]
     return f"The cause is in {' and in '.join(dict.fromkeys(places))}."
 
 
@@ -170,16 +182,15 @@ def show_defects(task: Task) -> str:
     record, folder = record_of(task)
     tree, sources = folder.tree(record), []
     broken = broken_files(record, tree)
-    for edit in record.edits:
-        moved = sum(len(e.after) - len(e.before) for e in record.edits if e.path == edit.path and e.start < edit.start)
-        text = broken[edit.path]
-        line, functions = text[: edit.start + moved].count("\n") + 1, []
+    for repair in record.repairs:
+        text = broken[repair.path]
+        line, functions = text[: repair.start].count("\n") + 1, []
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
                 functions.append((node.lineno, node.end_lineno))
         first, last = min(functions, default=(max(1, line - AROUND), line + AROUND))  # the outermost; else lines nearby
         source = "\n".join(text.split("\n")[first - 1 : last])
-        sources.append(f"{AT}/{edit.path}, lines {first} to {last}:\n\n{source}")
+        sources.append(f"{AT}/{repair.path}, lines {first} to {last}:\n\n{source}")
     return "\n\n".join([locate_defects(task), *dict.fromkeys(sources)])
 
 
@@ -190,18 +201,12 @@ class Search(ByReading):
 
     def __init__(self, task: Task) -> None:
         self._record, folder = record_of(task)
-        originals = {edit.path: read_source(folder.tree(self._record) / edit.path) for edit in self._record.edits}
         self._texts = broken_files(self._record, folder.tree(self._record))
         self.repairs = []  # (path, number and text of the broken line, function, action)
-        for edit in self._record.edits:
-            moved = sum(
-                len(e.after) - len(e.before) for e in self._record.edits if e.path == edit.path and e.start < edit.start
-            )
-            text, start = self._texts[edit.path], edit.start + moved
-            end, number = start + len(edit.after), text[:start].count("\n") + 1
-            function = function_at(originals[edit.path], edit.start)
-            action = line_action(text, start, end, edit.path, edit.before)
-            self.repairs.append((edit.path, number, text.split("\n")[number - 1], function, action))
+        for repair, function in zip(self._record.repairs, broken_functions(self._record, folder), strict=True):
+            text = self._texts[repair.path]
+            number = text[: repair.start].count("\n") + 1
+            self.repairs.append((repair.path, number, text.split("\n")[number - 1], function, line_action(text, repair)))
         self._wrong = self._choose_wrong(Random(task.id))
 
     def _choose_wrong(self, rng: Random) -> list[str]:
@@ -212,8 +217,7 @@ class Search(ByReading):
         by_kind: dict[str, list[str]] = {}
         for each in find_mutations(path, text):
             if abs(text[: each.edit.start].count("\n") + 1 - number) <= AROUND and each.kind not in HELD_KINDS:
-                action = line_action(text, each.edit.start, each.edit.end, path, each.edit.after)
-                by_kind.setdefault(each.kind, []).append(action)
+                by_kind.setdefault(each.kind, []).append(line_action(text, each.edit))
         kinds = rng.sample(sorted(by_kind), min(rng.randrange(3), len(by_kind)))
         wrong = [action for kind in kinds for action in [rng.choice(by_kind[kind])] if action != right]
         refused = right.replace(f"{path}:{number} ", f"{path}:{number + 1} ", 1)  # the right edit in the line below
@@ -257,14 +261,6 @@ class Search(ByReading):
 
     def _grep(self, function: str) -> str:
         return f'bash grep -rn "def {function}(" *'
-
-
-def mutation_action(text: str, mutation: Mutation) -> str:
-    edit = mutation.edit
-    first, last = text[: edit.start].count("\n"), text[: edit.end].count("\n") + 1
-    changed = (text[: edit.start] + edit.after + text[edit.end :]).split("\n")
-    size = last - first + edit.after.count("\n") - edit.before.count("\n")
-    return replace_lines(edit.path, text, first, last, changed[first : first + size])
 
 
 class Rule:
@@ -318,7 +314,7 @@ class Rule:
                 is_named = mutation.function.rpartition(".")[2] in words
                 ranked.append((near > 0, not is_named, near, path, mutation.edit.start, mutation))
         ranked.sort(key=lambda row: row[:5])
-        return [(path, mutation_action(self._sources[path], mutation)) for *_, path, _, mutation in ranked[:TRIES]]
+        return [(path, whole_line_action(self._sources[path], mutation.edit)) for *_, path, _, mutation in ranked[:TRIES]]
 
 
 class RandomEdit:
@@ -326,8 +322,10 @@ class RandomEdit:
 
     def __init__(self, task: Task) -> None:
         record, folder = record_of(task)
-        choices = [(text, each) for path, text in open_sources(record, folder).items() for each in find_mutations(path, text)]
-        self._plan = [mutation_action(*Random(task.id).choice(choices))]
+        choices = [
+            (text, each.edit) for path, text in open_sources(record, folder).items() for each in find_mutations(path, text)
+        ]
+        self._plan = [whole_line_action(*Random(task.id).choice(choices))]
 
     def act(self, observation: Observation) -> str:
         return self._plan.pop() if self._plan else "submit"

@@ -105,6 +105,16 @@ class Record:
     def family(self) -> str:
         return PATCH if not self.kinds else self.kinds[0] if len(self.kinds) == 1 else SEVERAL
 
+    @property
+    def repairs(self) -> tuple[Edit, ...]:
+        """For each edit, the one that undoes it in the broken file."""
+        undone = []
+        for edit in self.edits:
+            earlier = [each for each in self.edits if each.path == edit.path and each.start < edit.start]
+            start = edit.start + sum(len(each.after) - len(each.before) for each in earlier)
+            undone.append(Edit(edit.path, start, start + len(edit.after), edit.after, edit.before))
+        return tuple(undone)
+
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Record:
         """The record of a parsed line. Raises TacitError naming a missing or invalid field."""
@@ -178,10 +188,14 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     return text
 
 
+def edit_files(edits: Sequence[Edit], tree: Path) -> dict[str, str]:
+    """path -> new text of each edited file"""
+    paths = dict.fromkeys(edit.path for edit in edits)
+    return {path: apply_edits(read_source(tree / path), [edit for edit in edits if edit.path == path]) for path in paths}
+
+
 def broken_files(record: Record, tree: Path) -> dict[str, str]:
-    """path -> broken text of each edited file"""
-    paths = dict.fromkeys(edit.path for edit in record.edits)
-    return {path: apply_edits(read_source(tree / path), [e for e in record.edits if e.path == path]) for path in paths}
+    return edit_files(record.edits, tree)
 
 
 def tree_digest(tree: Path) -> str:
@@ -351,9 +365,7 @@ class _Text:
     def __init__(self, path: str, source: str) -> None:
         self.path, self.source = path, source
         self.lines = source.encode().splitlines(keepends=True)
-        self.starts = [0]
-        for line in self.lines:
-            self.starts.append(self.starts[-1] + len(line.decode()))
+        self.starts = list(itertools.accumulate((len(line.decode()) for line in self.lines), initial=0))
 
     def offset(self, line: int, column: int) -> int:
         return self.starts[line - 1] + len(self.lines[line - 1][:column].decode())
@@ -528,9 +540,7 @@ def hunk_side(lines: Sequence[str], mark: str) -> str:
 def patch_edits(patch: FilePatch, source: str) -> list[Edit]:
     """One edit per hunk. Raises TacitError if a hunk does not match the source."""
     lines = source.splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
+    starts = list(itertools.accumulate(map(len, lines), initial=0))
     edits = []
     for first, marked in patch.hunks:
         old, new = hunk_side(marked, "-"), hunk_side(marked, "+")
