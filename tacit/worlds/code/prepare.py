@@ -44,9 +44,9 @@ from tacit.worlds.code.tasks import (
     Mutation,
     Package,
     Record,
-    apply_edits,
     check_links,
     choose_split,
+    edit_files,
     find_mutations,
     open_folder,
     patch_edits,
@@ -269,14 +269,16 @@ def unpack(source: Source, archive: Path, tree: Path) -> None:
         raise TacitError(f"its archive has no {', '.join(missing)}.")
 
 
+def find_files(tree: Path, parts: Sequence[str], *patterns: str) -> list[str]:
+    """Paths of these files, and of the matching ones in these directories."""
+    places = [tree / part for part in parts]
+    found = {file for place in places for pattern in patterns for file in place.rglob(pattern)}
+    found |= {place for place in places if place.is_file()}
+    return sorted(file.relative_to(tree).as_posix() for file in found)
+
+
 def find_tests(tree: Path, parts: Sequence[str]) -> list[str]:
-    """Paths of the test files in these files and directories."""
-    tests: set[str] = set()
-    for part in parts:
-        place = tree / part
-        files = [place] if place.is_file() else [*place.rglob("test*.py"), *place.rglob("*_test.py")]
-        tests |= {file.relative_to(tree).as_posix() for file in files}
-    return sorted(tests)
+    return find_files(tree, parts, "test*.py", "*_test.py")
 
 
 def check_suite(runner: Runner, tree: Path, files: Sequence[str]) -> Suite:
@@ -310,11 +312,7 @@ def check_suite(runner: Runner, tree: Path, files: Sequence[str]) -> Suite:
 def find_candidates(tree: Path, source: Source, suite: Suite, seed: int) -> list[Mutation]:
     """Mutations of functions that tests call, in a seeded order that alternates between kinds."""
     kinds: dict[str, list[Mutation]] = {kind: [] for kind in KINDS}
-    for path in sorted(
-        file.relative_to(tree).as_posix()
-        for part in source.code
-        for file in ([tree / part] if (tree / part).is_file() else (tree / part).rglob("*.py"))
-    ):
+    for path in find_files(tree, source.code, "*.py"):
         if any(path == part or path.startswith(f"{part}/") for part in source.tests):
             continue
         try:
@@ -400,15 +398,14 @@ def verify(
     runner: Runner, tree: Path, edits: Sequence[Edit], passing: frozenset[str], first: Sequence[str], most: int = MAX_FAILING
 ) -> Verdict | str:
     """The verdict, or the reason for rejecting the edits. Runs the tests `first`, then their files; at most `most` may fail."""
-    changed = {}
-    for path in {edit.path for edit in edits}:
-        changed[path] = apply_edits(read_source(tree / path), [edit for edit in edits if edit.path == path])
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                compile(changed[path], path, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError):
-            return "does not compile"
+    changed = edit_files(edits, tree)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for path, text in changed.items():
+                compile(text, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return "does not compile"
     workspace = runner.sandbox.copy(tree)
     try:
         for path, text in changed.items():
@@ -524,6 +521,7 @@ def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = l
 
 # Tasks from your own folder.
 
+Candidate = tuple[str, list[Edit], tuple[str, ...]]  # name, edits that should break tests, test files
 BROKEN, CORRECT, TESTS = "python_programs", "correct_python_programs", "python_testcases"
 
 
@@ -543,69 +541,65 @@ def prepare_programs(root: Path, folder: Path, say: Say = lambda line: None) -> 
     missing = [name for name in (BROKEN, CORRECT, TESTS) if not (folder / name).is_dir()]
     if missing:
         raise TacitError(f"{folder} has no directory {', '.join(missing)}; it needs the layout of QuixBugs.")
-
-    def find(tree: Path) -> Iterator[tuple[str, list[Edit], list[str]]]:
-        for broken in sorted((folder / BROKEN).glob("*.py")):
-            path, test = f"{BROKEN}/{broken.name}", f"{TESTS}/test_{broken.name}"
-            if (tree / test).is_file() and (folder / CORRECT / broken.name).is_file():
-                yield broken.stem, difference_edits(path, read_source(tree / path), read_source(broken)), [test]
-
-    def restore(tree: Path) -> None:
-        for correct in (folder / CORRECT).glob("*.py"):
-            if (tree / BROKEN / correct.name).is_file():
-                shutil.copy(correct, tree / BROKEN / correct.name)
-
-    return _prepare(root, folder, (CORRECT, "java_programs", "java_testcases", "correct_java_programs"), restore, find, say)
+    tree = copy_package(root, folder, (CORRECT, "java_programs", "java_testcases", "correct_java_programs"))
+    for correct in (folder / CORRECT).glob("*.py"):
+        if (tree / BROKEN / correct.name).is_file():
+            shutil.copy(correct, tree / BROKEN / correct.name)
+    candidates: list[Candidate] = []
+    for broken in sorted((folder / BROKEN).glob("*.py")):
+        path, test = f"{BROKEN}/{broken.name}", f"{TESTS}/test_{broken.name}"
+        if (tree / test).is_file() and (folder / CORRECT / broken.name).is_file():
+            edits = difference_edits(path, read_source(tree / path), read_source(broken))
+            candidates.append((broken.stem, edits, (test,)))
+    return write_tasks(root, tree, candidates, say)
 
 
 def prepare_patches(root: Path, repository: Path, patches: Sequence[Path], say: Say = lambda line: None) -> int:
     """Write tasks from a repository whose suite passes, one per patch that breaks it; returns their number."""
     if not repository.is_dir():
         raise TacitError(f"there is no directory {repository}.")
+    tree = copy_package(root, repository)
+    tests = tuple(find_tests(tree, ["."]))
+    candidates: list[Candidate] = []
+    for file in patches:
+        try:
+            edits: list[Edit] = []
+            for patch in read_patch(file.read_text()):
+                if patch.new or patch.gone or patch.path in tests or not (tree / patch.path).is_file():
+                    raise TacitError(f"it must change existing files that are not tests, not {patch.path}")
+                edits += patch_edits(patch, read_source(tree / patch.path))
+            candidates.append((file.stem, edits, tests))
+        except (OSError, ValueError, TacitError) as error:
+            say(f"{file.name} is left out: {error}")
+    return write_tasks(root, tree, candidates, say)
 
-    def find(tree: Path) -> Iterator[tuple[str, list[Edit], list[str]]]:
-        tests = find_tests(tree, ["."])
-        for file in patches:
-            try:
-                edits = []
-                for patch in read_patch(file.read_text()):
-                    if patch.new or patch.gone or patch.path in tests or not (tree / patch.path).is_file():
-                        raise TacitError(f"it must change existing files that are not tests, not {patch.path}")
-                    edits += patch_edits(patch, read_source(tree / patch.path))
-                yield file.stem, edits, tests
-            except (OSError, ValueError, TacitError) as error:
-                say(f"{file.name} is left out: {error}")
 
-    return _prepare(root, repository, (), lambda tree: None, find, say)
-
-
-def _prepare(
-    root: Path,
-    folder: Path,
-    without: Sequence[str],
-    restore: Callable[[Path], None],
-    find: Callable[[Path], Iterator[tuple[str, list[Edit], list[str]]]],
-    say: Say,
-) -> int:
+def copy_package(root: Path, folder: Path, without: Sequence[str] = ()) -> Path:
+    """Copy the folder into a new task folder, without some directories."""
     check_empty(root)
-    name, version = re.sub(r"[^\w.]+", "_", folder.resolve().name) or "programs", "0"
-    tree = root / "packages" / f"{name}-{version}"
+    name = re.sub(r"[^\w.]+", "_", folder.resolve().name) or "programs"
+    tree = root / "packages" / f"{name}-0"
     shutil.copytree(folder, tree, ignore=shutil.ignore_patterns(*IGNORED, *without), symlinks=True)
     try:
         check_links(tree)
     except TacitError:
         shutil.rmtree(root)
         raise
-    restore(tree)
+    return tree
+
+
+def write_tasks(root: Path, tree: Path, candidates: Sequence[Candidate], say: Say) -> int:
+    """Write those candidates that fail tests; returns their number."""
+    name, _, version = tree.name.rpartition("-")
     records: list[Record] = []
+    suites: dict[tuple[str, ...], Suite] = {}
     with Runner(SUITE, trees=[tree], cache=root / "bytecode") as runner:
-        suites: dict[tuple[str, ...], Suite] = {}
-        for task, edits, tests in find(tree):
-            key = tuple(tests)
+        for task, edits, tests in candidates:
             try:
-                if key not in suites:
-                    suites[key] = check_suite(runner, tree, tests)
-                verdict = verify(runner, tree, edits, suites[key].passing, sorted(suites[key].passing), most=10**6)
+                if tests not in suites:
+                    suites[tests] = check_suite(runner, tree, tests)
+                passing = suites[tests].passing
+                verdict = verify(runner, tree, edits, passing, sorted(passing), most=10**6)
             except TacitError as error:
                 say(f"{task} is left out: {error}")
                 continue
@@ -618,7 +612,7 @@ def _prepare(
             records.append(Record(label, name, version, split, (), issue, tuple(edits), *tests_of))
     if not records:
         shutil.rmtree(root)
-        raise TacitError(f"{folder} has no usable task; nothing was written.")
-    passing = sorted(frozenset().union(*(suite.passing for suite in suites.values())))
-    write_folder(root, 0, [Package(name, version, tuple(passing), tree_digest(tree))], records)
+        raise TacitError(f"{name} has no usable task; nothing was written to {root}.")
+    all_passing = sorted(frozenset().union(*(suite.passing for suite in suites.values())))
+    write_folder(root, 0, [Package(name, version, tuple(all_passing), tree_digest(tree))], records)
     return len(records)
