@@ -43,11 +43,11 @@ class Limits:
 @dataclass(frozen=True)
 class Result:
     code: int  # exit status; 128 + N if signal N ended the command
-    output: str  # stdout and stderr together, in the order they were written
-    killed: str  # the limit that ended the command; empty if none did
-    report: str  # what a preloaded function wrote to its report pipe; empty for programs
-    dropped: int  # bytes of output discarded beyond `output_kb`
-    seconds: float
+    output: str = ""  # stdout and stderr together, in the order they were written
+    killed: str = ""  # the limit that ended the command; empty if none did
+    report: str = ""  # what a preloaded function wrote to its report pipe; empty for programs
+    dropped: int = 0  # bytes of output discarded beyond `output_kb`
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,15 +240,15 @@ class Sandbox:
 
     def _answer(self, answer: dict[str, Any]) -> None:
         with self._lock:
-            future = self._waiting.pop(answer["id"])
-        if answer["error"]:
+            future = self._waiting.pop(answer.pop("id"))
+        error = answer.pop("error", "")
+        if error:
             future.set_exception(
                 TacitError(
-                    f"commands cannot be isolated here ({answer['error']}). The kernel must allow unprivileged user namespaces "
+                    f"commands cannot be isolated here ({error}). The kernel must allow unprivileged user namespaces "
                     "(sysctl kernel.unprivileged_userns_clone=1, or user.max_user_namespaces above 0), or install bubblewrap. "
                     "--sandbox none runs commands without isolation: only for models and repositories you trust."
                 )
             )
-            return
-        fields = {name: answer[name] for name in ("code", "output", "report", "killed", "dropped", "seconds")}
-        future.set_result(Result(**fields))
+        else:
+            future.set_result(Result(**answer))

@@ -21,6 +21,7 @@ import errno
 import fcntl
 import importlib
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -50,7 +51,7 @@ FIRST_UID = 1_900_000_000  # as root, concurrent commands get distinct user ids,
 INSIDE_ID = 1000
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
 DEVICES = ("null", "zero", "full", "random", "urandom")
-LOOK_S = 0.1  # how often CPU time, memory and workspace size are checked
+LOOK_S = 0.1  # how often limits are checked
 CPU_GRACE_S = 5  # CPU time beyond the limit after which the kernel kills a process, in case the server was too slow
 TICK = os.sysconf("SC_CLK_TCK")
 OWNER_S = 5.0  # how often an idle server checks for its owner: a fork of the owner may keep the connection open
@@ -81,17 +82,16 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 def bind(source: str, target: str, read_only: bool = True) -> None:
     """Bind-mount a file or directory; missing sources are skipped, symbolic links are recreated."""
+    if not os.path.lexists(source):
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(source):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
         if not os.path.lexists(target):
             os.symlink(os.readlink(source), target)
-        return
-    if not os.path.exists(source):
         return
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     else:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
         open(target, "a").close()
     mount(source, target, flags=MS_BIND | MS_REC)
     if read_only:
@@ -367,14 +367,13 @@ def make_filter() -> bytes:
 class Job:
     """One running command."""
 
-    def __init__(self, order: Message, pid: int, pipes: dict[str, int], slot: int) -> None:
-        self.order, self.pid, self.slot = order, pid, slot
+    def __init__(self, order: Message, pid: int, pipes: dict[str, int], uid: int) -> None:
+        self.order, self.pid, self.uid = order, pid, uid
         self.ended = os.pidfd_open(pid)  # readable when the process has ended
         self.pipes = pipes
         self.data = {name: bytearray() for name in pipes}
         self.dropped, self.reason = 0, ""
         self.began = time.monotonic()
-        self.deadline = self.began + order["limits"]["wall_s"]
 
     def read(self, name: str) -> bool:
         """Read what is available; False at the end of the pipe. Bytes beyond the limit are counted and dropped."""
@@ -406,24 +405,15 @@ def descendants(pid: int) -> list[int]:
     return pids
 
 
-def resident_mb(pids: Sequence[int]) -> float:
-    total = 0
-    for pid in pids:
-        try:
-            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):
-            continue
-    return total * resource.getpagesize() / (1 << 20)
-
-
-def most_cpu_s(pids: Sequence[int]) -> float:
-    """CPU time of the process that has used most, without its children."""
-    most = 0.0
+def use_of(pids: Sequence[int]) -> tuple[float, float]:
+    """(CPU time of the process that has used most, without its children; resident memory of all in MB)"""
+    most, pages = 0.0, 0
     for pid in pids:
         with suppress(OSError, IndexError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             most = max(most, (int(fields[11]) + int(fields[12])) / TICK)
-    return most
+            pages += int(fields[21])
+    return most, pages * resource.getpagesize() / (1 << 20)
 
 
 def open_mb(pids: Sequence[int]) -> float:
@@ -476,7 +466,6 @@ class Server:
         self.staged = [(self.stage(outside, number), inside) for number, (inside, outside) in enumerate(binds.items())]
         self.functions = {name: load_function(name) for name in preload}
         self.jobs: dict[int, Job] = {}
-        self.slots: set[int] = set()
         self.selector = selectors.DefaultSelector()
         self.selector.register(line, selectors.EVENT_READ, None)
 
@@ -493,11 +482,9 @@ class Server:
 
     def serve(self, owner: int) -> None:
         """Serve until the owner process closes the connection or exits."""
-        last_check = 0.0
+        last_look = 0.0
         while os.getppid() == owner:
-            soonest = min((job.deadline for job in self.jobs.values()), default=math.inf)
-            wait = max(0.0, min(soonest - time.monotonic(), LOOK_S if self.jobs else OWNER_S))
-            for key, _ in self.selector.select(wait):
+            for key, _ in self.selector.select(LOOK_S if self.jobs else OWNER_S):
                 if key.data is None:
                     try:
                         order = json.loads(self.line.recv_bytes())
@@ -510,14 +497,8 @@ class Server:
                     self.selector.unregister(key.fd)
                     os.close(key.fd)
                     del job.pipes[name]
-            now = time.monotonic()
-            for job in list(self.jobs.values()):
-                if now >= job.deadline:
-                    job.kill("time limit")
-                elif job.dropped > 64 * job.order["limits"]["output_kb"] * 1024:
-                    job.kill("output limit")
-            if now - last_check >= LOOK_S:
-                last_check = now
+            if time.monotonic() - last_look >= LOOK_S:
+                last_look = time.monotonic()
                 self.look()
             self.finish()
 
@@ -532,9 +513,8 @@ class Server:
     def start(self, order: Message) -> None:
         if tree_mb(order["workspace"]) > OVERFULL * order["limits"]["disk_mb"]:
             return self.answer(order, code=128 + signal.SIGKILL, killed="disk limit")
-        slot = next(number for number in range(len(self.slots) + 1) if number not in self.slots)
-        self.slots.add(slot)
-        uid = FIRST_UID + slot
+        taken = {job.uid for job in self.jobs.values()}
+        uid = next(uid for uid in itertools.count(FIRST_UID) if uid not in taken)
         ours, theirs = zip(*(os.pipe() for _ in PIPES), strict=True)
         if os.geteuid() == 0 and order["mode"] != "none":
             own_tree(order["workspace"], uid)
@@ -544,21 +524,26 @@ class Server:
             monitor(order, self.root, uid, theirs, self.functions)
         for descriptor in theirs:
             os.close(descriptor)
-        job = Job(order, pid, dict(zip(PIPES, ours, strict=True)), slot)
+        job = Job(order, pid, dict(zip(PIPES, ours, strict=True)), uid)
         self.jobs[pid] = job
         for name, descriptor in list(job.pipes.items()):
             self.selector.register(descriptor, selectors.EVENT_READ, (job, name))
         self.selector.register(job.ended, selectors.EVENT_READ, (job, ""))
 
     def look(self) -> None:
-        """Kill commands that exceed their CPU, memory or disk limit."""
+        """Kill commands that exceed a limit."""
         for job in self.jobs.values():
-            limits = job.order["limits"]
-            if time.monotonic() - job.began > LOOK_S:
+            limits, seconds = job.order["limits"], time.monotonic() - job.began
+            if seconds >= limits["wall_s"]:
+                job.kill("time limit")
+            elif job.dropped > 64 * limits["output_kb"] * 1024:
+                job.kill("output limit")
+            elif seconds > LOOK_S:
                 inside = descendants(job.pid)
-                if most_cpu_s(inside) >= limits["cpu_s"]:
+                cpu_s, resident_mb = use_of(inside)
+                if cpu_s >= limits["cpu_s"]:
                     job.kill("cpu limit")
-                elif resident_mb(inside) + open_mb(inside) > limits["memory_mb"]:
+                elif resident_mb + open_mb(inside) > limits["memory_mb"]:
                     job.kill("memory limit")
                 elif tree_mb(job.order["workspace"]) > limits["disk_mb"]:
                     job.kill("disk limit")
@@ -576,7 +561,6 @@ class Server:
             self.selector.unregister(job.ended)
             os.close(job.ended)
             del self.jobs[pid]
-            self.slots.discard(job.slot)
             self.answer(
                 job.order,
                 code=os.waitstatus_to_exitcode(code),
@@ -589,8 +573,7 @@ class Server:
             )
 
     def answer(self, order: Message, **fields: Any) -> None:
-        blank = {"output": "", "report": "", "dropped": 0, "error": "", "seconds": 0.0}
-        self.line.send_bytes(json.dumps({"id": order["id"], **blank, **fields}).encode())
+        self.line.send_bytes(json.dumps({"id": order["id"], **fields}).encode())
 
 
 def load_function(name: str) -> Callable[[list[str], int], int]:
