@@ -464,6 +464,8 @@ class Server:
         self.root = os.path.join(folder, "root")
         os.makedirs(self.root, exist_ok=True)
         self.staged = [(self.stage(outside, number), inside) for number, (inside, outside) in enumerate(binds.items())]
+        own_files = {os.path.abspath(__file__), *(name.partition(":")[0] for name in preload)}  # only bubblewrap runs them
+        self.shared = [(staged, inside) for staged, inside in self.staged if inside not in own_files]
         self.functions = {name: load_function(name) for name in preload}
         self.jobs: dict[int, Job] = {}
         self.selector = selectors.DefaultSelector()
@@ -518,7 +520,7 @@ class Server:
         ours, theirs = zip(*(os.pipe() for _ in PIPES), strict=True)
         if os.geteuid() == 0 and order["mode"] != "none":
             own_tree(order["workspace"], uid)
-        order["staged"] = self.staged
+        order["staged"] = self.staged if order["mode"] == "bubblewrap" else self.shared
         pid = os.fork()
         if pid == 0:
             monitor(order, self.root, uid, theirs, self.functions)

@@ -128,6 +128,13 @@ def test_auto_prefers_namespaces_and_falls_back(monkeypatch, tmp_path):
         assert sandbox.copy(tmp_path).run(["true"]).code == 0
 
 
+def test_namespaces_do_not_show_the_files_that_bubblewrap_needs(monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/bwrap")
+    with open_sandbox(AUTO) as sandbox:
+        assert sandbox.mode == NAMESPACES
+        assert sandbox.copy(tmp_path).run(["cat", server.__file__]).code != 0
+
+
 def test_wrong_modes_are_refused(monkeypatch):
     with pytest.raises(TacitError, match="namespaces"):
         Sandbox(mode="docker")
