@@ -27,7 +27,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -287,33 +287,31 @@ LARGEST = 1 << 20
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
-def enter_beneath(folder: Path, parts: Sequence[str], make: bool = False) -> int:
-    """Open a directory below the folder; `make` creates missing ones. Returns its descriptor; raises OSError."""
+@contextlib.contextmanager
+def enter_beneath(folder: Path, parts: Sequence[str], make: bool = False) -> Iterator[int]:
+    """Descriptor of a directory below the folder; `make` creates missing ones. Raises OSError."""
     if ".." in parts or "/" in parts:
         raise OSError(f"{'/'.join(parts)!r} is outside of the repository")
     at = os.open(folder, os.O_DIRECTORY | os.O_CLOEXEC)
     owner = os.fstat(at)
-    for part in parts:
-        try:
+    try:
+        for part in parts:
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, dir_fd=at)
                     os.chown(part, owner.st_uid, owner.st_gid, dir_fd=at, follow_symlinks=False)
-            inner = os.open(part, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-        finally:
-            os.close(at)
-        at = inner
-    return at
+            outer, at = at, os.open(part, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(outer)
+        yield at
+    finally:
+        os.close(at)
 
 
 def open_beneath(folder: Path, path: str, flags: int) -> int:
     """Open a regular file below the folder. Returns its descriptor; raises OSError."""
     *parents, name = PurePosixPath(path).parts or ("/",)
-    at = enter_beneath(folder, parents, bool(flags & os.O_CREAT))
-    try:
+    with enter_beneath(folder, parents, bool(flags & os.O_CREAT)) as at:
         descriptor = os.open(name, flags | _FILE, 0o644, dir_fd=at)
-    finally:
-        os.close(at)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(f"{path!r} is no regular file")
@@ -330,12 +328,8 @@ def read_beneath(folder: Path, path: str, most: int = LARGEST) -> bytes:
 def remove_beneath(folder: Path, path: str) -> None:
     """Remove a file or symbolic link below the folder, if it is there. Raises OSError."""
     *parents, name = PurePosixPath(path).parts
-    with contextlib.suppress(FileNotFoundError):
-        at = enter_beneath(folder, parents)
-        try:
-            os.unlink(name, dir_fd=at)
-        finally:
-            os.close(at)
+    with contextlib.suppress(FileNotFoundError), enter_beneath(folder, parents) as at:
+        os.unlink(name, dir_fd=at)
 
 
 def write_beneath(folder: Path, path: str, text: bytes) -> None:
@@ -400,12 +394,8 @@ class Editor:
         paths: list[str] = []
         queue = [PurePosixPath(path).parts]
         for parts in queue:
-            at = enter_beneath(self.folder, parts)
-            try:
-                with os.scandir(at) as entries:
-                    inside = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-            finally:
-                os.close(at)
+            with enter_beneath(self.folder, parts) as at, os.scandir(at) as entries:
+                inside = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
             for name, folder in inside:
                 if not name.startswith(".") and name != "__pycache__":
                     paths.append("/".join((*parts, name)) + "/" * folder)
