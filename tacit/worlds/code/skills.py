@@ -20,9 +20,10 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import repeat
 from random import Random
 
 from tacit.core.chat import Call
@@ -272,35 +273,26 @@ class Rule:
         self._sources = open_sources(self._record, folder)
         self._tests = f"bash pytest -q --tb=short {' '.join(self._record.test_files)}"
         self._hidden = task.data.get("tests") == "hidden"
-        self._queue: list[tuple[str, str]] | None = None  # (path, action) of candidates
-        self._tried = ""  # path of the edit that is currently applied
-        self._last = ""
+        self._seen = ""
+        self._plan = self._play()
 
     def act(self, observation: Observation) -> str:
-        self._last = self._next(observation.text)
-        return self._last
+        self._seen = observation.text
+        return next(self._plan)
 
-    def _next(self, text: str) -> str:
-        if self._hidden:
-            return "submit"
-        if not self._last:
-            return self._tests
-        if self._last == self._tests:
-            if "[exit status 0]" in text:
-                return "submit"
-            if self._queue is None:
-                self._queue = self._rank(text)
-            if self._tried:
-                path, self._tried = self._tried, ""
-                return f"undo_edit {path}"
-        elif self._tried:
-            if not text.startswith("ERROR"):
-                return self._tests
-            self._tried = ""
-        if not self._queue:
-            return "submit"
-        self._tried, action = self._queue.pop(0)
-        return action
+    def _play(self) -> Iterator[str]:
+        if not self._hidden:
+            yield self._tests
+            candidates = [] if "[exit status 0]" in self._seen else self._rank(self._seen)
+            for path, action in candidates:
+                yield action
+                if self._seen.startswith("ERROR"):
+                    continue
+                yield self._tests
+                if "[exit status 0]" in self._seen:
+                    break
+                yield f"undo_edit {path}"
+        yield from repeat("submit")
 
     def _rank(self, output: str) -> list[tuple[str, str]]:
         """Mutations by distance to the traceback: lines that it names, then functions that it names, then the rest."""
