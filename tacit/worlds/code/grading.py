@@ -31,8 +31,8 @@ import stat
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -253,9 +253,15 @@ class Grade:
     wanted: int
     kept: int  # PASS_TO_PASS tests that pass
     known: int
-    forged: str  # why the outcomes do not count; empty if they do
     diff: str  # from the broken repository to the submitted one
     killed: str = ""  # the limit that ended the tests; empty if none did
+    forged: str = ""  # why the outcomes do not count; empty if they do
+
+    @classmethod
+    def count(cls, passed: Collection[str], fail_to_pass: Sequence[str], pass_to_pass: Sequence[str], **more: str) -> Grade:
+        """The grade of a run in which these tests passed."""
+        fixed, kept = (sum(test in passed for test in tests) for tests in (fail_to_pass, pass_to_pass))
+        return cls(fixed, len(fail_to_pass), kept, len(pass_to_pass), **more)
 
     @property
     def success(self) -> bool:
@@ -438,17 +444,10 @@ class Grader:
         must_fail = [name for name in exam.must_fail if name.partition("::")[2] not in twins]
         if not (forged or run.killed) and any(run.outcomes.get(name) != FAILED for name in must_fail):
             forged = "tests pass that must fail"
+        believed = frozenset() if forged or run.killed else run.passed
+        diff = show_diff(record, tree, changes)
         pass_to_pass = folder.pass_to_pass(record)
-        outcomes = {} if forged or run.killed else run.outcomes
-        return Grade(
-            fixed=sum(outcomes.get(node) == PASSED for node in record.fail_to_pass),
-            wanted=len(record.fail_to_pass),
-            kept=sum(outcomes.get(node) == PASSED for node in pass_to_pass),
-            known=len(pass_to_pass),
-            forged=forged,
-            diff=show_diff(record, tree, changes),
-            killed=run.killed,
-        )
+        return Grade.count(believed, record.fail_to_pass, pass_to_pass, diff=diff, killed=run.killed, forged=forged)
 
     def _exam(self, folder: TaskFolder, record: Record) -> Exam:
         """The task's exam, from one or two runs of the original package. Raises TacitError if its tests fail."""
@@ -472,17 +471,14 @@ class Grader:
     def _run(self, record: Record, tree: Path, changes: dict[str, bytes | None], exam: Exam) -> TestRun:
         """Run the task's tests and the canary in a copy of the tree with these changes. Files get random names; outcomes have
         the real names."""
-        workspace = self._runner.sandbox.copy(tree)
         names = {CANARY_FILE: alias(record.test_files[0])}
         names |= {path: alias(path) if exam.aliases else path for path in record.test_files}
-        try:
+        with closing(self._runner.sandbox.copy(tree)) as workspace:
             apply_changes(workspace.folder, changes)
             for path in record.test_files:
                 (workspace.folder / path).rename(workspace.folder / names[path])
             write_beneath(workspace.folder, names[CANARY_FILE], exam.canary.encode())
             run = self._runner.run(workspace, [*sorted(names.values()), "-q", "--tb=no"])
-        finally:
-            workspace.close()
         real_names = {name: path for path, name in names.items()}
         outcomes = {}
         for node, outcome in run.outcomes.items():

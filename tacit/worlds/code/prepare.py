@@ -28,6 +28,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -283,12 +284,9 @@ def find_tests(tree: Path, parts: Sequence[str]) -> list[str]:
 
 def check_suite(runner: Runner, tree: Path, files: Sequence[str]) -> Suite:
     """Run the unchanged suite. Raises TacitError if a test fails, or if outcomes differ between runs."""
-    workspace = runner.sandbox.copy(tree)
-    try:
+    with closing(runner.sandbox.copy(tree)) as workspace:
         runs = [runner.run(workspace, files, SUITE) for _ in range(RUNS)]
         traced = runner.run(workspace, files, SUITE, trace=True)
-    finally:
-        workspace.close()
     for run in (*runs, traced):
         if run.killed or run.forged:
             raise TacitError(f"its suite does not finish: {run.killed or run.forged}.")
@@ -400,14 +398,12 @@ def verify(
     """The verdict, or the reason for rejecting the edits. Runs the tests `first`, then their files; at most `most` may fail."""
     changed = edit_files(edits, tree)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             for path, text in changed.items():
                 compile(text, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return "does not compile"
-    workspace = runner.sandbox.copy(tree)
-    try:
+    with closing(runner.sandbox.copy(tree)) as workspace:
         for path, text in changed.items():
             (workspace.folder / path).write_bytes(text.encode())
         run = runner.run(workspace, ["-q", "--tb=short", f"--maxfail={most + 1}", *first], MUTANT)
@@ -427,8 +423,6 @@ def verify(
         if any(failing != verified[0] for failing in verified):
             return "different tests fail in each run"
         return Verdict(tuple(sorted(verified[0])), tuple(files), run.messages)
-    finally:
-        workspace.close()
 
 
 def _reject(run: TestRun, expected: frozenset[str], failing: int, most: int) -> str:

@@ -45,7 +45,18 @@ from tacit.sandbox import Limits, Result
 from tacit.sandbox.client import AT
 from tacit.sandbox.server import remove_tree
 from tacit.worlds.code.grading import Grade, apply_changes, find_changes, show_diff
-from tacit.worlds.code.tasks import NAME, PATCH, SPLITS, Record, apply_edits, choose_split, hunk_side, patch_edits, read_patch
+from tacit.worlds.code.tasks import (
+    NAME,
+    PATCH,
+    SPLITS,
+    Record,
+    apply_edits,
+    choose_split,
+    hunk_side,
+    parse_lines,
+    patch_edits,
+    read_patch,
+)
 from tacit.worlds.code.tools import BASH, EDITOR, read_beneath, remove_beneath, write_beneath, write_line
 from tacit.worlds.code.world import CodeWorld
 
@@ -131,19 +142,10 @@ def read_instances(path: Path) -> tuple[tuple[Instance, ...], tuple[str, ...]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"cannot read {path}: {error}.") from error
-    instances: dict[str, Instance] = {}
-    failures = []
-    for number, line in enumerate(lines, 1):
-        try:
-            instance = read_instance(json.loads(line))
-            if instance.id in instances:
-                raise TacitError(f"{instance.id!r} occurs twice")
-            instances[instance.id] = instance
-        except (ValueError, TypeError, AttributeError, RecursionError, TacitError) as error:
-            failures.append(f"line {number}: {error}")
+    instances, failures = parse_lines(lines, read_instance)
     if not instances:
         raise TacitError(f"{path} has no usable instances{describe_failures(failures)}")
-    return tuple(instances.values()), tuple(failures)
+    return instances, failures
 
 
 def find_runtime(name: str = "") -> str:
@@ -353,15 +355,7 @@ class ContainerBench:
         finally:
             fresh.close()
         passed = {test for test, outcome in read_outcomes(result.output).items() if outcome in OK}
-        return Grade(
-            fixed=sum(test in passed for test in instance.fail_to_pass),
-            wanted=len(instance.fail_to_pass),
-            kept=sum(test in passed for test in instance.pass_to_pass),
-            known=len(instance.pass_to_pass),
-            forged="",
-            diff=diff,
-            killed=result.killed,
-        )
+        return Grade.count(passed, instance.fail_to_pass, instance.pass_to_pass, diff=diff, killed=result.killed)
 
     def close(self) -> None:
         assert self._reaper.stdin is not None

@@ -26,7 +26,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -261,25 +261,38 @@ def open_folder(root: Path) -> TaskFolder:
             packages[label] = package
         except TacitError as error:
             failures.append(f"package {label}: {error}")
-    records: dict[str, Record] = {}
-    for number, line in enumerate(lines, 1):
-        try:
-            record = Record.from_dict(json.loads(line))
-            if record.tree not in packages:
-                raise TacitError(f"task {record.id!r} uses package {record.tree}, which was skipped")
-            if record.id in records:
-                raise TacitError(f"task {record.id!r} occurs twice")
-            broken_files(record, root / "packages" / record.tree)
-            records[record.id] = record
-        except (ValueError, TypeError, OSError, TacitError) as error:
-            failures.append(f"tasks.jsonl, line {number}: {error}")
+
+    def read_record(row: Any) -> Record:
+        record = Record.from_dict(row)
+        if record.tree not in packages:
+            raise TacitError(f"task {record.id!r} uses package {record.tree}, which was skipped")
+        broken_files(record, root / "packages" / record.tree)
+        return record
+
+    records, skipped = parse_lines(lines, read_record)
+    failures += [f"tasks.jsonl, {failure}" for failure in skipped]
     if not records:
         raise TacitError(f"{root} has no usable tasks{describe_failures(failures)}")
     if failures:
         _log.warning("%s: %d tasks%s", root, len(records), describe_failures(failures))
     name = "" if root == PACKAGED else hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     _opened[name] = root
-    return TaskFolder(root, packages, tuple(records.values()), tuple(failures), name)
+    return TaskFolder(root, packages, records, tuple(failures), name)
+
+
+def parse_lines(lines: Sequence[str], parse: Callable[[Any], Any]) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    """What `parse` makes of each line of JSON, which has an `id`, and the errors of skipped lines."""
+    parsed: dict[str, Any] = {}
+    failures = []
+    for number, line in enumerate(lines, 1):
+        try:
+            item = parse(json.loads(line))
+            if item.id in parsed:
+                raise TacitError(f"{item.id!r} occurs twice")
+            parsed[item.id] = item
+        except (ValueError, TypeError, AttributeError, OSError, RecursionError, TacitError) as error:
+            failures.append(f"line {number}: {error}")
+    return tuple(parsed.values()), tuple(failures)
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES, root: Path = PACKAGED) -> list[Task]:
@@ -390,8 +403,7 @@ class _Text:
 
 def find_mutations(path: str, source: str) -> list[Mutation]:
     """All mutations of a file, in text order. A few may not compile. Raises SyntaxError if the source is invalid."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         tree = ast.parse(source)
         text = _Text(path, source)
         mutations = []
