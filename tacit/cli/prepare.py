@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -99,7 +100,7 @@ def prepare_code(argv: Sequence[str]) -> int:
             raise TacitError(f"--{'from' if one == 'source' else one} and --{other} belong together; give both.")
     root = arguments.destination.expanduser()
     check_output_directory(root, "DEST")
-    counts = {}
+    rejected = {}
     if arguments.source:
         prepare.filter_folder(root, arguments.source.expanduser(), arguments.played, say)
     elif arguments.programs:
@@ -112,14 +113,15 @@ def prepare_code(argv: Sequence[str]) -> int:
             if name not in known:
                 raise unknown("package", name, known)
         chosen = [known[name] for name in names]
-        counts = prepare.prepare_packages(
+        rejected = prepare.prepare_packages(
             root, chosen, arguments.tasks, arguments.seed, arguments.processes, arguments.archives, say
         )
-    for label, count in counts.items():
-        kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(count.kinds.items()))
-        rejected = ", ".join(f"{reason} {number}" for reason, number in count.rejected.most_common())
-        print(f"{label}: {kinds}" + (f"; rejected: {rejected}" if rejected else ""))
     records = open_folder(root).records
+    for label, reasons in rejected.items():
+        counts = Counter(record.family for record in records if record.tree == label)
+        kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(counts.items()))
+        why = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
+        print(f"{label}: {kinds}" + (f"; rejected: {why}" if why else ""))
     splits = {split: sum(record.split == split for record in records) for split in dict.fromkeys(r.split for r in records)}
     print(f"tasks: {len(records)} ({', '.join(f'{split} {number}' for split, number in splits.items())})")
     if splits.get("train"):

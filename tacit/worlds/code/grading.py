@@ -34,7 +34,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
@@ -431,7 +431,7 @@ class Grader:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._exams: dict[str, Exam] = {}  # by task id
+        self._exam = lru_cache(maxsize=4096)(self._make_exam)
 
     def grade(self, folder: TaskFolder, record: Record, submitted: Workspace) -> Grade:
         tree = folder.tree(record)
@@ -449,24 +449,17 @@ class Grader:
         pass_to_pass = folder.pass_to_pass(record)
         return Grade.count(believed, record.fail_to_pass, pass_to_pass, diff=diff, killed=run.killed, forged=forged)
 
-    def _exam(self, folder: TaskFolder, record: Record) -> Exam:
+    def _make_exam(self, folder: TaskFolder, record: Record) -> Exam:
         """The task's exam, from one or two runs of the original package. Raises TacitError if its tests fail."""
-        known = self._exams.get(record.id)
-        if known is None:
-            tree = folder.tree(record)
-            for exam in (Exam(make_canary(record, tree), frozenset(), True), Exam(CANARY, frozenset(), False)):
-                run = self._run(record, tree, {}, exam)
-                failed = frozenset(node for node in run.failed if node.startswith(f"{CANARY_FILE}::"))
-                if failed and not run.forged and all(run.outcomes.get(node) == PASSED for node in record.fail_to_pass):
-                    break
-            else:
-                reason = run.forged or run.killed or run.output[-300:]
-                problem = f"its tests fail with the original package too ({reason})"
-                raise TacitError(f"task {record.id!r} cannot be graded: {problem}.")
-            if len(self._exams) > 4096:
-                self._exams.clear()
-            known = self._exams[record.id] = replace(exam, must_fail=failed)
-        return known
+        tree = folder.tree(record)
+        for exam in (Exam(make_canary(record, tree), frozenset(), True), Exam(CANARY, frozenset(), False)):
+            run = self._run(record, tree, {}, exam)
+            failed = frozenset(node for node in run.failed if node.startswith(f"{CANARY_FILE}::"))
+            if failed and not run.forged and all(run.outcomes.get(node) == PASSED for node in record.fail_to_pass):
+                return replace(exam, must_fail=failed)
+        reason = run.forged or run.killed or run.output[-300:]
+        problem = f"its tests fail with the original package too ({reason})"
+        raise TacitError(f"task {record.id!r} cannot be graded: {problem}.")
 
     def _run(self, record: Record, tree: Path, changes: dict[str, bytes | None], exam: Exam) -> TestRun:
         """Run the task's tests and the canary in a copy of the tree with these changes. Files get random names; outcomes have

@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.core.errors import TacitError
@@ -159,12 +159,6 @@ class Verdict:
     messages: Mapping[str, str]
 
 
-@dataclass
-class Counts:
-    kinds: Counter[str] = field(default_factory=Counter)  # kept candidates, by kind
-    rejected: Counter[str] = field(default_factory=Counter)  # rejected candidates, by reason
-
-
 def prepare_packages(
     root: Path,
     sources: Sequence[Source],
@@ -173,11 +167,12 @@ def prepare_packages(
     processes: int = 1,
     archives: Path | None = None,
     say: Say = lambda line: None,
-) -> dict[str, Counts]:
+) -> dict[str, Counter[str]]:
     """Write a task folder with up to `count` tasks for each package. Unusable packages are reported and skipped. The folder is
-    written after every package, and packages that it has already are kept."""
+    written after every package, and packages that it has already are kept. Returns, for each new package, why candidates were
+    rejected."""
     packages, records = read_finished(root, seed, {source.label for source in sources})
-    finished, counts = {package.label for package in packages}, {}
+    finished, rejected = {package.label for package in packages}, {}
     for source in sources:
         if source.label in finished:
             there = pluralize(sum(record.tree == source.label for record in records), "task")
@@ -192,7 +187,7 @@ def prepare_packages(
                 shutil.copytree(PACKAGED / "packages" / source.label, tree, ignore=shutil.ignore_patterns(*IGNORED))
             with Runner(SUITE, trees=[tree], cache=root / "bytecode") as runner:
                 suite = check_suite(runner, tree, find_tests(tree, source.tests))
-                new_records, counts[source.label] = make_tasks(runner, tree, source, suite, count, seed, processes)
+                new_records, rejected[source.label] = make_tasks(runner, tree, source, suite, count, seed, processes)
         except TacitError as error:
             shutil.rmtree(tree, ignore_errors=True)
             say(f"{source.label} is left out: {error}")
@@ -204,7 +199,7 @@ def prepare_packages(
         say(f"{source.label}: {pluralize(len(suite.passing), 'test')}, {pluralize(len(new_records), 'task')}")
     if not records:
         raise TacitError(f"no package has a usable task; nothing was written to {root / 'tasks.jsonl'}.")
-    return counts
+    return rejected
 
 
 def read_finished(root: Path, seed: int, labels: Set[str]) -> tuple[list[Package], list[Record]]:
@@ -332,10 +327,9 @@ def digest(seed: int, edits: Sequence[Edit]) -> str:
 
 def make_tasks(
     runner: Runner, tree: Path, source: Source, suite: Suite, count: int, seed: int, processes: int
-) -> tuple[list[Record], Counts]:
-    counts = Counts()
-    singles: list[tuple[list[Mutation], Verdict]] = []
-    wanted = count - count // SEVERAL_SHARE
+) -> tuple[list[Record], Counter[str]]:
+    """Up to `count` tasks of a package, and why candidates were rejected."""
+    rejected: Counter[str] = Counter()
     per_function: Counter[str] = Counter()
 
     def judge(mutations: list[Mutation]) -> Verdict | str:
@@ -349,7 +343,7 @@ def make_tasks(
             while kept < limit and (batch := list(itertools.islice(candidates, 2 * processes))):
                 for mutations, verdict in zip(batch, pool.map(judge, batch), strict=True):
                     if isinstance(verdict, str):
-                        counts.rejected[verdict] += 1
+                        rejected[verdict] += 1
                     elif kept < limit:
                         kept += 1
                         yield mutations, verdict
@@ -359,37 +353,35 @@ def make_tasks(
             if per_function[each.site] < PER_FUNCTION:
                 yield [each]
 
-    for mutations, verdict in keep(one_by_one(), wanted):
-        per_function[mutations[0].site] += 1
-        singles.append((mutations, verdict))
-    splits = [choose_split(source.name, [m.kind], m.site, HELD_PACKAGES, HELD_KINDS) for [m], _ in singles]
+    def write_record(mutations: list[Mutation], verdict: Verdict) -> Record:
+        kinds = tuple(each.kind for each in mutations)
+        edits = tuple(each.edit for each in sorted(mutations, key=lambda each: each.edit.start))
+        split = choose_split(source.name, kinds, mutations[0].site, HELD_PACKAGES, HELD_KINDS)
+        issue = write_issue(source.label.replace("-", " "), verdict, tree)
+        name = f"{source.name}-{digest(0, edits)[:10]}"
+        tests = verdict.fail_to_pass, verdict.test_files
+        return Record(name, source.name, source.version, split, kinds, issue, edits, *tests)
+
+    singles: list[tuple[Mutation, Record]] = []
+    for [mutation], verdict in keep(one_by_one(), count - count // SEVERAL_SHARE):
+        per_function[mutation.site] += 1
+        singles.append((mutation, write_record([mutation], verdict)))
 
     def together() -> Iterator[list[Mutation]]:
         """Pairs and triples of kept mutations in different functions of one file, all of one split."""
         combined = []
         for size in (2, 3):
-            for chosen in itertools.combinations(range(len(singles)), size):
-                mutations = [singles[number][0][0] for number in chosen]
+            for chosen in itertools.combinations(singles, size):
+                mutations, records = [each for each, _ in chosen], [record for _, record in chosen]
                 one_file = len({each.edit.path for each in mutations}) == 1
-                failing = sum(len(singles[number][1].fail_to_pass) for number in chosen)
-                independent = len({each.site for each in mutations}) == size and len({splits[number] for number in chosen}) == 1
+                failing = sum(len(record.fail_to_pass) for record in records)
+                independent = len({each.site for each in mutations}) == size and len({record.split for record in records}) == 1
                 if one_file and independent and failing <= MAX_FAILING:
                     combined.append(mutations)
         return iter(sorted(combined, key=lambda each: digest(seed, [m.edit for m in each])))
 
-    several = list(keep(together(), count - len(singles))) if len(singles) > 1 else []
-    records = []
-    for mutations, verdict in [*singles, *several]:
-        kinds = tuple(each.kind for each in mutations)
-        counts.kinds["several" if len(kinds) > 1 else kinds[0]] += 1
-        edits = tuple(each.edit for each in sorted(mutations, key=lambda each: each.edit.start))
-        split = choose_split(source.name, kinds, mutations[0].site, HELD_PACKAGES, HELD_KINDS)
-        issue = write_issue(source.label.replace("-", " "), verdict, tree)
-        name = f"{source.name}-{digest(0, edits)[:10]}"
-        records.append(
-            Record(name, source.name, source.version, split, kinds, issue, edits, verdict.fail_to_pass, verdict.test_files)
-        )
-    return records, counts
+    several = [write_record(*kept) for kept in keep(together(), count - len(singles))]
+    return [*(record for _, record in singles), *several], rejected
 
 
 def verify(
