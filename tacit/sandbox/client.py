@@ -70,17 +70,13 @@ def remove_stale(base: Path) -> None:
         pid = folder.name.split("-")[2]
         if not pid.isdigit() or Path(f"/proc/{pid}").exists():
             continue
-        try:
+        with suppress(OSError):
             held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove_tree(folder)
-        except OSError:
-            pass
-        finally:
-            os.close(held)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(folder)
+            finally:
+                os.close(held)
 
 
 @dataclass

@@ -102,7 +102,8 @@ def bind(source: str, target: str, read_only: bool = True) -> None:
         check(result, f"read-only {target}")
 
 
-def enter_user_namespace(uid: int, gid: int) -> None:
+def enter_user_namespace() -> None:
+    uid, gid = os.geteuid(), os.getegid()
     check(LIBC.unshare(NAMESPACES), "namespaces")
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{INSIDE_ID} {uid} 1")
@@ -196,20 +197,20 @@ def connect(output: int, report: int, status: int) -> None:
     os.closerange(len(moved), 4096)
 
 
-def become(uid: int) -> None:
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
+def leave_root(uid: int) -> None:
+    """Take this user id if the server runs as root."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
 
 
 def isolate(order: Message, root: str, uid: int, functions: dict[str, Any]) -> int:
     """The status of a command in namespaces: in the monitor that of init, in init that of the command."""
-    own, group = (uid, uid) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
-    if os.geteuid() == 0:
-        become(uid)
+    leave_root(uid)
     LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # needed to write uid_map after the user id has changed
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    enter_user_namespace(own, group)
+    enter_user_namespace()
     init = os.fork()
     if init:
         os.closerange(0, STATUS + 1)
@@ -241,8 +242,7 @@ def supervise(order: Message, uid: int, functions: dict[str, Any]) -> int:
             set_limits(order["limits"], processes=False)
             install_filter()
             run_command(order, functions)
-        if os.geteuid() == 0:
-            become(uid)
+        leave_root(uid)
         set_limits(order["limits"])
         words = bubblewrap_words(order)
         os.set_inheritable(REPORT, bool(order.get("function")))

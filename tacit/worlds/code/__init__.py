@@ -56,12 +56,9 @@ def code_environment(
     instances, which run in containers of `runtime` (docker, podman or apptainer; default: the first installed). `tests` are
     shown or hidden. `sandbox` none runs commands without isolation: only for repositories and models you trust. `issue` located
     names the function with the defect, source also shows its code."""
-    if tests not in world.TESTS:
-        raise unknown("value of tests", tests, world.TESTS)
-    if sandbox not in world.MODES:
-        raise unknown("value of sandbox", sandbox, world.MODES)
-    if issue not in ISSUES:
-        raise unknown("value of issue", issue, ISSUES)
+    for option, value, known in (("tests", tests, world.TESTS), ("sandbox", sandbox, world.MODES), ("issue", issue, ISSUES)):
+        if value not in known:
+            raise unknown(f"value of {option}", value, known)
     root = PACKAGED if folder == PACKAGED else Path(folder).expanduser().absolute()
     if root.suffix == ".jsonl":
         return instance_environment(ENVIRONMENT, root, runtime)

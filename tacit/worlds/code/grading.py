@@ -94,27 +94,24 @@ class Runner:
     mode: str = AUTO  # mode of the sandbox
 
     def __post_init__(self) -> None:
-        self._made = tempfile.TemporaryDirectory(prefix="tacit-tools-")
-        folder = Path(self._made.name)
-        folder.chmod(0o755)
-        (folder / "empty").mkdir()
-        (folder / "pytest").write_text(PYTEST_SCRIPT)
-        (folder / "pytest").chmod(0o755)
         if self.cache is not None:
             self.cache.mkdir(parents=True, exist_ok=True)
         settings = {"trees": [str(tree) for tree in self.trees], "cache": self.cache and str(self.cache)}
         self._function = f"{Path(__file__).with_name('pytest_fork.py')}:make_runner={json.dumps(settings)}"
-        binds = {f"{TOOLS}/bin/pytest": folder / "pytest", **find_tools()}
-        binds |= dict.fromkeys(find_installed_packages(), folder / "empty")
         python_path = (f"{AT}/src", AT, TOOLS)
         with ExitStack() as stack:  # clean up if a server cannot start
-            stack.callback(self._made.cleanup)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tacit-tools-")))
+            folder.chmod(0o755)
+            (folder / "empty").mkdir()
+            (folder / "pytest").write_text(PYTEST_SCRIPT)
+            (folder / "pytest").chmod(0o755)
+            binds = {f"{TOOLS}/bin/pytest": folder / "pytest", **find_tools()}
+            binds |= dict.fromkeys(find_installed_packages(), folder / "empty")
             # Two servers: one without pytest forks shell commands in half the time.
             self.sandbox = stack.enter_context(Sandbox(self.limits, binds=binds, python_path=python_path, mode=self.mode))
-            self.warm_sandbox = Sandbox(
-                self.limits, binds=binds, preload=(self._function,), python_path=python_path, mode=self.sandbox.mode
-            )
-            stack.pop_all()
+            warm = Sandbox(self.limits, binds=binds, preload=(self._function,), python_path=python_path, mode=self.sandbox.mode)
+            self.warm_sandbox = stack.enter_context(warm)
+            self.close = stack.pop_all().close
 
     def run(self, workspace: Workspace, arguments: Sequence[str], limits: Limits | None = None, trace: bool = False) -> TestRun:
         """Run pytest with these arguments (files, node ids, options). `trace` records `TestRun.calls`."""
@@ -132,11 +129,6 @@ class Runner:
     def pids(self) -> tuple[int, ...]:
         """process ids of the servers"""
         return self.sandbox.pid, self.warm_sandbox.pid
-
-    def close(self) -> None:
-        self.sandbox.close()
-        self.warm_sandbox.close()
-        self._made.cleanup()
 
     def __enter__(self) -> Self:
         return self

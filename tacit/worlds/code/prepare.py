@@ -89,9 +89,7 @@ def read_sources(table: str) -> tuple[Source, ...]:
     """Parse lines `name version sha256`, each followed by lines of paths: code, ?tests, +other files, -excluded tests."""
     sources = []
     for words in (row.split() for row in re.split(r"\n(?! )", table.strip())):
-        marked: dict[str, tuple[str, ...]] = {}
-        for mark in "?+-":
-            marked[mark] = tuple(word[1:] for word in words[3:] if word[0] == mark)
+        marked = {mark: tuple(word[1:] for word in words[3:] if word[0] == mark) for mark in "?+-"}
         code = tuple(word for word in words[3:] if word[0] not in "?+-")
         sources.append(Source(words[0], words[1], words[2], code, marked["?"], marked["-"], marked["+"]))
     return tuple(sources)
