@@ -184,11 +184,6 @@ class Sandbox:
         """False once the server has exited"""
         return self.process.poll() is None
 
-    @property
-    def pid(self) -> int:
-        """process id of the server"""
-        return self.process.pid
-
     def close(self) -> None:
         self._line.close()
         self.process.terminate()

@@ -21,7 +21,6 @@ from tacit.worlds.code.tasks import (
     PANELS,
     SPLITS,
     broken_files,
-    open_folder,
     record_of,
     split_sizes,
     tasks,
@@ -59,11 +58,9 @@ def code_environment(
     for option, value, known in (("tests", tests, world.TESTS), ("sandbox", sandbox, world.MODES), ("issue", issue, ISSUES)):
         if value not in known:
             raise unknown(f"value of {option}", value, known)
-    root = PACKAGED if folder == PACKAGED else Path(folder).expanduser().absolute()
+    root = Path(folder).expanduser().absolute()
     if root.suffix == ".jsonl":
         return instance_environment(ENVIRONMENT, root, runtime)
-    if root != PACKAGED:
-        open_folder(root)
 
     def own_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
         selected = tasks(split, count, seed, families, root)

@@ -128,7 +128,7 @@ class Runner:
     @property
     def pids(self) -> tuple[int, ...]:
         """process ids of the servers"""
-        return self.sandbox.pid, self.warm_sandbox.pid
+        return self.sandbox.process.pid, self.warm_sandbox.process.pid
 
     def __enter__(self) -> Self:
         return self

@@ -503,8 +503,6 @@ def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = l
     say(f"{len(kept)} of {pluralize(len(tried), 'played task')} are solved in some, but less than 80%, of their tries")
 
 
-# Tasks from your own folder.
-
 Candidate = tuple[str, list[Edit], tuple[str, ...]]  # name, edits that should break tests, test files
 BROKEN, CORRECT, TESTS = "python_programs", "correct_python_programs", "python_testcases"
 

@@ -497,8 +497,6 @@ def _negate(text: _Text, test: ast.expr) -> Edit:
     return text.edit(start, end, f"not ({text.of(test)})" if isinstance(test, LOOSE) else f"not {text.of(test)}")
 
 
-# Edits from unified diffs.
-
 HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 
 

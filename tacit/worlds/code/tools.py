@@ -49,9 +49,6 @@ class CallError(Exception):
     """An unreadable call, or one that the editor refuses. The agent sees the message."""
 
 
-# Calls as lines.
-
-
 def write_line(call: Call) -> str:
     """The call as one line.
 
@@ -138,9 +135,6 @@ def _checked_line(name: str, arguments: Mapping[str, Any]) -> str:
     line = write_line(Call(name, texts))
     read_line(line)
     return line
-
-
-# Formats.
 
 
 @dataclass(frozen=True)
@@ -239,9 +233,6 @@ class Lines(Bare):
     def parse(self, text: str) -> Parsed:
         line = next((line.rstrip() for line in text.splitlines() if line.strip()), "").lstrip()
         return Parsed(line, True) if check_action(line) else Parsed(NO_CALL + line[-60:], False)
-
-
-# Tool output.
 
 
 def shorten_lines(text: str) -> str:
