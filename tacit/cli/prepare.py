@@ -122,7 +122,7 @@ def prepare_code(argv: Sequence[str]) -> int:
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(counts.items()))
         why = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
         print(f"{label}: {kinds}" + (f"; rejected: {why}" if why else ""))
-    splits = {split: sum(record.split == split for record in records) for split in dict.fromkeys(r.split for r in records)}
+    splits = Counter(record.split for record in records)
     print(f"tasks: {len(records)} ({', '.join(f'{split} {number}' for split, number in splits.items())})")
     if splits.get("train"):
         print(f"ready: tacit train --world code+folder={root}")

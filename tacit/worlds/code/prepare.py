@@ -266,9 +266,9 @@ def unpack(source: Source, archive: Path, tree: Path) -> None:
 def find_files(tree: Path, parts: Sequence[str], *patterns: str) -> list[str]:
     """Paths of these files, and of the matching ones in these directories."""
     places = [tree / part for part in parts]
-    found = {file for place in places for pattern in patterns for file in place.rglob(pattern)}
-    found |= {place for place in places if place.is_file()}
-    return sorted(file.relative_to(tree).as_posix() for file in found)
+    files = {file for place in places for pattern in patterns for file in place.rglob(pattern)}
+    files |= {place for place in places if place.is_file()}
+    return sorted(file.relative_to(tree).as_posix() for file in files)
 
 
 def find_tests(tree: Path, parts: Sequence[str]) -> list[str]:
