@@ -176,12 +176,17 @@ def run_command(order: Message, functions: dict[str, Callable[[list[str], int], 
     os.execvpe(order["arguments"][0], order["arguments"], order["environment"])
 
 
+def shell_status(code: int) -> int:
+    """The status that a shell reports: 128 + N if signal N ended the command."""
+    return code if code >= 0 else 128 - code
+
+
 def monitor(order: Message, root: str, uid: int, pipes: Sequence[int], functions: dict[str, Any]) -> None:
     """Run a command and exit with its status. Set-up errors go to the pipe `status`, which the command cannot write to."""
     try:
         connect(*pipes)
         code = isolate(order, root, uid, functions) if order["mode"] == "namespaces" else supervise(order, uid, functions)
-        os._exit(code if code >= 0 else 128 - code)
+        os._exit(shell_status(code))
     except BaseException as error:
         with suppress(OSError):
             os.write(STATUS, f"{type(error).__name__}: {error}".encode())
@@ -565,7 +570,7 @@ class Server:
             del self.jobs[pid]
             self.answer(
                 job.order,
-                code=os.waitstatus_to_exitcode(code),
+                code=shell_status(os.waitstatus_to_exitcode(code)),
                 output=bytes(job.data["output"]).decode("utf-8", errors="replace").replace(*job.order["show"]),
                 report=bytes(job.data["report"]).decode("utf-8", errors="replace"),
                 dropped=job.dropped,
