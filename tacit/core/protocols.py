@@ -277,7 +277,7 @@ class TokenView:
     values_R: torch.Tensor | None = None  # value head at the last prompt token, with gradient, if a term needs `values`
     compare_with_teacher: Callable[[Compare], torch.Tensor] | None = None
     """[T], if a term needs `teacher`: compares the policy's distributions with the teacher's, its own under the prompts of the
-    column `taught`, without gradient; computed in chunks of tokens"""
+    column `teacher_prompts`, without gradient; computed in chunks of tokens"""
 
 
 class LossTerm(Protocol):

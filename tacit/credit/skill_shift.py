@@ -114,11 +114,11 @@ class SkillShift(CreditTerm):
         return frozenset({SCORING, GRADIENTS} if auto else {SCORING})
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
-        taught = [self.teacher.prompts(group, policy) for group in groups]
-        raw = skill_shifts(groups, taught, policy, policy.version if self.reuse_sampled else None)
+        teacher_prompts = [self.teacher.prompts(group, policy) for group in groups]
+        raw = skill_shifts(groups, teacher_prompts, policy, policy.version if self.reuse_sampled else None)
         masks = [
             np.repeat([bool(own) for own in prompts], group.tokens_per_step) if len(prompts) else np.zeros(0, bool)
-            for group, prompts in zip(groups, taught, strict=True)
+            for group, prompts in zip(groups, teacher_prompts, strict=True)
         ]
         shifts = raw
         skilled = _concatenate([shift_T[mask_T] for shift_T, mask_T in zip(raw, masks, strict=True)])
@@ -166,11 +166,11 @@ class SkillShift(CreditTerm):
 
 def skill_shifts(
     groups: Sequence[Group],
-    taught: Sequence[Sequence[Sequence[np.ndarray]]],
+    teacher_prompts: Sequence[Sequence[Sequence[np.ndarray]]],
     scorer: Scorer,
     version: int | None = None,
 ) -> list[np.ndarray]:
-    """[T] A_skill of each group, summed over the skills of a step. `taught`: per group and step, the prompts with a skill.
+    """[T] A_skill of each group, summed over the skills of a step. `teacher_prompts`: per group and step, the prompts with a skill.
     Exactly zero if a skill leaves the prompt unchanged.
 
     Completions that this `version` of the weights sampled are not scored again without a skill."""
@@ -184,7 +184,7 @@ def skill_shifts(
 
     steps = [[np.zeros(count) for count in group.tokens_per_step] for group in groups]
     changes: list[tuple[np.ndarray, np.ndarray | int, list[int]]] = []  # (shift, plain: values or row, rows with a skill)
-    for group, group_prompts, shifts in zip(groups, taught, steps, strict=True):
+    for group, group_prompts, shifts in zip(groups, teacher_prompts, steps, strict=True):
         for step, others, shift_T in zip(group.steps, group_prompts, shifts, strict=True):
             changed = [other for other in others if not np.array_equal(other, step.prompt_tokens)]
             if changed and len(step.completion.tokens):

@@ -37,7 +37,7 @@ class TeacherPrompts(Column):
     """H(h, s) of every step; the plain prompt if the step has no skill."""
 
     teacher: Teacher
-    name: ClassVar[str] = "taught"
+    name: ClassVar[str] = "teacher_prompts"
     per: ClassVar[Per] = "prompt"
 
     def __call__(
@@ -67,8 +67,8 @@ def teacher_prompts(groups: Sequence[Group], teacher: Teacher, policy: Policy) -
     """The teacher's prompt of every step: with the step's first skill, or the plain prompt if it has none."""
     prompts = []
     for group in groups:
-        for step, taught in zip(group.steps, teacher.prompts(group, policy), strict=True):
-            prompts.append(taught[0] if taught else step.prompt_tokens)
+        for step, with_skill in zip(group.steps, teacher.prompts(group, policy), strict=True):
+            prompts.append(with_skill[0] if with_skill else step.prompt_tokens)
     return prompts
 
 
@@ -81,7 +81,7 @@ class Divergence:
     alpha: float = 0.5  # α of the jsd
     top_k: int = 0  # 0: the whole vocabulary
     support: Support = "student"  # top-K: the K most likely tokens of the student or the teacher
-    needs: ClassVar[frozenset[str]] = frozenset({TEACHER, "taught"})
+    needs: ClassVar[frozenset[str]] = frozenset({TEACHER, TeacherPrompts.name})
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
         assert view.compare_with_teacher is not None

@@ -81,7 +81,7 @@ def uniform(episodes: int, turns: int, prompt: int, completion: int, world_s: fl
 
 # Memory.
 
-WHOLE_UP_TO, WHOLE_SHARE = 1e9, 0.125
+GATHER_WHOLE_MAX_WEIGHTS, GATHER_WHOLE_MAX_MEMORY = 1e9, 0.125
 """`gather = auto` gathers whole models up to this many weights on CPUs, or up to this share of a GPU's memory for weights and
 gradients; the engine `sharded` uses them too"""
 LOGIT_ELEMENTS = {True: 1 << 23, False: 1 << 27}  # largest number of logits held at once, on a CPU and on a GPU
@@ -96,9 +96,9 @@ class Training:
     reference: bool = False  # a frozen copy of all weights for a KL penalty; adapters need none
 
     def by_layer(self, shape: ModelShape, device: Device) -> bool:
-        b, most = device.number_bytes, WHOLE_SHARE * device.memory
+        b, most = device.number_bytes, GATHER_WHOLE_MAX_MEMORY * device.memory
         whole = (b if self.lora_rank else 2 * b + 8) * shape.weights
-        large = shape.weights > WHOLE_UP_TO if device.name == "cpu" else whole > most
+        large = shape.weights > GATHER_WHOLE_MAX_WEIGHTS if device.name == "cpu" else whole > most
         return self.gather == "layer" or (self.gather == "auto" and large)
 
 

@@ -68,7 +68,7 @@ class WatchedRun:
 
 def find_watched_runs(paths: Sequence[Path]) -> list[WatchedRun]:
     """The distinct runs. Paths that cannot become a run are errors."""
-    distinct = list(dict.fromkeys(path.expanduser().absolute() for path in paths))
+    distinct = list(dict.fromkeys(path.absolute() for path in paths))
     for path in distinct:
         if (path / SETTINGS).is_file() or not path.exists():
             continue
@@ -102,41 +102,44 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 # The episode feed: the newest recording turn by turn, earlier ones as one line each
 
-STRIPS, RECORDINGS, MAX_TURNS = 8, 12, 60  # episodes shown of the newest recording, recordings, and turns per episode
+MAX_EPISODES, MAX_RECORDINGS, MAX_TURNS = 8, 12, 60  # shown of the newest recording, of the run, and of an episode
 
 
-def build_feed(run: Path, link: str, most: int, notices: list[str]) -> dict[str, Any]:
-    """Values for the episode feed. `link`: URL of the recordings' pages. `most`: their maximum number of episodes, which
+def build_feed(run: Path, link: str, max_episodes: int, notices: list[str]) -> dict[str, Any]:
+    """Values for the episode feed. `link`: URL of the recordings' pages. `max_episodes`: of such a page; it
     decides the episodes' numbers there."""
     files = sorted(
         ((file.stat().st_mtime_ns, file.name.removesuffix(RECORDED), file) for file in find_recordings(run)), reverse=True
     )
     recordings, newest = [], None
-    for _, name, file in files[:RECORDINGS]:
+    for _, name, file in files[:MAX_RECORDINGS]:
         if (episodes := _read_feed(run, file, notices)).records:
             newest = newest or episodes
             turns, won = [len(r["turns"]) for r in episodes.records], sum(r["success"] for r in episodes.records)
             counts = {"won": won, "played": len(turns), "turns": sum(turns) / len(turns)}
             recordings.append({"title": episodes.title, "link": f"{link}/{name}", **counts})
     if newest is None:
-        return {"strips": []}
-    strips = []
-    for number, (_, record) in enumerate(choose_episodes([newest], most)[:STRIPS], start=1):
-        strip = {"link": f"{recordings[0]['link']}#episode={number}", "success": record["success"]}
-        strip["goal"] = str(record.get("goal") or record["task"])[:200]
-        strips.append({**strip, "turns": list(map(_mark, record["turns"][:MAX_TURNS]))})
-    return {**recordings[0], "strips": strips, "earlier": recordings[1:]}
+        return {"episodes": []}
+    shown = []
+    for number, (_, record) in enumerate(choose_episodes([newest], max_episodes)[:MAX_EPISODES], start=1):
+        shown.append({
+            "link": f"{recordings[0]['link']}#episode={number}",
+            "success": record["success"],
+            "goal": str(record.get("goal") or record["task"])[:200],
+            "turns": list(map(_mark, record["turns"][:MAX_TURNS])),
+        })  # fmt: skip
+    return {**recordings[0], "episodes": shown, "earlier": recordings[1:]}
 
 
 def find_recordings(run: Path) -> list[Path]:
     return [file for file in (run / "trajectories").glob(f"*{RECORDED}") if parse_recording_name(file) and file.is_file()]
 
 
-def render_recording(run: Path, name: str, most: int, live: Live, **more: Any) -> str:
+def render_recording(run: Path, name: str, max_episodes: int, live: Live, **more: Any) -> str:
     file, files = run / "trajectories" / f"{name}{RECORDED}", read_run(run)
     notices = list(files.notices)
     episodes = _read_feed(run, file, notices)
-    viewed = build_viewer([episodes] if episodes.records else [], most)
+    viewed = build_viewer([episodes] if episodes.records else [], max_episodes)
     notices += find_defaults(files.settings)[1]
     return render("episodes", notices, live, name=f"{run.name}: {episodes.title}", shown=viewed, what=str(file), **more)
 
@@ -148,7 +151,7 @@ def _read_feed(run: Path, file: Path, notices: list[str]) -> Episodes:
     return episodes
 
 
-@lru_cache(maxsize=4 * RECORDINGS)
+@lru_cache(maxsize=4 * MAX_RECORDINGS)
 def _read_cached(run: Path, file: Path, written: int, size: int) -> tuple[Episodes, tuple[str, ...]]:
     """Recordings are written atomically, so one read per version is enough."""
     notices: list[str] = []
@@ -172,11 +175,11 @@ def _mark(turn: Mapping[str, Any]) -> tuple[str, str]:
 # Several runs side by side: progress, charts with a line per run, and episodes
 
 NAMED_SETTINGS = ("world", "method", "model", "seed")
-Found = tuple[WatchedRun, RunFiles | None, str]  # (run, its files or None, error)
+LoadedRun = tuple[WatchedRun, RunFiles | None, str]  # (run, its files or None, error)
 
 
-def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], most: int, live: Live) -> str:
-    loaded: list[Found] = []
+def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], max_episodes: int, live: Live) -> str:
+    loaded: list[LoadedRun] = []
     for run in runs:
         try:
             loaded.append((run, read_run(run.path), "") if run.has_started else (run, None, run.describe_absence()[1]))
@@ -185,7 +188,9 @@ def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], most: int,
     notices = [f"{run.name}: {why}" for run, _, why in loaded if why]
     notices += [f"{run.name}: {notice}" for run, files, _ in loaded if files for notice in files.notices]
     pairs = list(zip(runs, links, strict=True))
-    feeds = [(r.name, link, build_feed(r.path, f"{link}/episodes", most, notices)) for r, link in pairs if r.has_started]
+    feeds = [
+        (r.name, link, build_feed(r.path, f"{link}/episodes", max_episodes, notices)) for r, link in pairs if r.has_started
+    ]
     columns = [_column(files) for _, files, _ in loaded]
     titles = dict.fromkeys(title for column in columns for title in column)
     settings = [flatten(files.settings) if files else {} for _, files, _ in loaded]
@@ -222,7 +227,7 @@ def _column(files: RunFiles | None) -> dict[str, str]:
     return column
 
 
-def _curves(runs: Sequence[Found]) -> dict[str, list[Markup]]:
+def _curves(runs: Sequence[LoadedRun]) -> dict[str, list[Markup]]:
     """Stage -> charts: success on the panel, then the CHARTED metrics, with a line per run. If a chart has one line, its title
     names the run."""
     started = [(run.name, i, files) for i, (run, files, _) in enumerate(runs) if files is not None]

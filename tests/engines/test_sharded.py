@@ -117,7 +117,7 @@ def a_batch(rows: int = 11) -> Batch:
 
     batch = replace(batch, sampled=True, behavior=numbers(-5.0), advantages=numbers(float(rows > 5)))
     batch = batch.with_column("reference", "token", numbers(-5.0)).with_column("returns", "row", draw.random(rows))
-    return batch.with_column("taught", "prompt", [np.concatenate([[7, 8, 9], p]) for p in prompts])
+    return batch.with_column("teacher_prompts", "prompt", [np.concatenate([[7, 8, 9], p]) for p in prompts])
 
 
 LOSSES = (ClippedSurrogate(), EntropyBonus(0.01), ValueLoss(), ReferenceKL(0.1), Divergence(), Squashed())
@@ -169,7 +169,7 @@ def test_long_teacher_prompts_on_one_rank_do_not_block_the_others(checkpoint: Pa
     draw = np.random.default_rng(0)
     prompts, completions = ([draw.integers(2, 200, size=size) for _ in range(4)] for size in (15, 5))
     longer = [np.concatenate([draw.integers(2, 200, size=n), p]) for n, p in zip((5, 5, 40, 40), prompts, strict=True)]
-    batch = Batch.imitation(prompts, completions).with_column("taught", "prompt", longer)
+    batch = Batch.imitation(prompts, completions).with_column("teacher_prompts", "prompt", longer)
     one, many = local(checkpoint), open_on(2, gather=gather, token_budget=64, timeout_s=20.0)
     expected, ours = (policy.update(batch, [Divergence()], LR) for policy in (one, many))
     assert ours["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-4)

@@ -20,7 +20,7 @@ def batch_of(rows, taught=None) -> Batch:
     prompts, completions = rows
     plain = Batch.imitation(prompts, completions)
     longer = [np.concatenate([[7, 8, 9], p]) for p in prompts] if taught is None else taught
-    return plain.with_column("taught", "prompt", longer)
+    return plain.with_column("teacher_prompts", "prompt", longer)
 
 
 def gradients(policy, batch, losses) -> dict[str, torch.Tensor]:
@@ -37,7 +37,7 @@ def gradients(policy, batch, losses) -> dict[str, torch.Tensor]:
 def reference(policy, batch, kind: str) -> dict[str, torch.Tensor]:
     """Gradients with plain transformers: row by row, all logits at once."""
     hf, total = policy.engine.model.hf, torch.zeros(())
-    for prompt, taught, completion in zip(batch.prompts, batch.contexts["taught"], batch.completions, strict=True):
+    for prompt, taught, completion in zip(batch.prompts, batch.contexts["teacher_prompts"], batch.completions, strict=True):
         if not len(completion):
             continue
 
@@ -94,7 +94,7 @@ def test_gradient_does_not_depend_on_the_token_budget(make_policy, rows):
 
 def test_teacher_prompts_count_toward_the_token_budget(make_policy, rows, monkeypatch):
     batch = batch_of(rows, taught=[np.concatenate([np.arange(2, 60), p]) for p in rows[0]])
-    policy, longest = make_policy(token_budget=100), max(map(len, batch.contexts["taught"]))
+    policy, longest = make_policy(token_budget=100), max(map(len, batch.contexts["teacher_prompts"]))
     most, plain = [0], model.LanguageModel.make_micro_batch
 
     def watched(self, prompts, completions, part, pad):
@@ -129,5 +129,5 @@ def test_loss_that_needs_a_missing_teacher_is_refused(make_policy, rows):
         def __call__(self, view):
             return view.compare_with_teacher(lambda p, q: (p - q).sum(-1)).sum(), {}
 
-    with pytest.raises(TacitError, match="no column 'taught'"):
+    with pytest.raises(TacitError, match="no column 'teacher_prompts'"):
         make_policy().update(Batch.imitation(*rows), [Wants()], 1e-3)

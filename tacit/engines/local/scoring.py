@@ -231,7 +231,7 @@ def _per_row(values_T: np.ndarray, packed: PackedBatch | PaddedBatch) -> list[np
 
 # Self-distillation: the teacher is the current policy under another prompt. Distributions are compared in chunks of tokens.
 
-TEACHER_PROMPTS = "taught"  # the batch column of teacher prompts
+TEACHER_PROMPTS = "teacher_prompts"  # the batch column of teacher prompts
 
 
 def longer_prompts(batch: Batch, needs: frozenset[str]) -> Sequence[np.ndarray]:

@@ -41,7 +41,7 @@ from tacit.engines.local.update import (
     training_mode,
 )
 from tacit.engines.sharded.settings import ShardedSettings
-from tacit.planning.plans import WHOLE_SHARE, WHOLE_UP_TO
+from tacit.planning.plans import GATHER_WHOLE_MAX_MEMORY, GATHER_WHOLE_MAX_WEIGHTS
 
 Result = TypeVar("Result")
 GradientResult = tuple[dict[str, float], int]  # (metrics, tokens in the forward passes)
@@ -67,11 +67,11 @@ class ShardedModel:
         weights = sum(p.numel() for p in self.hf.parameters())
         self.whole_gradient_bytes = 0 if settings.lora_rank else weights * (dtype.itemsize + 4 + 4)
         """bytes of the gradients of whole weights, of their float32 sum, and of the communication buffer"""
-        fits = weights <= WHOLE_UP_TO
+        fits = weights <= GATHER_WHOLE_MAX_WEIGHTS
         if device.type == "cuda":
             smallest = torch.tensor(float(torch.cuda.get_device_properties(device).total_memory), device=device)
             dist.all_reduce(smallest, dist.ReduceOp.MIN)  # all ranks must decide alike
-            fits = weights * dtype.itemsize + self.whole_gradient_bytes <= WHOLE_SHARE * float(smallest)
+            fits = weights * dtype.itemsize + self.whole_gradient_bytes <= GATHER_WHOLE_MAX_MEMORY * float(smallest)
         self.by_layer = settings.gather == "layer" or (settings.gather == "auto" and not fits)
         if settings.gradient_checkpointing:
             self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
