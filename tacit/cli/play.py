@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> int:
         say(console, f"success in {turns}", style="bold green")
     else:
         say(console, f"no success after {turns}: {describe_ending(played.stop.value)}{detail}", style="bold red")
-    return 0
+    return 1 if played.stop.crashed else 0
 
 
 def make_parser(method: str) -> Parser:

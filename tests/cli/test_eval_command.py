@@ -21,7 +21,7 @@ from tacit.cli.main import main
 from tacit.evaluation.panels import Panel
 from tacit.runs.directory import code_version
 from tacit.worlds import get_environment
-from tacit.worlds.countdown.world import solve
+from tacit.worlds.countdown.world import CountdownWorld, solve
 
 WORLD = get_environment("countdown")
 SIZES = ["--tiny.vocab", "512", "--tiny.hidden", "32", "--tiny.layers", "1", "--tiny.heads", "2", "--tiny.kv-heads", "2"]
@@ -241,6 +241,18 @@ def test_task_that_fails_to_set_up_is_reported_as_crashed(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "1 episode ended because the world broke" in out and "its data has no 'numbers'" in out
     assert "in task 'own/empty' of world 'countdown'" in " ".join(out.split())
+
+
+def test_play_fails_if_the_world_breaks(capsys, monkeypatch):
+    words = ["play", "--world", "countdown", "--policy", "expert"]
+    assert main(words) == 0
+
+    def break_down(self, action):
+        raise ValueError("the numbers are gone")
+
+    monkeypatch.setattr(CountdownWorld, "step", break_down)
+    assert main(words) == 1
+    assert "the numbers are gone" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
