@@ -52,7 +52,7 @@ def run(argv: Sequence[str]) -> int:
     for epsilon in epsilons:
         check_radius(epsilon)
     console = make_console()
-    target = open_target(arguments.target, overrides, arguments.checkpoint)
+    target = open_target(arguments.target, overrides, arguments.checkpoint, layers=layers)
     setup = rollout_setup(target, arguments.groups, arguments.group_size)
     policy = setup.policy
     for layer in layers:

@@ -271,7 +271,8 @@ def run_credit(argv: Sequence[str]) -> int:
     chosen = [Geometry.parse(part) for part in arguments.geometry.split(",") if part.strip()]
     methods = [part.strip() for part in arguments.methods.split(",") if part.strip()]
     console = make_console()
-    target = open_target(arguments.target, overrides, arguments.checkpoint)
+    layers = [geometry.layer for geometry in chosen]
+    target = open_target(arguments.target, overrides, arguments.checkpoint, layers=layers)
     setup = rollout_setup(target, arguments.groups, arguments.group_size)
     measured = []
     try:

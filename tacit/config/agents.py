@@ -13,7 +13,7 @@ import numpy as np
 
 from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, check_sampling, open_world
 from tacit.config.recipe import Document, Overrides, Recipe, absolute_name, override
-from tacit.config.resources import load_policy
+from tacit.config.resources import check_layers, load_policy
 from tacit.config.values import to_data
 from tacit.core.actions import BARE, ActionFormat
 from tacit.core.bounds import check_bounds
@@ -163,21 +163,27 @@ class Target:
         return {"method": self.recipe.method, **prompt, **{name: value for name, value in own.items() if name != "schedule"}}
 
 
-def open_target(name: str, overrides: Overrides, checkpoint: str = "", actor: Callable[[Task], Expert] | None = None) -> Target:
-    """`name` is a run directory, a checkpoint, a model, `expert`, `reader`, or the name of `actor`. Settings are checked
-    before anything is loaded."""
+def open_target(
+    name: str,
+    overrides: Overrides,
+    checkpoint: str = "",
+    actor: Callable[[Task], Expert] | None = None,
+    layers: Sequence[int] = (),
+) -> Target:
+    """`name` is a run directory, a checkpoint, a model, `expert`, `reader`, or the name of `actor`. `layers`: layers that the
+    model must have. Settings are checked before anything is loaded."""
     overrides, path = dict(overrides), Path(name).expanduser()
     if actor is not None or name in AGENTS:
         return _open_agent(name, overrides, actor)
     if (path / SETTINGS).exists():
-        return _open_run(path, overrides, checkpoint)
+        return _open_run(path, overrides, checkpoint, layers)
     if path.parent.name == "checkpoints" and (path.parent.parent / SETTINGS).exists():
-        return _open_run(path.parent.parent, overrides, checkpoint or path.name)
+        return _open_run(path.parent.parent, overrides, checkpoint or path.name, layers)
     if checkpoint:
         raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is not one: it has no {SETTINGS}.")
     _needs_world(name, overrides, place=True)
     recipe = Recipe.from_json(override({"model": name}, overrides))
-    return _open(name, recipe, recipe.train.seed)
+    return _open(name, recipe, recipe.train.seed, layers=layers)
 
 
 def open_loaded(policy: SamplingPolicy, overrides: Overrides, like: str = "") -> Target:
@@ -218,7 +224,7 @@ def _run_recipe(path: Path, overrides: dict[tuple[str, ...], Any]) -> tuple[Reci
     return recipe, seed, trained_in
 
 
-def _open_run(path: Path, overrides: dict[tuple[str, ...], Any], name: str) -> Target:
+def _open_run(path: Path, overrides: dict[tuple[str, ...], Any], name: str, layers: Sequence[int]) -> Target:
     recipe, seed, trained_in = _run_recipe(path, overrides)
     if recipe.model in AGENTS:
         raise TacitError(
@@ -229,7 +235,7 @@ def _open_run(path: Path, overrides: dict[tuple[str, ...], Any], name: str) -> T
     if name != UNTRAINED:
         checkpoint = open_checkpoints(path).find(name or "newest")
     label = f"{path} ({checkpoint.path.name if checkpoint else UNTRAINED})"
-    return _open(label, recipe, seed, path, checkpoint, trained_in)
+    return _open(label, recipe, seed, path, checkpoint, trained_in, layers=layers)
 
 
 def _with_method(document: Document, overrides: Overrides) -> Document:
@@ -252,10 +258,12 @@ def _open(
     checkpoint: Checkpoint | None = None,
     texts: Sequence[Environment] = (),
     policy: SamplingPolicy | None = None,
+    layers: Sequence[int] = (),
 ) -> Target:
     """`texts`: worlds whose text trained a tiny model's tokenizer, if not the played one. `policy`: if already loaded."""
     world = open_world(recipe.world)
     recipe = check_sampling(recipe, world, loads=policy is None)
+    check_layers(recipe, world, layers)
     if policy is None:
         policy = loaded = load_policy(recipe.main, recipe.train.seed, texts or (world,))
         if checkpoint is not None:

@@ -36,6 +36,16 @@ def describe_model(recipe: Recipe, world: Environment) -> Base:
     return replace(base, layers=layers, calibrated=read_calibration(calibration_path(recipe, world)))
 
 
+def check_layers(recipe: Recipe, world: Environment, layers: Sequence[int]) -> None:
+    """Raise if the model lacks one of these layers. The depth of a model that is not on this machine is unknown."""
+    depth = describe_model(recipe, world).layers if layers else None
+    if depth is not None:
+        from tacit.engines.local.pooling import check_layer
+
+        for layer in layers:
+            check_layer(layer, depth)
+
+
 def calibration_path(recipe: Recipe, world: Environment) -> Path:
     """File of the calibration of a model in a world with a prompt. Hidden states depend on all three."""
     base = base_named(recipe.model)

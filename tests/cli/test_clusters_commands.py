@@ -16,7 +16,7 @@ from small_encoder import save_encoder
 from tacit.cli.inspect import show_credit
 from tacit.cli.main import main
 from tacit.cli.terminal import make_console
-from tacit.config import resources
+from tacit.config import agents, resources
 from tacit.config.agents import open_target
 from tacit.config.checks import open_world, prepare
 from tacit.config.credit_quality import credit_as_trained, rollout_setup
@@ -256,6 +256,13 @@ def test_calibration_is_saved_and_used_by_the_next_run(trained, capsys, monkeypa
     with pytest.raises(TacitError, match="run `tacit calibrate` again"):
         describe_model(recipe, world)
     place.unlink()
+
+
+@pytest.mark.parametrize("words", [["calibrate", "--layers=99"], ["inspect", "credit", "--geometry=99:last"]])
+def test_missing_layer_is_refused_before_the_model_is_loaded(words, capsys, monkeypatch):
+    monkeypatch.setattr(agents, "load_policy", lambda *_: pytest.fail("loaded"))
+    assert main([*words, "tiny-base-1", "--world", "countdown"]) == 2
+    assert "layer 99 does not exist: this model has layers 0 (embeddings) to 4" in capsys.readouterr().err
 
 
 @pytest.mark.slow
