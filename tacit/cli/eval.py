@@ -232,7 +232,7 @@ def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
     return [*pairs, ("its peak", f"{percent(peak['success'])} {format_stage(peak)}")]
 
 
-PRINTED = "-"  # keys of the result that --json prints without a file
+PRINTED = Path("-")  # value of --json without a file: print the result
 
 
 def run(argv: Sequence[str]) -> int:
@@ -277,10 +277,9 @@ def run(argv: Sequence[str]) -> int:
     if arguments.json == PRINTED:
         print(json.dumps(measured.result))
     elif arguments.json:
-        place = Path(arguments.json).expanduser()
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_json(place, measured.result)
-        print(f"written to {place}")
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        write_json(arguments.json, measured.result)
+        print(f"written to {arguments.json}")
     return 0
 
 
@@ -301,7 +300,7 @@ def make_parser(method: str) -> Parser:
     tokens_help = "also count the prompt tokens of ReAct-1step and ReAct-full, with and without a list of actions,"
     parser.flag("--tokens", False, f"{tokens_help} on the same episodes")
     json_help = "write the result to FILE, or print it as one JSON object on the last line"
-    parser.flag("--json", None, json_help, "FILE", nargs="?", const=PRINTED)
+    parser.flag("--json", Path, json_help, "FILE", nargs="?", const=PRINTED)
     out_help = "directory for the episodes and the result (default: evaluations/ of the run, or evaluations/TARGET here)"
     parser.flag("--out", Path, out_help, "DIR")
     parser.flag("--fresh", False, "play every episode again; earlier ones are moved aside")
@@ -334,4 +333,4 @@ def _check(parser: Parser, arguments: Namespace) -> None:
     if arguments.out:
         check_output_directory(arguments.out)
     if arguments.json not in (None, PRINTED):
-        check_output_file(Path(arguments.json).expanduser(), "--json")
+        check_output_file(arguments.json, "--json")

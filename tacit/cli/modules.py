@@ -76,7 +76,7 @@ def pack_module(argv: Sequence[str]) -> int:
     parser.flag("--base-license", "", LICENSE_HELP, "NAME")
     parser.flag("--replace", False, "overwrite an existing file")
     arguments, _ = parser.parse(argv)
-    module, file = _read_one(arguments.module), arguments.file.expanduser()
+    module, file = _read_one(arguments.module), arguments.file
     if file.is_dir() or not file.parent.is_dir():
         raise TacitError(f"{file} must be a file in an existing directory.")
     if file.exists() and not arguments.replace:
@@ -142,10 +142,9 @@ def _install(source: str, arguments: Namespace, overrides: Overrides, sha256: st
         show_draft(console, module.skill, module.draft)
         return arguments.yes or ask_yes("Run this draft in its sandbox, now and whenever the module plays?")
 
-    out = arguments.out.expanduser()
-    check_output_directory(out)
+    check_output_directory(arguments.out)
     for module, changed, verdict in install(
-        source, out, max_bytes=arguments.max_mb * 1_000_000, sha256=sha256, base=arguments.base_model,
+        source, arguments.out, max_bytes=arguments.max_mb * 1_000_000, sha256=sha256, base=arguments.base_model,
         overwrite=arguments.replace, verify=arguments.verify, engine=overrides, approve_draft=approve,
     ):  # fmt: skip
         where = f"installed in {module.path}" if changed else f"already in {module.path}"
@@ -156,7 +155,6 @@ def _install(source: str, arguments: Namespace, overrides: Overrides, sha256: st
 
 
 def _read_one(path: Path) -> Module:
-    path = path.expanduser()
     if not (path / MANIFEST).is_file():
         raise TacitError(f"{path} is not a module: it has no {MANIFEST}. `tacit modules list {path}` shows the modules in it.")
     return read_module(path)

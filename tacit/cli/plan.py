@@ -187,7 +187,7 @@ def run(argv: Sequence[str]) -> int:
             "completions": completions,
             "command": command,
         }  # fmt: skip
-        write_json(arguments.json.expanduser(), document)
+        write_json(arguments.json, document)
     return 0 if any(not plan.trouble for plan in plans) else 1
 
 

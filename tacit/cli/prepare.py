@@ -98,15 +98,15 @@ def prepare_code(argv: Sequence[str]) -> int:
     for one, other in (("repository", "patch"), ("source", "played")):
         if bool(getattr(arguments, one)) != bool(getattr(arguments, other)):
             raise TacitError(f"--{'from' if one == 'source' else one} and --{other} belong together; give both.")
-    root = arguments.destination.expanduser()
+    root = arguments.destination
     check_output_directory(root, "DEST")
     rejected = {}
     if arguments.source:
-        prepare.filter_folder(root, arguments.source.expanduser(), arguments.played, say)
+        prepare.filter_folder(root, arguments.source, arguments.played, say)
     elif arguments.programs:
-        prepare.prepare_programs(root, arguments.programs.expanduser(), say)
+        prepare.prepare_programs(root, arguments.programs, say)
     elif arguments.repository:
-        prepare.prepare_patches(root, arguments.repository.expanduser(), arguments.patch, say)
+        prepare.prepare_patches(root, arguments.repository, arguments.patch, say)
     else:
         names = [name for name in arguments.packages.split(",") if name]
         for name in names:

@@ -23,8 +23,7 @@ def run(argv: Sequence[str]) -> int:
     parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")
     parser.flag("--runs", False, "for a comparison: also write the page of each run")
     arguments, _ = parser.parse(argv)
-    path: Path = arguments.path.expanduser()
-    out: Path = (arguments.out or path / PAGE).expanduser()
+    path, out = arguments.path, arguments.out or arguments.path / PAGE
     for page in write_report(path, out, arguments.trajectories, arguments.runs):
         print(f"{page}  ({page.stat().st_size / 1024:,.0f} KiB)")
     if arguments.open:

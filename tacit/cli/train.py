@@ -33,6 +33,7 @@ from tacit.config.recipe import (
     read_document,
     run_recipe,
 )
+from tacit.config.values import expand_path
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, format_stage, pluralize
 from tacit.core.trust import flag_for_later
@@ -48,10 +49,9 @@ CONFIG_HELP = "settings file (TOML) or name of a packaged recipe (`tacit list re
 
 
 def run(argv: Sequence[str]) -> int:
-    argv = list(argv)
-    for i, word in enumerate(argv[1:], 1):
-        if argv[i - 1] == "--resume" and is_pack(Path(word)):
-            argv[i] = str(restore(Path(word)))
+    seen, others = peek("train", argv, "--resume")
+    if seen.resume is not None and is_pack(packed := expand_path(seen.resume)):
+        argv = ["--resume", str(restore(packed)), *others]
     parser = make_parser(*peek_arguments(argv))
     arguments, overrides = parser.parse(argv)
     if arguments.resume is not None:
@@ -117,7 +117,7 @@ def peek_arguments(argv: Sequence[str], resumable: bool = True) -> tuple[str, st
     seen, _ = peek("train", argv, "--config", "--resume", "--method", "--model", "--engine")
     document: Document = {}
     if seen.resume is not None and resumable:
-        document = read_settings(Path(seen.resume))
+        document = read_settings(expand_path(seen.resume))
     elif seen.config is not None:
         document = read_document(run_recipe(seen.config))
     model = seen.model or str(document.get("model", DEFAULT_MODEL))

@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL, METHOD_TABLES
-from tacit.config.values import NAMES_ELSEWHERE, NONE, field_default, field_types, file_name, from_text, is_optional
+from tacit.config.values import (
+    NAMES_ELSEWHERE,
+    NONE,
+    expand_path,
+    field_default,
+    field_types,
+    file_name,
+    from_text,
+    is_optional,
+)
 from tacit.core.bounds import BASIC
 from tacit.core.errors import TacitError
 from tacit.core.trust import FLAG, HELP
@@ -106,6 +115,7 @@ class Parser(argparse.ArgumentParser):
         self._command, self.brief = command, brief
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)  # also -1e-4
         self._options: dict[str, Option] = {}
+        self.register("type", Path, expand_path)  # used for every argument with type=Path
         if add_help:
             text = "show the basic options, or all of them" if brief else "show this help"
             self.add_argument("-h", "--help", nargs="?" if brief else 0, action=_Help, metavar="all", help=text)

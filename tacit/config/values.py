@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, first_line
 
 NONE = "none"  # None in a flag or a TOML file
 
@@ -54,13 +54,21 @@ def from_data(kind: Any, value: Any, where: str) -> Any:
             raise TacitError(f"{where} must be {_words(kind)}, not {len(value)} values.")
         return tuple(from_data(k, v, where) for k, v in zip(kinds, value, strict=True))
     if kind is Path and isinstance(value, str):
-        return Path(value)
+        return expand_path(value)
     # In Python True is an int.
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     if kind in (int, str, bool) and type(value) is kind:
         return value
     raise TacitError(f"{where} must be {_words(kind)}, not {value!r}.")
+
+
+def expand_path(text: str) -> Path:
+    """A path as written by a user; a leading `~` is the home directory, which a shell leaves alone in `--out=~/x`."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # no such user
+        raise TacitError(f"{text}: {first_line(error)}") from error
 
 
 def to_data(value: Any) -> Any:

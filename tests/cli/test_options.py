@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import pytest
 
 from tacit.cli.eval import make_parser as eval_parser
+from tacit.cli.inspect import make_credit_parser
 from tacit.cli.main import main
 from tacit.cli.play import make_parser as play_parser
 from tacit.cli.train import make_parser
@@ -220,3 +221,17 @@ def test_help_of_evaluation_hides_settings_of_training_but_accepts_them(command,
     target = ["run"] if command == "eval" else ["--policy", "run"]
     parser = {"eval": eval_parser, "play": play_parser}[command]("grpo")
     assert parser.parse([*target, "--kl", "0.5"])[1] == {("method", "kl"): 0.5}
+
+
+def test_a_tilde_in_any_path_is_the_home_directory(monkeypatch, tmp_path):
+    """A shell expands `--out ~/x`, but not `--out=~/x`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert make_credit_parser("grpo").parse(["run", "--json=~/x.json"])[0].json == tmp_path / "x.json"
+    assert eval_parser("grpo").parse(["run", "--json=~/x.json"])[0].json == tmp_path / "x.json"
+    assert make_parser("grpo").parse(["--out=~/run"])[1] == {("out",): tmp_path / "run"}
+    assert from_data(Path, "~/x", "out") == tmp_path / "x"
+    positional = Parser("demo", "")
+    positional.add_argument("runs", type=Path, nargs="+")
+    assert positional.parse(["~/a", "b"])[0].runs == [tmp_path / "a", Path("b")]
+    with pytest.raises(TacitError, match="~nobody-here"):
+        make_parser("grpo").parse(["--out=~nobody-here/x"])

@@ -55,7 +55,7 @@ def weights(run, step):
 @pytest.mark.slow
 def test_run_resumed_from_a_pack_equals_uninterrupted_run(runs, tmp_path, capsys):
     shutil.copytree(runs / "half.pack", tmp_path / "half.pack")
-    assert main(["train", "--resume", str(tmp_path / "half.pack"), "--iterations", "3"]) == 0
+    assert main(["train", f"--resume={tmp_path / 'half.pack'}", "--iterations", "3"]) == 0
     assert "unpacked to" in capsys.readouterr().out
     ours, theirs = weights(tmp_path / "half", 3), weights(runs / "whole", 3)
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
