@@ -13,7 +13,8 @@ from tacit.cli.terminal import Command, dispatch, make_console, say, say_pairs, 
 from tacit.companions.experience.bank import Bank, Entry, Usage, remove_by_hand
 from tacit.companions.experience.files import entry_record, export_lines, find_bank, read_bank
 from tacit.companions.experience.retrieval import ORDERS, rank_entries
-from tacit.config.flags import Parser, check_at_least_one
+from tacit.config.flags import Parser
+from tacit.core.bounds import AtLeastOne
 from tacit.core.progress import pluralize
 from tacit.runs.files import write_text
 
@@ -35,7 +36,7 @@ def list_entries(argv: Sequence[str]) -> int:
     parser = _parser("list", "List the entries of an experience bank.")
     by_help = "use: most retrieved first; useful, harmful: only entries with more wins than losses, or the reverse"
     parser.flag("--by", "use", by_help, None, choices=ORDERS)
-    parser.flag("--most", 20, "number of entries to show")
+    parser.flag("--most", 20, "number of entries to show", bound=AtLeastOne)
     parser.flag("--json", False, "print one JSON list")
     arguments, bank = _parsed(parser, argv)
     entries, console = rank_entries(bank, arguments.by), make_console()
@@ -99,8 +100,6 @@ def _parser(command: str, summary: str) -> Parser:
 
 def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[Any, Bank]:
     arguments, _ = parser.parse(argv)
-    if hasattr(arguments, "most"):
-        check_at_least_one(arguments, "most")
     return arguments, read_bank(find_bank(arguments.bank))
 
 

@@ -13,6 +13,7 @@ from tacit.config.checks import EXPERT, RULE_AGENT, check_output_file
 from tacit.config.flags import Parser, options_of
 from tacit.config.resources import calibration_path
 from tacit.config.values import from_text
+from tacit.core.bounds import AtLeastOne, Count
 from tacit.core.errors import TacitError, unknown
 from tacit.credit.partitions import Pooling
 from tacit.runs.files import write_json
@@ -27,14 +28,14 @@ def run(argv: Sequence[str]) -> int:
     play_help = "source of the probe's episodes; the radius always uses the policy's own (default: policy)"
     parser.flag("--play", "policy", play_help, "|".join(SOURCES))
     parser.flag("--tasks-each", 5, "probe tasks per family")
-    parser.flag("--members", 0, "probe episodes per task (default: as in training)")
-    parser.flag("--observations", 8000, "start no further probe task after this many steps")
-    parser.flag("--groups", 0, "groups for the radius (default: as in training)")
+    parser.flag("--members", 0, "probe episodes per task (default: as in training)", bound=Count)
+    parser.flag("--observations", 8000, "start no further probe task after this many steps", bound=AtLeastOne)
+    parser.flag("--groups", 0, "groups for the radius (default: as in training)", bound=Count)
     parser.flag("--group-size", 0, "episodes per group (default: as in training)")
     parser.flag("--layers", "", "layers to scan: --layers=-12,-8 (default: the paper's)", "L,…")
     parser.flag("--poolings", "", f"poolings to scan (default: {','.join(POOLINGS)})", "P,…")
     parser.flag("--epsilons", "", f"radii to scan (default: {', '.join(map(str, EPSILONS))})", "E,…")
-    parser.flag("--min-clusters", MIN_CLUSTERS, "minimum number of clusters")
+    parser.flag("--min-clusters", MIN_CLUSTERS, "minimum number of clusters", bound=AtLeastOne)
     parser.flag("--out", Path, "output file (default: where training looks for it)", "FILE")
     parser.flag("--json", False, "print the result as one JSON object on the last line")
     parser.add_options("tasks", options_of(TrainSettings, only=("split",)))
@@ -117,10 +118,9 @@ def run(argv: Sequence[str]) -> int:
 def _check(arguments: Any) -> None:
     if arguments.out:
         check_output_file(arguments.out, "--out")
-    for name, least in (("tasks_each", 2), ("observations", 1), ("min_clusters", 1), ("members", 0), ("groups", 0)):
-        if getattr(arguments, name) < least:
-            reason = ": the probe is trained on some tasks of a family and tested on the others" if least == 2 else ""
-            raise TacitError(f"--{name.replace('_', '-')} {getattr(arguments, name)} must be at least {least}{reason}.")
+    if arguments.tasks_each < 2:
+        reason = "the probe is trained on some tasks of a family and tested on the others"
+        raise TacitError(f"--tasks-each {arguments.tasks_each} must be at least 2: {reason}.")
     if arguments.group_size < 0 or arguments.group_size == 1:
         raise TacitError(f"--group-size {arguments.group_size} gives a group nothing to compare; it must be at least 2.")
     if arguments.target in (EXPERT, RULE_AGENT):

@@ -18,8 +18,9 @@ from tacit.comparison.plan import Plan, PlannedRun, make_plan
 from tacit.comparison.results import Results
 from tacit.comparison.run import LOG, Processes, RunEvent, check_stored, status_of
 from tacit.config.checks import check_output_directory
-from tacit.config.flags import Parser, check_at_least_one
+from tacit.config.flags import Parser
 from tacit.config.recipe import comparison_recipe, read_document
+from tacit.core.bounds import AtLeastOne
 from tacit.core.progress import format_duration, pluralize, report_elapsed
 
 SHAPE = """\
@@ -41,7 +42,6 @@ SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")  # c
 
 def run(argv: Sequence[str]) -> int:
     arguments, _ = make_parser().parse(argv)
-    check_at_least_one(arguments, "jobs")
     from tacit.cli.main import main
 
     document, console, command = read_document(arguments.file), make_console(), ["tacit", "compare", *argv]
@@ -98,7 +98,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("file", type=comparison_recipe, metavar="FILE", help="a TOML file, or the name of a packaged recipe")
     parser.flag("--out", Path, "output directory (default: runs/compare-NAME)", "DIR")
-    parser.flag("--jobs", 1, "runs at a time")
+    parser.flag("--jobs", 1, "runs at a time", bound=AtLeastOne)
     only_help = "run only these: methods, worlds, WORLD/METHOD, METHOD/SEED or WORLD/METHOD/SEED; * matches any"
     parser.flag("--only", "", only_help, "NAME,…")
     outcome_help = "compare by the last evaluation, or by the mean of the last N (default: as in the file, else last)"

@@ -32,9 +32,10 @@ from tacit.cli.terminal import (
 from tacit.cli.train import can_redraw, pack_lines
 from tacit.config.agents import Target, open_endpoint
 from tacit.config.checks import check_output_directory, check_output_file
-from tacit.config.flags import Parser, check_at_least_one
+from tacit.config.flags import Parser
 from tacit.config.measuring import PANEL_SETTINGS, EvaluationResult, PanelEvaluation, with_panel
 from tacit.config.values import from_text
+from tacit.core.bounds import AtLeastOne, Positive
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed, try_say
 from tacit.core.protocols import SamplingPolicy, Scorer
@@ -296,7 +297,7 @@ def make_parser(method: str) -> Parser:
     panel_help = "panel: a name from `tacit list panels` (countdown/test/128), or a .json or .jsonl file of tasks"
     parser.flag("--panel", None, panel_help, "NAME|FILE")
     parser.flag("--k", "", "k of pass@k and SC@k (default: the repeats, if several)", "K,…")
-    parser.flag("--batch", 256, "episodes played at a time")
+    parser.flag("--batch", 256, "episodes played at a time", bound=AtLeastOne)
     tokens_help = "also count the prompt tokens of ReAct-1step and ReAct-full, with and without a list of actions,"
     parser.flag("--tokens", False, f"{tokens_help} on the same episodes")
     json_help = "write the result to FILE, or print it as one JSON object on the last line"
@@ -310,8 +311,8 @@ def make_parser(method: str) -> Parser:
     parser.flag("--model", None, "name of the model there", "NAME", group=group)
     key_help = f"environment variable with the key (default: {DEFAULT_KEY_VARIABLE})"
     parser.flag("--key-variable", DEFAULT_KEY_VARIABLE, key_help, "NAME", group=group)
-    parser.flag("--concurrency", 16, "concurrent requests", group=group)
-    parser.flag("--timeout", 120.0, "timeout of a request", "SECONDS", group=group)
+    parser.flag("--concurrency", 16, "concurrent requests", group=group, bound=AtLeastOne)
+    parser.flag("--timeout", 120.0, "timeout of a request", "SECONDS", group=group, bound=Positive)
     add_shared_options(parser, method, trains=False)
     return parser
 
@@ -325,9 +326,6 @@ def _check(parser: Parser, arguments: Namespace) -> None:
         raise TacitError(f"--model {arguments.model} is for --endpoint; to evaluate a local model give it as TARGET.")
     if arguments.endpoint and arguments.checkpoint:
         raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; remove it for an endpoint.")
-    check_at_least_one(arguments, "batch", "concurrency")
-    if arguments.timeout <= 0:
-        raise TacitError(f"--timeout {arguments.timeout:g} must be above 0.")
     if arguments.out and (arguments.out.suffix == ".json" or arguments.out.is_file()):
         raise TacitError(f"--out {arguments.out} must be a directory; to write the result to a file use --json FILE.")
     if arguments.out:

@@ -30,7 +30,8 @@ from tacit.cli.terminal import (
 )
 from tacit.companions.dictionary import Phrase, proposition_4
 from tacit.config.checks import check_output_file
-from tacit.config.flags import Parser, check_at_least_one
+from tacit.config.flags import Parser
+from tacit.core.bounds import AtLeastOne, Count, PositiveShare
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize
 from tacit.credit.step_relative import partition_metrics
@@ -71,12 +72,10 @@ def run_dictionary(argv: Sequence[str]) -> int:
     parser.flag("--world", "", "world of the dictionary, if the run has several", "NAME")
     parser.flag("--checkpoint", "", "checkpoint to read: newest, best, or a name such as rl-000020 (default: newest)", "NAME")
     parser.flag("--iteration", int, "iteration whose episodes to show (default: the last recorded)")
-    parser.flag("--episodes", 8, "number of episodes to show, successes first")
-    parser.flag("--top", 20, "number of phrases to list")
+    parser.flag("--episodes", 8, "number of episodes to show, successes first", bound=Count)
+    parser.flag("--top", 20, "number of phrases to list", bound=AtLeastOne)
     parser.flag("--json", False, "print one JSON object")
     arguments, _ = parser.parse(argv)
-    if arguments.episodes < 0 or arguments.top < 1:
-        raise TacitError("--episodes must not be negative, and --top must be at least 1.")
     report = inspect_dictionary(arguments.run, arguments.checkpoint, arguments.iteration, arguments.episodes, arguments.world)
     if arguments.json:
         print(json.dumps(report.to_json()))
@@ -258,9 +257,6 @@ def _show_cluster(console: Any, number: int, cluster: Sequence[ClusterStep]) -> 
 
 def run_credit(argv: Sequence[str]) -> int:
     arguments, overrides = make_credit_parser(peek_method(argv, "inspect credit")).parse(argv)
-    check_at_least_one(arguments, "groups", "rollouts")
-    if not 0 < arguments.discount <= 1:
-        raise TacitError(f"--discount {arguments.discount} must be above 0 and at most 1.")
     if arguments.json:
         check_output_file(arguments.json, "--json")
     from tacit.config.agents import open_target
@@ -305,10 +301,10 @@ def make_credit_parser(method: str) -> Parser:
     parser = Parser("inspect credit", summary, usage="tacit inspect credit RUN [--checkpoint NAME] [settings]")
     parser.add_argument("target", metavar="RUN", help="run directory, or a model with --world")
     add_checkpoint_flag(parser)
-    parser.flag("--groups", 8, "groups of the next iteration")
+    parser.flag("--groups", 8, "groups of the next iteration", bound=AtLeastOne)
     parser.flag("--group-size", 0, "episodes per group (default: as in training)")
-    parser.flag("--rollouts", 8, "continuations per state, in two halves", "M")
-    parser.flag("--discount", 0.95, "discount of returns and credit", "G")
+    parser.flag("--rollouts", 8, "continuations per state, in two halves", "M", bound=AtLeastOne)
+    parser.flag("--discount", 0.95, "discount of returns and credit", "G", bound=PositiveShare)
     help = "hidden states for BiGPO and BiPACE: --geometry=-2:last,-1:mean:0.0675; a missing radius is searched on these "
     help += "groups (default: the run's own geometry, and its layer with a searched radius)"
     parser.flag("--geometry", "", help, "LAYER:POOLING[:EPSILON],…")
@@ -377,12 +373,11 @@ def run_notes(argv: Sequence[str]) -> int:
     parser = Parser("inspect notes", summary, usage="tacit inspect notes RUN [--tasks N] [settings]")
     parser.add_argument("target", metavar="RUN", help="run directory, or a model with --world")
     add_checkpoint_flag(parser)
-    parser.flag("--tasks", 24, "training tasks to play, from the end of the pool")
-    parser.flag("--members", 4, "episodes per task")
+    parser.flag("--tasks", 24, "training tasks to play, from the end of the pool", bound=AtLeastOne)
+    parser.flag("--members", 4, "episodes per task", bound=AtLeastOne)
     parser.flag("--json", False, "print one JSON object")
     add_shared_options(parser, peek_method(argv, "inspect notes"))
     arguments, overrides = parser.parse(argv)
-    check_at_least_one(arguments, "tasks", "members")
     from tacit.config.agents import open_target
     from tacit.config.credit_quality import analyzer_of, rollout_setup
     from tacit.evaluation.notes import MIN_AUC_GAIN, MIN_HANDBOOK_GAIN, measure_notes

@@ -18,8 +18,9 @@ from rich.filesize import decimal
 from tacit.cli.terminal import Command, ask_yes, dispatch, interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, add_training_options, peek_arguments, run_prepared
 from tacit.config.checks import check_model, check_output_directory, open_world
-from tacit.config.flags import Option, Parser, check_at_least_one, options_of, section_options
+from tacit.config.flags import Option, Parser, options_of, section_options
 from tacit.config.recipe import Overrides, PolicyRecipe, Recipe, absolute_name, override, read_document, run_recipe
+from tacit.core.bounds import AtLeastOne
 from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.progress import format_duration, pluralize, report_elapsed
 from tacit.core.protocols import SamplingPolicy
@@ -105,7 +106,6 @@ def pull_module(argv: Sequence[str]) -> int:
     parser = _make_install_parser("pull", summary, "OWNER/NAME[@REVISION] --out DIR [--verify]")
     parser.add_argument("source", metavar="OWNER/NAME[@REVISION]", help="repository; a commit as REVISION pins its content")
     arguments, overrides = parser.parse(argv)
-    check_at_least_one(arguments, "max_mb")
     repository, _, revision = arguments.source.partition("@")
     path, commit = pull(repository, revision, arguments.max_mb * 1_000_000)
     say(make_console(), f"{repository} at commit {commit}")
@@ -118,7 +118,6 @@ def install_module(argv: Sequence[str]) -> int:
     parser.add_argument("source", metavar="SOURCE", help="package, or directory of modules")
     parser.flag("--sha256", "", "expected hash of the package, from its author", "HEX")
     arguments, overrides = parser.parse(argv)
-    check_at_least_one(arguments, "max_mb")
     return _install(arguments.source, arguments, overrides, arguments.sha256)
 
 
@@ -129,7 +128,7 @@ def _make_install_parser(command: str, summary: str, usage: str) -> Parser:
     parser.flag("--base-model", None, BASE_HELP, "MODEL")
     parser.flag("--replace", False, "replace another module of the same skill")
     parser.flag("--yes", False, "run a draft that it contains without asking; it is printed first")
-    parser.flag("--max-mb", MAX_MB, "refuse larger modules")
+    parser.flag("--max-mb", MAX_MB, "refuse larger modules", bound=AtLeastOne)
     parser.add_options("engine, for --verify", [o for o in section_options()["engine"] if o.place[-1] in ENGINE])
     return parser
 
@@ -428,8 +427,8 @@ def _parser(command: str, summary: str) -> Parser:
     parser.flag("--timeout", 300.0, "timeout of a request in seconds", "S")
     parser.flag("--max-tokens", 4096, "maximum tokens of an answer")
     parser.flag("--temperature", 0.2, "sampling temperature", "T")
-    parser.flag("--shown", 6, "episodes shown to the model")
-    parser.flag("--attempts", 3, "maximum number of drafts; each sees why the last one failed")
+    parser.flag("--shown", 6, "episodes shown to the model", bound=AtLeastOne)
+    parser.flag("--attempts", 3, "maximum number of drafts; each sees why the last one failed", bound=AtLeastOne)
     parser.flag("--yes", False, "run drafts without asking; they are printed first")
     return parser
 
@@ -438,7 +437,6 @@ def _episodes(arguments: Namespace) -> list[Recording]:
     """The episodes of --from and --family. Raises if none is a success or one has no goal."""
     if arguments.name and not arguments.name.isidentifier():
         raise TacitError(f"--name {arguments.name!r} must be a Python identifier: letters, digits and underscores.")
-    check_at_least_one(arguments, "shown", "attempts")
     family_of, families = family_without_world, ()  # type: tuple[Callable[[Recording], str], tuple[str, ...]]
     if arguments.world:
         world = open_world(arguments.world)

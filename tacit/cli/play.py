@@ -16,8 +16,8 @@ from tacit.config.agents import HUMAN
 from tacit.config.flags import Parser
 from tacit.config.measuring import episode_at
 from tacit.core.actions import ActionFormat
+from tacit.core.bounds import Count
 from tacit.core.chat import Chat, Message
-from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize, report_elapsed
 from tacit.core.protocols import PolicyHooks, Request, Sampling, SamplingPolicy
 from tacit.core.types import Completion, HiddenState, Observation, Task, Transition
@@ -37,8 +37,6 @@ class Quit(BaseException):
 
 def run(argv: Sequence[str]) -> int:
     arguments, overrides = make_parser(peek_method(argv, "play")).parse(argv)
-    if arguments.task < 0:
-        raise TacitError(f"--task {arguments.task} must not be negative: tasks count from 0.")
     console = make_console()
     human = arguments.policy == HUMAN
     overrides = {**overrides, ("evaluation", "tasks"): arguments.task + 1}
@@ -79,7 +77,7 @@ def make_parser(method: str) -> Parser:
         epilog="For a run, every default is the run's own setting.",
     )
     parser.flag("--policy", None, "run, skill modules, model, `expert`, `reader` (rule agent) or `human`", "WHO", required=True)
-    parser.flag("--task", 0, "index of the task on the panel")
+    parser.flag("--task", 0, "index of the task on the panel, from 0", bound=Count)
     parser.flag("--prompts", False, "print every prompt, with a bar before each line")
     add_checkpoint_flag(parser)
     add_panel_options(parser, SHOWN_SETTINGS)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tacit.cli.terminal import Command, dispatch
 from tacit.config.checks import check_output_directory
-from tacit.config.flags import Parser, check_at_least_one
+from tacit.config.flags import Parser
+from tacit.core.bounds import AtLeastOne, PositiveShare
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.bases import BASE_SIZES
@@ -49,17 +50,14 @@ def prepare_base(argv: Sequence[str]) -> int:
     parser = Parser("prepare base", "Pretrain a tiny policy on random play and questions in our worlds.")
     parser.add_argument("destination", type=Path, metavar="DEST", help="new directory to write the base to")
     parser.flag("--size", "tiny-base", "tiny-base (default) or tiny-base-3m", "NAME")
-    parser.flag("--steps", usual.steps, f"optimizer steps (default {usual.steps})")
-    parser.flag("--rows", usual.rows, f"documents in a step (default {usual.rows})")
-    parser.flag("--share", 1.0, "share of the corpus to generate (default 1)", "X")
-    parser.flag("--processes", os.cpu_count() or 1, "processes that make the corpus")
+    parser.flag("--steps", usual.steps, f"optimizer steps (default {usual.steps})", bound=AtLeastOne)
+    parser.flag("--rows", usual.rows, f"documents in a step (default {usual.rows})", bound=AtLeastOne)
+    parser.flag("--share", 1.0, "share of the corpus to generate (default 1)", "X", bound=PositiveShare)
+    parser.flag("--processes", os.cpu_count() or 1, "processes that make the corpus", bound=AtLeastOne)
     parser.flag("--device", "auto", "device to train on", "auto|cpu|cuda")
     arguments, _ = parser.parse(argv)
     if arguments.size not in BASE_SIZES:
         raise unknown("size of a base", arguments.size, BASE_SIZES)
-    check_at_least_one(arguments, "steps", "rows", "processes")
-    if not 0 < arguments.share <= 1:
-        raise TacitError(f"--share {arguments.share:g} must be above 0 and at most 1.")
     if arguments.destination.exists():
         raise TacitError(f"{arguments.destination} exists already; choose a new directory.")
     check_output_directory(arguments.destination, "DEST")
@@ -83,9 +81,9 @@ def prepare_code(argv: Sequence[str]) -> int:
     parser = Parser("prepare code", f"Make repair tasks for the code world. Packages: {', '.join(known)}.")
     parser.add_argument("destination", type=Path, metavar="DEST", help="directory of the tasks; packages in it are kept")
     parser.flag("--packages", usual, "packages to mutate (default: all published)", "NAME,…")
-    parser.flag("--tasks", 60, "maximum number of tasks per package")
+    parser.flag("--tasks", 60, "maximum number of tasks per package", bound=AtLeastOne)
     parser.flag("--seed", 0, "the same seed gives the same tasks")
-    parser.flag("--processes", os.cpu_count() or 1, "mutations tried in parallel")
+    parser.flag("--processes", os.cpu_count() or 1, "mutations tried in parallel", bound=AtLeastOne)
     parser.flag("--archives", Path, "directory of the packages' source archives; missing ones are saved there", "DIR")
     parser.flag("--programs", Path, "broken and correct programs in the layout of QuixBugs", "DIR")
     parser.flag("--repository", Path, "repository whose tests pass, to break with --patch", "DIR")
@@ -94,7 +92,6 @@ def prepare_code(argv: Sequence[str]) -> int:
     help = "episodes of `tacit eval … --repeats 16`: keep tasks solved in some, but less than 80%% of the tries"
     parser.add_argument("--played", type=Path, nargs="+", default=[], metavar="FILE", help=help)
     arguments, _ = parser.parse(argv)
-    check_at_least_one(arguments, "tasks", "processes")
     for one, other in (("repository", "patch"), ("source", "played")):
         if bool(getattr(arguments, one)) != bool(getattr(arguments, other)):
             raise TacitError(f"--{'from' if one == 'source' else one} and --{other} belong together; give both.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tacit.cli.terminal import make_console, say
 from tacit.config.flags import Parser
+from tacit.core.bounds import Count
 from tacit.core.errors import TacitError, install_command
 from tacit.report.comparison_page import PAGE, write_report
 from tacit.report.live import find_watched_runs
@@ -20,7 +21,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("path", type=Path, metavar="RUN_OR_COMPARISON", help="directory of a run or of a comparison")
     parser.flag("--out", Path, f"file of the page (default: {PAGE} in the directory)", "FILE")
     parser.flag("--open", False, "open it in the browser")
-    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")
+    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page", bound=Count)
     parser.flag("--runs", False, "for a comparison: also write the page of each run")
     arguments, _ = parser.parse(argv)
     path, out = arguments.path, arguments.out or arguments.path / PAGE
@@ -42,10 +43,8 @@ def watch(argv: Sequence[str]) -> int:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directory; the run may start later")
     parser.flag("--port", PORT, "port on this machine; 0 chooses a free one")
     parser.flag("--open", False, "open it in the browser")
-    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")
+    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page", bound=Count)
     arguments, _ = parser.parse(argv)
-    if arguments.trajectories < 0:
-        raise TacitError(f"--trajectories {arguments.trajectories} must not be negative.")
     runs, settings = find_watched_runs(arguments.runs), ServingSettings(port=arguments.port)
     try:
         from tacit.serving.live import make_app

@@ -31,7 +31,7 @@ from tacit.config.values import (
     from_text,
     is_optional,
 )
-from tacit.core.bounds import BASIC
+from tacit.core.bounds import BASIC, check_value
 from tacit.core.errors import TacitError
 from tacit.core.trust import FLAG, HELP
 from tacit.engines import engines_with, get_engine
@@ -115,6 +115,7 @@ class Parser(argparse.ArgumentParser):
         self._command, self.brief = command, brief
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)  # also -1e-4
         self._options: dict[str, Option] = {}
+        self._bounds: dict[str, Any] = {}  # flag -> bounds of its value
         self.register("type", Path, expand_path)  # used for every argument with type=Path
         if add_help:
             text = "show the basic options, or all of them" if brief else "show this help"
@@ -122,15 +123,19 @@ class Parser(argparse.ArgumentParser):
             if imports:
                 self.add_argument(FLAG, action="store_true", help=HELP)
 
-    def flag(self, name: str, default: Any, help: str, metavar: str | None = "N", group: Any = None, **more: Any) -> None:
+    def flag(
+        self, name: str, default: Any, help: str, metavar: str | None = "N", group: Any = None, bound: Any = None, **more: Any
+    ) -> None:
         """Add a flag that is not a setting. Its type is that of `default`; False makes a switch. A type as `default` means no
-        default, None means text without a default."""
+        default, None means text without a default. `bound`: an annotation of core/bounds.py."""
         if default is False:
             (group or self).add_argument(name, action="store_true", help=help, **more)
             return
         kind = default if isinstance(default, type) else str if default is None else type(default)
         if isinstance(default, int | float) and "default" not in help:
             help += f" (default: {default:g})"
+        if bound is not None:
+            self._bounds[name] = bound
         start = None if default is kind else default
         (group or self).add_argument(name, type=kind, default=start, metavar=metavar, help=help, **more)
 
@@ -155,6 +160,8 @@ class Parser(argparse.ArgumentParser):
         arguments, left = self.parse_known_args([_use_dashes(word) for word in argv])
         if left:
             self._refuse(left)
+        for flag, bound in self._bounds.items():
+            check_value(getattr(arguments, flag.removeprefix("--").replace("-", "_")), bound, flag)
         overrides: dict[tuple[str, ...], Any] = {}
         for name, option in self._options.items():
             if hasattr(arguments, name):
@@ -249,12 +256,6 @@ def peek(command: str, argv: Sequence[str], *flags: str) -> tuple[argparse.Names
     for flag in flags:
         parser.add_argument(flag)
     return parser.parse_known_args(argv)
-
-
-def check_at_least_one(arguments: argparse.Namespace, *names: str) -> None:
-    for name in names:
-        if (value := getattr(arguments, name)) < 1:
-            raise TacitError(f"--{name.replace('_', '-')} {value} must be at least 1.")
 
 
 # All settings of a run as flags.

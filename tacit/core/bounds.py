@@ -30,13 +30,18 @@ T = TypeVar("T")
 Basic = Annotated[T, BASIC]  # a setting that plain `--help` shows: `lr: Basic[NotNegative] = 1e-6`
 
 
+def check_value(value: Any, bound: Any, name: str) -> None:
+    """Raise if a number is outside the bounds of an annotation: `check_value(0, AtLeastOne, "--jobs")`."""
+    for one in _bounds_of(bound) if isinstance(value, int | float) else ():
+        if not one.holds(value):
+            raise TacitError(f"{name} {value} {one.reason}.")
+
+
 def check_bounds(settings: Any, prefix: str = "") -> None:
     """Raise if a number of this settings object is outside the bounds of its field."""
     hints = get_type_hints(type(settings), include_extras=True)
     for name, value in vars(settings).items():
-        for bound in _bounds_of(hints.get(name)) if isinstance(value, int | float) else ():
-            if not bound.holds(value):
-                raise TacitError(f"{prefix}{name} = {value} {bound.reason}.")
+        check_value(value, hints.get(name), f"{prefix}{name} =")
 
 
 def _bounds_of(hint: Any) -> Iterator[Bound]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
+from tacit.core.bounds import AtLeastOne, Bound, Count, check_bounds
 from tacit.core.errors import TacitError
 
+Seconds = Annotated[float, Bound(lambda v: 0 < v < math.inf, "must be a number above 0")]
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -18,46 +21,36 @@ class ServingSettings:
     """address to listen on; 0.0.0.0 listens on every interface"""
     port: int = 8765
     """port to listen on; 0 chooses a free one"""
-    sessions: int = 256
+    sessions: AtLeastOne = 256
     """maximum number of open sessions"""
-    turns: int = 500
+    turns: AtLeastOne = 500
     """maximum number of turns per session"""
-    connections: int = 2048
+    connections: AtLeastOne = 2048
     """maximum number of connections; the limit of open files minus 96 also applies"""
-    client_connections: int = 512
+    client_connections: AtLeastOne = 512
     """maximum number of connections from one address"""
-    waiting: int = 512
+    waiting: AtLeastOne = 512
     """maximum number of requests waiting for the model; further ones get status 429"""
-    idle_s: float = 600.0
+    idle_s: Seconds = 600.0
     """end a session after this many seconds without a request"""
-    answer_s: float = 60.0
+    answer_s: Seconds = 60.0
     """maximum seconds to wait for an answer"""
-    stop_s: int = 5
+    stop_s: AtLeastOne = 5
     """seconds that running requests get to finish when the server stops"""
-    max_tokens: int = 512
+    max_tokens: AtLeastOne = 512
     """maximum max_tokens of a chat completion"""
-    request_bytes: int = 262_144
+    request_bytes: AtLeastOne = 262_144
     """maximum size of a request body"""
-    session_bytes: int = 4_194_304
+    session_bytes: AtLeastOne = 4_194_304
     """maximum memory of a session's texts"""
-    total_bytes: int = 268_435_456
+    total_bytes: AtLeastOne = 268_435_456
     """maximum memory of all sessions' texts"""
-    kept: int = 64
+    kept: Count = 64
     """ended sessions to keep for inspection"""
     worlds: bool = True
     """allow episodes in the modules' own worlds on this server; off by default unless --host is local"""
 
     def __post_init__(self) -> None:
-        for name in (
-            "sessions", "turns", "connections", "client_connections", "waiting", "stop_s", "max_tokens", "request_bytes",
-            "session_bytes", "total_bytes",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise TacitError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1.")
-        for name in ("idle_s", "answer_s"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise TacitError(f"--{name.replace('_', '-')} {getattr(self, name)} must be a number above 0.")
+        check_bounds(self)
         if not 0 <= self.port < 65536:
-            raise TacitError(f"--port {self.port} must be between 0 (any free port) and 65535.")
-        if self.kept < 0:
-            raise TacitError(f"--kept {self.kept} must not be negative.")
+            raise TacitError(f"port = {self.port} must be between 0 (any free port) and 65535.")

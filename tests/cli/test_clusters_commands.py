@@ -485,7 +485,7 @@ def test_bad_geometry_is_refused_before_loading(words, reason, capsys, tmp_path)
         (["tiny", "--world", "countdown", "--epsilons", "0.1,x"], "--epsilons must be a finite number"),
         (["tiny", "--world", "countdown", "--layers=-9"], "layer -9 does not exist"),
         (["tiny", "--world", "countdown", "--epsilons", "3"], "between 0"),
-        (["tiny", "--world", "countdown", "--members", "-1"], "--members -1 must be at least 0"),
+        (["tiny", "--world", "countdown", "--members", "-1"], "--members -1 must not be negative"),
         (["tiny", "--world", "countdown", "--tasks-each", "1"], "--tasks-each 1 must be at least 2: the probe is trained on"),
         (["tiny", "--world", "countdown", "--group-size", "1"], "nothing to compare"),
         (["tiny", "--world", "countdown", "--play", "oracle"], "unknown audit agent"),

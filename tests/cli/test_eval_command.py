@@ -269,7 +269,7 @@ def test_play_fails_if_the_world_breaks(capsys, monkeypatch):
         (["--model", "m"], "is for --endpoint"),
         (["--endpoint", "http://x", "--model", "m"], "not both"),
         (["--out", "x.json"], "use --json FILE"),
-        (["--timeout", "0"], "--timeout 0 must be above 0"),
+        (["--timeout", "0"], "--timeout 0.0 must be above 0"),
     ],
 )
 def test_impossible_eval_arguments_are_refused(run, capsys, words, message):

@@ -72,7 +72,7 @@ def test_run_from_a_new_base_uses_terse_wording(base, tmp_path, capsys):
     ("words", "message"),
     [
         (["--size", "tiny-bass"], "unknown size 'tiny-bass' of a base. Did you mean 'tiny-base'?"),
-        (["--share", "0"], "--share 0 must be above 0 and at most 1"),
+        (["--share", "0"], "--share 0.0 must be above 0 and at most 1"),
         (["--share", "1.5"], "--share 1.5 must be above 0 and at most 1"),
         (["--steps", "0"], "--steps 0 must be at least 1"),
         (["--rows", "-3"], "--rows -3 must be at least 1"),

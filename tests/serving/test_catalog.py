@@ -108,7 +108,7 @@ def test_server_that_cannot_start_reports_why_and_exits(modules: Path, shelf: Pa
     assert main(["serve", str(modules), "--fallback", "cook", "--port", "0"]) == 2
     assert "fallback 'cook' is not one of the modules" in capsys.readouterr().err
     assert main(["serve", str(modules), "--sessions", "0"]) == 2
-    assert "--sessions 0 must be at least 1" in capsys.readouterr().err
+    assert "sessions = 0 must be at least 1" in capsys.readouterr().err
 
 
 def test_port_in_use_is_reported(modules: Path, server: Served, capsys) -> None:
