@@ -170,8 +170,8 @@ def skill_shifts(
     scorer: Scorer,
     version: int | None = None,
 ) -> list[np.ndarray]:
-    """[T] A_skill of each group, summed over the skills of a step. `teacher_prompts`: per group and step, the prompts with a skill.
-    Exactly zero if a skill leaves the prompt unchanged.
+    """[T] A_skill of each group, summed over the skills of a step; exactly zero if a skill leaves the prompt unchanged.
+    `teacher_prompts`: per group and step, the prompts with a skill.
 
     Completions that this `version` of the weights sampled are not scored again without a skill."""
     prompts: list[np.ndarray] = []
