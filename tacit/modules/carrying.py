@@ -19,7 +19,6 @@ from tacit.core.files import read_text
 
 if TYPE_CHECKING:
     from tacit.core.world import Environment
-    from tacit.modules.drafting.tracker import SandboxedDraft
 
 PREFIX = "tacit.modules.carrying:"
 SUFFIX = ".py.txt"  # Python that is never imported
@@ -29,9 +28,9 @@ SUFFIX = ".py.txt"  # Python that is never imported
 class PackagedDraft:
     kind: str  # `tracker`, or `rewards` for the world's own state block
     name: str
-    world: str  # name for `--world`; empty if there is none
-    block: str  # for rewards: the form of the state block
     text: str
+    world: str = ""  # name for `--world`; empty if there is none
+    block: str = ""  # for rewards: the form of the state block
 
     @property
     def world_name(self) -> str:
@@ -48,10 +47,6 @@ class PackagedDraft:
         return {"kind": self.kind, "name": self.name, "world": self.world, "block": self.block, "files": list(self.files)}
 
 
-def package_draft(tracker: SandboxedDraft) -> PackagedDraft:
-    return PackagedDraft(tracker.kind, tracker.name, tracker.world, tracker.block, tracker.source)
-
-
 def read_packaged_draft(path: Path, data: Mapping[str, Any]) -> PackagedDraft:
     """The draft of the module at `path`; `data` is the `draft` entry of its manifest."""
     kind, name, world, block = (str(data[key]) for key in ("kind", "name", "world", "block"))
@@ -61,7 +56,7 @@ def read_packaged_draft(path: Path, data: Mapping[str, Any]) -> PackagedDraft:
         text = read_text(path / f"{name}{SUFFIX}")
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"cannot read the draft of module {path}: {error}. It is damaged or incomplete.") from error
-    return PackagedDraft(kind, name, world, block, text)
+    return PackagedDraft(kind, name, text, world, block)
 
 
 _drafts: dict[str, PackagedDraft] = {}
@@ -84,6 +79,5 @@ def __getattr__(name: str) -> Environment:
     if name not in _worlds:
         from tacit.modules.work import open_draft
 
-        draft = _drafts[world_name]
-        _worlds[name] = open_draft(draft.kind, draft.text, draft.name, draft.world, draft.block)
+        _worlds[name] = open_draft(_drafts[world_name])
     return _worlds[name]

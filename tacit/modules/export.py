@@ -21,7 +21,7 @@ from tacit.core.errors import TacitError
 from tacit.core.files import read_json
 from tacit.engines.models.tiny import hash_file
 from tacit.evaluation.scores import in_world
-from tacit.modules.carrying import package_draft, register_draft
+from tacit.modules.carrying import register_draft
 from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, describe_context
 from tacit.prompts.history import StateBlock
@@ -68,7 +68,7 @@ def export_run(
     if not weights.is_dir():
         raise TacitError(f"nothing to export: checkpoint {saved.path} has no {weights.relative_to(saved.path)}.")
     context, base = recipe.settings.context(environment), Base(recipe.model, recipe.train.seed, recipe.tiny)
-    draft = package_draft(context.tracker) if isinstance(context.tracker, SandboxedDraft) else None
+    draft = context.tracker.draft if isinstance(context.tracker, SandboxedDraft) else None
     world_name = draft.world_name if draft else recipe.world
     settings = document if len(run_recipe.places) == 1 else recipe.to_json()
     context_fields = describe_context(context, environment)

@@ -16,6 +16,7 @@ from pathlib import Path
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.core.world import FULL_BLOCK, Brief, Environment, Numbered, Tracker, World
+from tacit.modules.carrying import PackagedDraft
 from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker
 from tacit.worlds import get_environment
 
@@ -63,15 +64,12 @@ def work_of(tracker: str = "", beside: str = "", world: str = "", rewards: str =
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"cannot read the draft {file}: {error}.") from error
-    return open_draft("tracker" if tracker else "rewards", text, file.stem, world, block)
+    return open_draft(PackagedDraft("tracker" if tracker else "rewards", file.stem, text, world, "" if tracker else block))
 
 
-def open_draft(kind: str, text: str, name: str, world: str, block: str) -> Environment:
+def open_draft(draft: PackagedDraft) -> Environment:
     """The draft's world, with the draft added."""
-    if kind == "tracker" and not world:
-        return replace(WORK, tracker=DraftedTracker(text, name))
-    base = get_environment(world)
-    drafted: Tracker = DraftedTracker(text, name, world=world)
-    if kind != "tracker":
-        drafted = RewardedTracker(base.tracker_of(block), text, name, world, block)
+    is_tracker = draft.kind == "tracker"
+    base = WORK if is_tracker and not draft.world else get_environment(draft.world)
+    drafted: Tracker = DraftedTracker(draft) if is_tracker else RewardedTracker(base.tracker_of(draft.block), draft)
     return replace(base, forms={**base.forms, DRAFTED: drafted}) if base.tracker else replace(base, tracker=drafted)

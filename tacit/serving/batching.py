@@ -24,23 +24,16 @@ from tacit.core.protocols import Request, Sampling, Scheduler, SchedulingSampler
 from tacit.core.types import Completion
 from tacit.serving.requests import STOPPING, RequestError, gone
 
+Handle = Callable[[asyncio.Future[Any]], None]  # runs on the batching thread; the future is answered by it, or later
 Answers = Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]  # (future, result, error)
 MAX_IDLE_SCHEDULERS = 8  # idle schedulers to keep; otherwise every distinct sampling setting of a client would leave one
-
-
-@dataclass(frozen=True, eq=False)
-class PendingRequest:
-    policy: SchedulingSampler
-    sampling: Sampling
-    request: Request
-    answer: asyncio.Future[Completion]
 
 
 @dataclass(eq=False)
 class _OpenScheduler:
     policy: SchedulingSampler
     scheduler: Scheduler
-    waiting: dict[int, PendingRequest] = field(default_factory=dict)
+    waiting: dict[int, asyncio.Future[Completion]] = field(default_factory=dict)
 
 
 class SchedulerPool:
@@ -58,15 +51,14 @@ class SchedulerPool:
     def busy(self) -> bool:
         return any(entry.waiting for entry in self._schedulers.values())
 
-    def submit(self, pending: PendingRequest) -> None:
-        try:
-            key = (id(pending.policy), pending.sampling)
-            if key not in self._schedulers:
-                self._schedulers[key] = _OpenScheduler(pending.policy, pending.policy.open_scheduler(pending.sampling))
-            entry = self._schedulers[key]
-            entry.waiting[entry.scheduler.submit(pending.request)] = pending
-        except BaseException as error:
-            self._deliver([(pending.answer, None, _as_exception(error))])
+    def submit(
+        self, policy: SchedulingSampler, sampling: Sampling, request: Request, answer: asyncio.Future[Completion]
+    ) -> None:
+        key = (id(policy), sampling)
+        if key not in self._schedulers:
+            self._schedulers[key] = _OpenScheduler(policy, policy.open_scheduler(sampling))
+        entry = self._schedulers[key]
+        entry.waiting[entry.scheduler.submit(request)] = answer
 
     def step(self) -> None:
         """Run each busy scheduler until it finishes something, then close all but the newest idle ones."""
@@ -77,7 +69,7 @@ class SchedulerPool:
             except BaseException as error:  # only this scheduler's requests are affected
                 self._drop(key, _as_exception(error))
             else:
-                self._deliver([(entry.waiting.pop(number).answer, completion, None) for number, completion in finished])
+                self._deliver([(entry.waiting.pop(number), completion, None) for number, completion in finished])
         for key in [key for key, entry in self._schedulers.items() if not entry.waiting][:-MAX_IDLE_SCHEDULERS]:
             self._drop(key)
 
@@ -96,7 +88,7 @@ class SchedulerPool:
         entry = self._schedulers.pop(key)
         entry.scheduler.close()
         if error is not None and entry.waiting:
-            self._deliver([(pending.answer, None, error) for pending in entry.waiting.values()])
+            self._deliver([(answer, None, error) for answer in entry.waiting.values()])
 
 
 # Worker threads for slow calls and for third-party code. They are daemons, so they block neither the event loop nor the exit of
@@ -224,19 +216,13 @@ THREAD_ENDED = "the batching thread ended with an error; restart the server."
 STOP_S = 1.0  # how long to wait for a running model step when the server stops
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
-    work: Callable[[], Any]
-    answer: asyncio.Future[Any]
-
-
 class BatchingThread:
     """`sample` and `call` are for the event loop in which `start` ran. Most private methods run on the thread."""
 
     def __init__(self, watch: Callable[[int], None] = lambda rows: None) -> None:
         """`watch` gets the number of running requests before each step of a scheduler."""
         self.pool = SchedulerPool(self._deliver, watch)
-        self._inbox: queue.SimpleQueue[PendingRequest | _Call | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[asyncio.Future[Any], Handle] | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.thread: threading.Thread | None = None
         self._dead = False
@@ -265,13 +251,13 @@ class BatchingThread:
             self._refuse_all(RequestError(503, STOPPING))
 
     async def sample(self, policy: SchedulingSampler, sampling: Sampling, request: Request) -> Completion:
-        return await self._submit(lambda answer: PendingRequest(policy, sampling, request, answer))
+        return await self._submit(lambda answer: self.pool.submit(policy, sampling, request, answer))
 
     async def call(self, work: Callable[[], Result]) -> Result:
         """Run `work`, which uses the model in another way, between two batches."""
-        return await self._submit(lambda answer: _Call(work, answer))
+        return await self._submit(lambda answer: self._deliver([(answer, work(), None)]))
 
-    async def _submit(self, make: Callable[[asyncio.Future[Any]], PendingRequest | _Call]) -> Any:
+    async def _submit(self, handle: Handle) -> Any:
         if self._loop is None or self.thread is None:
             raise RequestError(503, STOPPING)
         if self._dead:
@@ -279,7 +265,7 @@ class BatchingThread:
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._unanswered.add(answer)
         try:
-            self._inbox.put(make(answer))
+            self._inbox.put((answer, handle))
             return await answer
         finally:
             self._unanswered.discard(answer)
@@ -299,7 +285,7 @@ class BatchingThread:
         _resolve([(answer, None, error) for answer in self._unanswered])
 
     def _read_inbox(self, wait: bool) -> bool:
-        """Submit or run everything that has arrived. False: stop."""
+        """Handle everything that has arrived. False: stop."""
         while True:
             try:
                 item = self._inbox.get(block=wait)
@@ -309,15 +295,13 @@ class BatchingThread:
             if item is None:
                 self.pool.close()
                 return False
-            if item.answer.cancelled():
-                continue
-            if isinstance(item, PendingRequest):
-                self.pool.submit(item)
+            answer, handle = item
+            if answer.cancelled():
                 continue
             try:
-                self._deliver([(item.answer, item.work(), None)])
+                handle(answer)
             except BaseException as error:
-                self._deliver([(item.answer, None, _as_exception(error))])
+                self._deliver([(answer, None, _as_exception(error))])
 
     def _deliver(self, answers: Answers) -> None:
         """Deliver all answers with one call, because waking the event loop is expensive."""

@@ -21,7 +21,7 @@ from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.agent import Router, adapter_shape, find_modules_directory, find_weights
-from tacit.modules.carrying import PackagedDraft, package_draft
+from tacit.modules.carrying import PackagedDraft
 from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.module import Module, find_module_directories, make_context, read_module
 from tacit.modules.sharing import find_problems
@@ -233,23 +233,15 @@ class Catalog:
         raise not_found(str(unknown("module", name, self.modules)))
 
     @contextmanager
-    def use(self, served: ServedModule) -> Iterator[ServedModule]:
-        release = self.hold(served)
-        try:
-            yield served
-        finally:
-            release()
-
-    def hold(self, served: ServedModule) -> Callable[[], None]:
-        """Like `use`, for a session. Call the returned function once, at the end."""
+    def use(self, served: ServedModule) -> Iterator[None]:
+        """Keep a module's weights loaded, even if it is replaced or removed meanwhile."""
         served.users += 1
-
-        def release() -> None:
+        try:
+            yield
+        finally:
             served.users -= 1
             if not served.users and served not in self.modules.values():
                 asyncio.ensure_future(self._retire(served)).add_done_callback(lambda done: done.exception())
-
-        return release
 
     def read_directories(self) -> tuple[dict[str, tuple[Module, Environment]], dict[str, str]]:
         """(usable modules, errors) by name; unreadable directories by path."""
@@ -276,11 +268,11 @@ class Catalog:
         name = module_name(world, module)
         json.dumps(describe_module(module, world), ensure_ascii=False, allow_nan=False).encode()  # must be sendable as JSON
         problems = find_problems(module, self._base)
-        if not problems and (draft := find_draft(make_context(module.context, world))) is not None:
-            packaged = package_draft(draft)
-            if packaged.world_name not in self._drafts:
-                self._drafts[packaged.world_name] = self._approve_draft(name, packaged)
-            if not self._drafts[packaged.world_name]:
+        if not problems and (tracker := find_draft(make_context(module.context, world))) is not None:
+            draft = tracker.draft
+            if draft.world_name not in self._drafts:
+                self._drafts[draft.world_name] = self._approve_draft(name, draft)
+            if not self._drafts[draft.world_name]:
                 problems.append(
                     f"module {module.path} contains a draft that was not approved to run. It was printed where this server was "
                     "started: read it, then start the server with --yes"

@@ -55,8 +55,6 @@ class HostedWorld:
 def find_task(served: ServedModule, split: str, number: int, family: str) -> Task:
     """Task `number` of a split, counted over `family` or, without one, over all families of the module."""
     world = served.world
-    if family and family not in served.module.families:
-        raise not_found(f"module {served.name} is for {', '.join(served.module.families)}, not for family {family!r}.")
     if not 0 <= number < MAX_TASKS:
         raise invalid(f"task {number}: task numbers are 0 to {MAX_TASKS - 1}.")
     if (split, number, family) in served.tasks:
@@ -195,6 +193,7 @@ class Service:
             return session
         try:
             session.world = HostedWorld(session.served.world)
+            session.resources.callback(session.world.close)
             with self.sessions.lock(session):
                 async with self._starting_worlds:
                     first = await session.world.reset(task)

@@ -13,7 +13,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -68,8 +68,9 @@ class Turn:
 
 
 class Session:
-    def __init__(self, name: str, client: str, served: ServedModule, episode: Episode, release: Callable[[], None]) -> None:
-        self.name, self.client, self.served, self.episode, self.release = name, client, served, episode, release
+    def __init__(self, name: str, client: str, served: ServedModule, episode: Episode) -> None:
+        self.name, self.client, self.served, self.episode = name, client, served, episode
+        self.resources = ExitStack()  # closed when it ends
         self.turns: list[Turn] = []
         self.outcome = ""  # empty while it is open
         self.note = ""
@@ -84,6 +85,11 @@ class Session:
     @property
     def open(self) -> bool:
         return not self.outcome
+
+    def check_still_open(self) -> None:
+        """Raise if it was ended during an `await`."""
+        if not self.open:
+            raise gone(f"session {self.name!r} was ended meanwhile.")
 
     def touch(self) -> None:
         """Record a request: `touched` for display, `active` on a monotonic clock for expiry."""
@@ -140,15 +146,10 @@ class Sessions:
         def begin() -> tuple[Episode, int]:
             return Episode(served.module, served.context, task, sampling, seed), count_bytes(task.goal, task.data)
 
-        try:
-            episode, size = await served.run(begin)
-        except TacitError:
-            raise
-        except Exception as error:  # trackers and wordings may be third-party code
-            raise invalid(f"module {served.name} cannot begin with this goal: {type(error).__name__}: {error}") from error
+        episode, size = await _run_code(served, begin, "begin with this goal")
         self._count_bytes(size, 0)
-        name = f"{self._server_id}-{secrets.token_urlsafe(12)}"
-        session = Session(name, client, served, episode, self._catalog.hold(served))
+        session = Session(f"{self._server_id}-{secrets.token_urlsafe(12)}", client, served, episode)
+        session.resources.enter_context(self._catalog.use(served))
         session.bytes = size
         self._open[session.name] = session
         self._metrics.started.labels(served.name).inc()
@@ -279,19 +280,9 @@ class Sessions:
         return turn
 
     async def _run_episode_code(self, session: Session, work: Callable[[], Answer]) -> Answer:
-        """Run code of a wording or tracker. Its exceptions become errors of this request."""
-        name = session.served.name
-        try:
-            result = await session.served.run(work)
-            if not session.open:
-                raise gone(f"session {session.name!r} was ended meanwhile.")
-            return result
-        except RequestError:
-            raise
-        except TacitError as error:
-            raise invalid(str(error)) from error
-        except Exception as error:
-            raise invalid(f"module {name} cannot read this observation: {type(error).__name__}: {error}") from error
+        result = await _run_code(session.served, work, "read this observation")
+        session.check_still_open()
+        return result
 
     def act_by_hand(self, session: Session, action: str) -> Turn:
         """Use the client's action for the current turn."""
@@ -309,8 +300,7 @@ class Sessions:
         completion = await wait_for_answer(
             lambda: self._batching.sample(served.policy, episode.sampling, request), self._settings, self._batching
         )
-        if not session.open:
-            raise gone(f"session {session.name!r} was ended meanwhile.")
+        session.check_still_open()
         parsed = episode.parse_completion(completion)
         turn.action, turn.acted, turn.valid, turn.wrote = parsed.action, True, parsed.valid, completion.text
         turn.tokens, turn.probability = len(completion.tokens), math.exp(float(completion.logprobs.sum()))
@@ -321,10 +311,8 @@ class Sessions:
         if not session.open:
             return
         session.outcome, session.note = outcome, note
-        session.release()
+        session.resources.close()
         self._metrics.ended.labels(session.served.name, outcome).inc()
-        if session.world is not None:
-            session.world.close()
         del self._open[session.name]
         self._ended[session.name] = session
         while len(self._ended) > self._settings.kept:
@@ -338,6 +326,18 @@ class Sessions:
     def end_all(self, reason: str) -> None:
         for session in list(self._open.values()):
             self.end(session, "stopped", reason)
+
+
+async def _run_code(served: ServedModule, work: Callable[[], Answer], task: str) -> Answer:
+    """Run code of a wording or tracker, which may be a third party's. Its exceptions become errors of this request."""
+    try:
+        return await served.run(work)
+    except RequestError:
+        raise
+    except TacitError as error:
+        raise invalid(str(error)) from error
+    except Exception as error:
+        raise invalid(f"module {served.name} cannot {task}: {type(error).__name__}: {error}") from error
 
 
 async def wait_for_answer(ask: Callable[[], Awaitable[Answer]], settings: ServingSettings, batching: BatchingThread) -> Answer:

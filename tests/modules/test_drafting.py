@@ -9,6 +9,7 @@ import pytest
 from household_logs import WORLD, household
 
 from tacit.core.types import Observation, Task, Transition
+from tacit.modules.carrying import PackagedDraft
 from tacit.modules.drafting.checks import Draft, check_draft
 from tacit.modules.drafting.draft import (
     build_prompt,
@@ -166,7 +167,7 @@ def test_invalid_constants_are_refused(constants, message) -> None:
 
 
 def test_drafted_tracker_implements_the_tracker_interface(episodes) -> None:
-    tracker = DraftedTracker(drafts.GOOD, "pick")
+    tracker = DraftedTracker(PackagedDraft("tracker", "pick", drafts.GOOD))
     try:
         won = next(e for e in episodes if e.success)
         state = tracker.start(Task("work", "", "pick", "", 0, won.goal), Observation(won.seen[0]))
@@ -178,14 +179,14 @@ def test_drafted_tracker_implements_the_tracker_interface(episodes) -> None:
             assert signals["progress"] == pytest.approx(sum(v for n, v in signals.items() if n.startswith("progress.")))
         assert state.done and total == 2.0 and tracker.render(state).endswith("subgoal: done")
         assert tracker.components == ("progress.subgoal", "progress.new_place", "error.refused", "error.again")
-        assert tracker.version != DraftedTracker(drafts.GOOD + " ", "pick").version
+        assert tracker.version != DraftedTracker(PackagedDraft("tracker", "pick", drafts.GOOD + " ")).version
     finally:
         tracker.close()
 
 
 def test_drafted_rewards_replace_those_of_the_builtin_tracker(episodes) -> None:
     own = WORLD.tracker_of("full")
-    tracker = RewardedTracker(own, drafts.OWN_REWARDS, "pick_rewards", "alfworld", "full", QUICK)
+    tracker = RewardedTracker(own, PackagedDraft("rewards", "pick_rewards", drafts.OWN_REWARDS, "alfworld", "full"), QUICK)
     won = next(e for e in episodes if e.success)
     task, (first, *rest) = Task("alfworld", "", "pick", "", 0, won.goal), map(Observation, won.seen)
     try:
@@ -202,7 +203,7 @@ def test_drafted_rewards_replace_those_of_the_builtin_tracker(episodes) -> None:
 
 @pytest.mark.slow
 def test_hanging_tracker_restarts_with_the_next_episode() -> None:
-    tracker = DraftedTracker(drafts.NEVER_ENDS, "pick", QUICK)
+    tracker = DraftedTracker(PackagedDraft("tracker", "pick", drafts.NEVER_ENDS), QUICK)
     task = Task("work", "", "pick", "", 0, "put a mug in shelf.")
     try:
         for _ in range(2):
@@ -215,7 +216,7 @@ def test_hanging_tracker_restarts_with_the_next_episode() -> None:
 
 def test_sandbox_process_is_replaced_in_the_middle_of_an_episode(episodes, monkeypatch) -> None:
     monkeypatch.setattr("tacit.modules.drafting.tracker.CALLS_PER_PROCESS", 2)
-    tracker, opened = DraftedTracker(drafts.GOOD, "pick"), []
+    tracker, opened = DraftedTracker(PackagedDraft("tracker", "pick", drafts.GOOD)), []
     monkeypatch.setattr("tacit.modules.drafting.tracker.Sandbox", lambda *a, **k: opened.append(Sandbox(*a, **k)) or opened[-1])
     won = next(e for e in episodes if e.success)
     state = tracker.start(Task("work", "", "pick", "", 0, won.goal), Observation(won.seen[0]))

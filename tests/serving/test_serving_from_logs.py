@@ -87,7 +87,7 @@ def with_draft(taught: Path, place: Path, text: str) -> Path:
     manifest = next(place.glob("*/module.json"))
     data = json.loads(manifest.read_text())
     draft = replace(read_packaged_draft(manifest.parent, data["draft"]), text=text)
-    data |= {"world": draft.world_name, "tracker": DraftedTracker(draft.text, draft.name).version}
+    data |= {"world": draft.world_name, "tracker": DraftedTracker(draft).version}
     for name, written in draft.files.items():
         (manifest.parent / name).write_text(written)
         data["files"][name] = hashlib.sha256(written.encode()).hexdigest()

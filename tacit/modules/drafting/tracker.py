@@ -29,6 +29,7 @@ from tacit.core.errors import TacitError
 from tacit.core.hindsight import ERROR, PROGRESS, component_names, score_events, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, Tracker
+from tacit.modules.carrying import PackagedDraft
 from tacit.modules.drafting.sandbox import DraftError, DraftTimeout, Kind, Limits, Sandbox
 from tacit.training.imitation import Recording, TaskReplayer
 
@@ -91,16 +92,14 @@ class SandboxedDraft:
     """A draft that starts its sandbox at the first call."""
 
     kind: Kind = "tracker"
-    block: str = ""  # for drafted rewards: form of the world's state block that they read
 
-    def __init__(self, source: str, name: str, limits: Limits | None = None, world: str = "") -> None:
-        """`world` is the name of the draft's world, if it has one."""
-        self.source, self.name, self.limits, self.world = source, name, limits or Limits(), world
+    def __init__(self, draft: PackagedDraft, limits: Limits | None = None) -> None:
+        self.draft, self.limits = draft, limits or Limits()
         self._lock = threading.RLock()
         self._sandbox: Sandbox | None = None
         self._rules: DraftRules | None = None
         self._calls = 0
-        self.version = f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:12]}"  # changes with every character of the draft
+        self.version = f"{draft.name}-{hashlib.sha256(draft.text.encode()).hexdigest()[:12]}"  # changes with every character
 
     @property
     def rules(self) -> DraftRules:
@@ -120,7 +119,7 @@ class SandboxedDraft:
 
     def check_events(self, events: Sequence[str]) -> tuple[str, ...]:
         if name := self.rules.unknown(tuple(events)):
-            raise TacitError(f"the drafted tracker {self.name} returned an event that is not in its REWARDS: {name!r}.")
+            raise TacitError(f"the drafted tracker {self.draft.name} returned an event that is not in its REWARDS: {name!r}.")
         return tuple(events)
 
     def close(self) -> None:
@@ -140,14 +139,14 @@ class SandboxedDraft:
             except DraftError as error:
                 if isinstance(error, DraftTimeout):
                     self._sandbox = None  # the next call starts a new process
-                raise type(error)(f"the drafted tracker {self.name}: {error}.") from error
+                raise type(error)(f"the drafted tracker {self.draft.name}: {error}.") from error
 
     def _open(self) -> Sandbox:
         if self._sandbox is None:
-            sandbox = Sandbox(self.source, self.limits, kind=self.kind)
+            sandbox = Sandbox(self.draft.text, self.limits, kind=self.kind)
             try:
                 if sandbox.findings:
-                    raise TacitError(f"the drafted tracker {self.name} is refused: {'; '.join(sandbox.findings)}.")
+                    raise TacitError(f"the drafted tracker {self.draft.name} is refused: {'; '.join(sandbox.findings)}.")
                 self._rules = DraftRules.of(sandbox.constants, self.kind)
             except TacitError:
                 sandbox.close()
@@ -168,7 +167,7 @@ class DraftedTracker(SandboxedDraft):
         bound = self.rules.bound
         if len(state.block) > bound:
             raise TacitError(
-                f"the drafted tracker {self.name} wrote {len(state.block)} characters, more than its BOUND of {bound}."
+                f"the drafted tracker {self.draft.name} wrote {len(state.block)} characters, more than its BOUND of {bound}."
             )
         return state.block
 
@@ -205,10 +204,10 @@ class RewardedState:
 class RewardedTracker(SandboxedDraft):
     kind: Kind = "rewards"
 
-    def __init__(self, inner: Tracker, source: str, name: str, world: str, block: str, limits: Limits | None = None) -> None:
-        """`inner` is the world's tracker for the form `block`."""
-        super().__init__(source, name, limits, world)
-        self.inner, self.block = inner, block
+    def __init__(self, inner: Tracker, draft: PackagedDraft, limits: Limits | None = None) -> None:
+        """`inner` is the world's tracker for the form `draft.block`."""
+        super().__init__(draft, limits)
+        self.inner = inner
         self.version = f"{inner.version}+{self.version}"
 
     def start(self, task: Task, observation: Observation) -> RewardedState:
