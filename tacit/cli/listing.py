@@ -20,6 +20,7 @@ from tacit.engines.models.tiny import TINY_SIZES
 from tacit.evaluation.panels import Panel
 from tacit.methods import REGISTRY as METHODS
 from tacit.methods import get_method
+from tacit.planning.shapes import ModelShape
 from tacit.worlds import REGISTRY as WORLDS
 
 KINDS = ("worlds", "methods", "engines", "models", "panels", "recipes")
@@ -122,9 +123,9 @@ def list_models() -> NamedRows:
     """(value of `--model`, summary)"""
     rows = []
     for name, s in TINY_SIZES.items():
-        # parameters of a tiny Llama with tied embeddings
-        layer = 2 * s.hidden * s.hidden * (1 + s.kv_heads / s.heads) + 3 * s.hidden * s.intermediate + 2 * s.hidden
-        size = f"{(s.vocab * s.hidden + s.layers * layer + s.hidden) / 1e6:.1f}M parameters, reads {s.context} tokens"
+        heads = (s.heads, s.kv_heads, s.hidden // s.heads)
+        shape = ModelShape(name, s.layers, s.hidden, *heads, s.intermediate, s.vocab, tied=True)
+        size = f"{shape.weights / 1e6:.1f}M parameters, reads {s.context} tokens"
         rows.append((name, f"from scratch, {s.layers} layers of width {s.hidden}, {size}"))
     for name in BASES:
         about = read_manifest(FOLDER / name)

@@ -31,12 +31,10 @@ from tacit.report.run_files import (
 from tacit.report.run_page import (
     CODE,
     build_behavior,
+    compare_settings,
     describe_versions,
-    find_differences,
-    flag_name,
     prompt_series,
     render_run,
-    render_value,
 )
 from tacit.report.sections import MAX_TRAJECTORIES, compare_diagnostics, embed_episodes
 from tacit.runs.directory import SETTINGS, find_runs
@@ -234,14 +232,8 @@ def _differences(comparison: Comparison, world: str) -> list[list[str]]:
     for method in comparison.methods:
         settings = [c["settings"] for c in comparison.cells_of(world, method) if isinstance(c.get("settings"), Mapping)]
         if settings:
-            own = flatten(settings[0])
-            columns[method] = {place: render_value(value) for place, value in own.items() if place not in PER_RUN}
-    first = next(iter(columns.values()), {})
-    places = dict.fromkeys(
-        place for own in columns.values() for place in [*find_differences(first, own), *find_differences(own, first)]
-    )
-    rows = [[CODE.format(flag_name(place)), *(own.get(place, "") for own in columns.values())] for place in places]
-    return [["setting", *columns], *rows]
+            columns[method] = flatten(settings[0])
+    return [["setting", *columns], *compare_settings(list(columns.values()), PER_RUN)]
 
 
 def _curve(cell: Record) -> dict[float, float]:
@@ -266,8 +258,6 @@ PAGE = "report.html"  # of a run or a comparison
 
 def write_report(path: Path, out: Path, most_trajectories: int = MAX_TRAJECTORIES, runs: bool = False) -> Iterator[Path]:
     """Write the page and yield its path. With `runs`, first write the pages of a comparison's runs, which its page links."""
-    if most_trajectories < 0:
-        raise TacitError(f"--trajectories {most_trajectories} must not be negative.")
     if not (path / SETTINGS).is_file() and not (path / COMPARISON).is_file():
         raise make_missing_error(path)
     if not out.parent.is_dir():

@@ -22,14 +22,12 @@ from tacit.report.run_files import COMPARISON, Episodes, RunFiles, find_defaults
 from tacit.report.run_page import (
     ALL,
     CHARTED,
-    CODE,
     STAGE_TITLES,
     build_headline,
-    flag_name,
+    compare_settings,
     group_metrics,
     group_panels,
     panel_points,
-    render_value,
     setting_name,
 )
 from tacit.report.sections import build_viewer, choose_episodes
@@ -193,9 +191,6 @@ def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], max_episod
     ]
     columns = [_column(files) for _, files, _ in loaded]
     titles = dict.fromkeys(title for column in columns for title in column)
-    settings = [flatten(files.settings) if files else {} for _, files, _ in loaded]
-    started = list(filter(None, settings))
-    places = dict.fromkeys(place for own in started for place in own if place != ("out",))
     return render(
         "watch",
         notices,
@@ -207,11 +202,7 @@ def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], max_episod
         rows=[(title, *(column.get(title, DASH) for column in columns)) for title in titles],
         curves=_curves(loaded),
         feeds=feeds,
-        differences=[
-            (CODE.format(flag_name(place)), *(render_value(own[place]) if place in own else "" for own in settings))
-            for place in places
-            if any(own.get(place) != started[0].get(place) for own in started)
-        ],
+        differences=compare_settings([flatten(files.settings) if files else {} for _, files, _ in loaded]),
     )
 
 
@@ -243,8 +234,9 @@ def _curves(runs: Sequence[LoadedRun]) -> dict[str, list[Markup]]:
     draw("rl", "Success on the panel", lines, "iteration", share=True, marks=True)
     for stage in STAGE_TITLES:
         own = [(name, i, group_metrics([r for r in files.metrics if r["stage"] == stage])) for name, i, files in started]
-        for metric, (title, scale) in CHARTED.items():
+        for chart in CHARTED:
+            (metric,) = chart.metrics.values()
             whole = [(name, i, line) for name, i, metrics in own for line in metrics.get(metric, ()) if line.name == ALL]
             lines = [replace(line, name=name, color=i) for name, i, line in whole]
-            draw(stage, title, lines, "iteration" if stage == "rl" else "step", **scale)
+            draw(stage, chart.title, lines, "iteration" if stage == "rl" else "step", **chart.scale)
     return charts

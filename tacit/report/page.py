@@ -16,6 +16,7 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from markupsafe import Markup
 
 import tacit
+from tacit.core import progress
 from tacit.evaluation import plots
 from tacit.evaluation.plots import Arrivals, Point, Series, Spread
 
@@ -73,13 +74,7 @@ def format_probability(p: Any) -> str:
 
 
 def format_duration(seconds: Any) -> str:
-    """4 s, 1 min 15 s, 1 h 2 min."""
-    if not is_number(seconds):
-        return DASH
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    return progress.format_duration(seconds) if is_number(seconds) else DASH
 
 
 CONTROL = [code for code in range(32) if chr(code) not in "\t\n\r"]

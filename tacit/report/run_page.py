@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -47,6 +47,7 @@ from tacit.report.sections import (
     EXPERIENCE_CHARTS,
     MAX_TRAJECTORIES,
     SKILL_CHARTS,
+    Diagnostic,
     build_viewer,
     draw_diagnostics,
     list_phrases,
@@ -288,6 +289,18 @@ def find_differences(settings: Flat, usual: Flat) -> Flat:
     return {p: value for p, value in settings.items() if p != ("out",) and (p not in usual or usual[p] != value)}
 
 
+def compare_settings(runs: Sequence[Flat], ignored: Collection[Key] = (("out",),)) -> list[list[str]]:
+    """A row per setting that is not the same in all runs: its flag and its values, empty for a run without it. A run without
+    any settings is not compared."""
+    known = list(filter(None, runs))
+    places = dict.fromkeys(place for own in known for place in own if place not in ignored)
+    differing = [place for place in places if any(place not in own or own[place] != known[0].get(place) for own in known)]
+    return [
+        [CODE.format(flag_name(place)), *(render_value(own[place]) if place in own else "" for own in runs)]
+        for place in differing
+    ]
+
+
 def build_command(settings: Flat, usual: Flat) -> list[list[str]]:
     """The command that repeats the run, one flag with its value per item."""
     always = ([name, format_value(settings[place])] for place, name in ALWAYS_SHOWN.items() if place in settings)
@@ -332,23 +345,23 @@ MAX_ROWS = 200  # of a table of values; longer ones show every n-th row
 ALL, LAST = "all", len(COLORS) - 1  # name and color (gray) of the whole run's line, next to those of its worlds or phases
 PHASE, WHOLE = "seconds_", "seconds"  # time of the phases of an iteration, and of all of it
 SHARE, FROM_ZERO = {"share": True}, {"floor": 0.0}
-CHARTED: dict[str, tuple[str, dict[str, Any]]] = {
-    "success": ("Success in training", SHARE),
-    "reward": ("Reward per episode", {}),
-    "loss": ("Loss", {}),
-    "entropy": ("Entropy, nats/token", FROM_ZERO),
-    "reference_kl": ("KL to the reference, nats/token", {}),
-    "old_kl": ("KL to the sampler, nats/token", {}),
-    "steps": ("Turns per episode", FROM_ZERO),
-    "completion_tokens": ("Completion tokens per turn", FROM_ZERO),
-    "prompt_tokens": ("Prompt tokens per turn", FROM_ZERO),
-    "valid": ("Completions in the full format", SHARE),
-    "effective": ("Actions the world accepts", SHARE),
-    "repeated": ("Actions taken before in the episode", SHARE),
-    "mixed_groups": ("Groups with both outcomes", SHARE),
-    "clipped": ("Tokens clipped", SHARE),
-    "grad_norm": ("Gradient norm", FROM_ZERO),
-}  # metrics with their own chart: (title, kind of axis)
+CHARTED = (
+    Diagnostic("Success in training", {"": "success"}, SHARE),
+    Diagnostic("Reward per episode", {"": "reward"}, {}),
+    Diagnostic("Loss", {"": "loss"}, {}),
+    Diagnostic("Entropy, nats/token", {"": "entropy"}, FROM_ZERO),
+    Diagnostic("KL to the reference, nats/token", {"": "reference_kl"}, {}),
+    Diagnostic("KL to the sampler, nats/token", {"": "old_kl"}, {}),
+    Diagnostic("Turns per episode", {"": "steps"}, FROM_ZERO),
+    Diagnostic("Completion tokens per turn", {"": "completion_tokens"}, FROM_ZERO),
+    Diagnostic("Prompt tokens per turn", {"": "prompt_tokens"}, FROM_ZERO),
+    Diagnostic("Completions in the full format", {"": "valid"}, SHARE),
+    Diagnostic("Actions the world accepts", {"": "effective"}, SHARE),
+    Diagnostic("Actions taken before in the episode", {"": "repeated"}, SHARE),
+    Diagnostic("Groups with both outcomes", {"": "mixed_groups"}, SHARE),
+    Diagnostic("Tokens clipped", {"": "clipped"}, SHARE),
+    Diagnostic("Gradient norm", {"": "grad_norm"}, FROM_ZERO),
+)  # metrics with their own chart
 
 
 def build_stages(metrics: Sequence[Record], panels: Sequence[Panel]) -> list[dict[str, Any]]:
@@ -392,9 +405,7 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
     skills = [metric for metric in metrics if metric.startswith("skill_shift/")]
     skilled = draw_diagnostics(metrics, word, SKILL_CHARTS) if skills else []
     still = {metric: metrics.pop(metric) for metric in list(metrics) if not any(map(moves, metrics[metric]))}
-    for metric, (title, scale) in CHARTED.items():
-        if metric in metrics:
-            charts.append(draw_chart(title, metrics.pop(metric), word, **scale))
+    charts += draw_diagnostics(metrics, word, CHARTED)
     if timed:
         lines = [Series(metric.removeprefix(PHASE), timed[metric], i) for i, metric in enumerate(phases)]
         lines += [Series(ALL, timed[WHOLE], LAST)] if WHOLE in timed else []

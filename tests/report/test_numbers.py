@@ -24,7 +24,7 @@ from tacit.report.page import (
     [
         ([format_short(x) for x in (0.0, 0.123456, 12345.0, 1.5e-7, -0.5, -2e-9, 1e8)],
          ["0", "0.1235", "12,345", "1.5e-07", f"{MINUS}0.5", f"{MINUS}2e-09", "1e+08"]),
-        ([format_duration(s) for s in (4, 59.6, 75, 3725)], ["4 s", "1 min 0 s", "1 min 15 s", "1 h 2 min"]),
+        ([format_duration(s) for s in (4, 59.6, 75, 3725)], ["4.0 s", "1 min 00 s", "1 min 15 s", "1 h 02 min"]),
         ([format_points(x) for x in (0.125, -0.05, 0.0)], ["+12.5", f"{MINUS}5.0", "0.0"]),
         ([format_percent(0.25), format_percent(-0.001, 2), format_number(1234.5)], ["25.0%", f"{MINUS}0.10%", "1,234.5"]),
         ([format_count(1234567)], ["1,234,567"]),
