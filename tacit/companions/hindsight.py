@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from threading import Thread
 from typing import Literal
@@ -204,8 +205,12 @@ class ModelAnalyzer(Analyzer):
     cache_dir: Path | None = None  # for answers; None keeps them in memory
 
     def __post_init__(self) -> None:
-        self._answers: AnswerCache | None = None
         self._model_digest: object = None
+
+    @cached_property
+    def _answers(self) -> AnswerCache:
+        """Opened on first use, so that building a method opens nothing."""
+        return AnswerCache(self.cache_dir)
 
     def check(self, policy: Policy) -> None:
         """Raise if the model's context has no room for a question and its answer."""
@@ -222,8 +227,6 @@ class ModelAnalyzer(Analyzer):
 
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
         analyzer = self.model() if self.model else policy
-        if self._answers is None:
-            self._answers = AnswerCache(self.cache_dir)
         future: Future[list[Analysis]] = Future()
 
         def analyze() -> None:
@@ -247,14 +250,13 @@ class ModelAnalyzer(Analyzer):
         return future.result
 
     def _ask(self, trajectories: Sequence[Trajectory], analyzer: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
-        assert self._answers is not None
         if self.model and self._model_digest is None:  # it is not trained, so its digest is fixed
             self._model_digest = analyzer.digest()
         model = self._model_digest or (info.seed, info.iteration)
         room = analyzer.context_limit - self.max_tokens
         questions = [self._question(trajectory, analyzer, room) for trajectory in trajectories]
         keys = [answer_key(model, self.temperature, self.max_tokens, text, attempt) for text, _ in questions]
-        prompts = {key: prompt for key, (_, prompt) in zip(keys, questions, strict=True) if self._answers.get(key) is None}
+        prompts = {key: prompt for key, (_, prompt) in zip(keys, questions, strict=True) if key not in self._answers}
         too_long = {key for key, prompt in prompts.items() if len(prompt) > room}
         fitting = {k: Request(p, derive(info.seed, "hindsight", k)) for k, p in prompts.items() if k not in too_long}
         answers = ask_all(analyzer, Sampling(self.temperature, max_tokens=self.max_tokens), fitting, self._answers)

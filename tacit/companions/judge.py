@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -43,11 +44,13 @@ class EpisodeJudge(RewardTerm, Companion):
     read_in_rollouts: ClassVar[bool] = False
     _grades: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
     """id(trajectory) -> grade, of this iteration"""
-    _answers: AnswerCache | None = field(default=None, init=False, compare=False, repr=False)
+
+    @cached_property
+    def _answers(self) -> AnswerCache:
+        """Opened on first use, so that building a method opens nothing."""
+        return AnswerCache(self.cache_dir)
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
-        if self._answers is None:
-            self._answers = AnswerCache(self.cache_dir)
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         before, answers = len(self._answers), self._ask(trajectories, info)
         new_answers = list(self._answers.values())[before:]
@@ -73,7 +76,6 @@ class EpisodeJudge(RewardTerm, Companion):
 
     def _ask(self, trajectories: Sequence[Trajectory], info: IterationInfo) -> dict[int, Answer]:
         """id(trajectory) -> answer."""
-        assert self._answers is not None
         judge = self.open_judge()
         digest = judge.digest()
         keys: dict[int, str] = {}

@@ -33,6 +33,10 @@ def ids_of(snapshot) -> tuple[int, ...]:
     return tuple(entry.id for entry in snapshot.entries)
 
 
+def nearest(bank, vectors, count) -> list[list[int]]:
+    return [[entry.id for entry in ranked] for ranked in bank.snapshot.nearest(vectors, count)]
+
+
 def bank_of(path=None, texts=(), capacity=100) -> Bank:
     bank = Bank(path, EMBED.name, EMBED.dimensions, capacity)
     for text in texts:
@@ -50,7 +54,7 @@ def test_nearest_matches_exact_cosine_search(count, most, seed):
         bank.add(f"entry {i}", vector, Origin())
     query = rng.normal(size=6).astype(np.float32)
     by_hand = sorted(range(count), key=lambda i: -float(normalize(vectors[i]) @ normalize(query)))[:most]
-    assert bank.nearest(query[None], most) == [[i + 1 for i in by_hand]]
+    assert nearest(bank, query[None], most) == [[i + 1 for i in by_hand]]
 
 
 def test_batched_queries_match_single_queries():
@@ -60,9 +64,9 @@ def test_batched_queries_match_single_queries():
     bank = Bank(None, "numbers", 64)
     bank.replace((), [(f"entry {i}", places[i % 10], Origin(), None) for i in range(100)], "")
     queries = np.concatenate([places[:1] + places[1:], rng.normal(size=(200, 64)).astype(np.float32)])
-    together = bank.nearest(queries, 16)
-    assert together == [bank.nearest(query[None], 16)[0] for query in queries]
-    assert bank.nearest(places[:1], 12)[0][:10] == list(range(1, 101, 10)), "all of the nearest place, by age"
+    together = nearest(bank, queries, 16)
+    assert together == [nearest(bank, query[None], 16)[0] for query in queries]
+    assert nearest(bank, places[:1], 12)[0][:10] == list(range(1, 101, 10)), "all of the nearest place, by age"
 
 
 def test_reopened_bank_has_entries_calls_and_events(tmp_path):
@@ -79,7 +83,7 @@ def test_reopened_bank_has_entries_calls_and_events(tmp_path):
     assert again.entries[3].origin == entry.origin and again.usage[3] == bank.usage[3]
     kept = again.call(3)
     assert kept.version == 7 and kept.completion.tolist() == [4, 5] and kept.logprobs.tolist() == [-0.5, -0.25]
-    assert again.call(1) is None and again.nearest(EMBED(["the red one"]), 1) == [[1]]
+    assert again.call(1) is None and nearest(again, EMBED(["the red one"]), 1) == [[1]]
     record = again.explain(3)
     assert [event["kind"] for event in record["events"]] == ["retrieved", "guided", "trained"] and record["retired"] is None
     assert again.explain(2)["retired"] == "removed by hand"
@@ -238,7 +242,7 @@ def test_concurrent_readers_see_only_complete_replacements():
         while not stop.is_set():
             ids = ids_of(bank.snapshot)
             seen.append(len(ids) == 2 and ids[1] == ids[0] + 1)
-            bank.nearest(vector[None], 2)
+            nearest(bank, vector[None], 2)
 
     readers = [threading.Thread(target=read) for _ in range(3)]
     for reader in readers:
@@ -342,7 +346,7 @@ def test_full_disk_is_reported_and_the_bank_stays_usable(tmp_path):
     long = Call(np.arange(100_000), np.array([1]), np.zeros(1, np.float32))
     with pytest.raises(TacitError, match=r"database or disk is full.*free space"):
         bank.add("three", EMBED(["three"])[0], Origin(), long)
-    assert [e.text for e in bank.entries.values()] == ["one", "two"] and bank.nearest(EMBED(["one"]), 1) == [[1]]
+    assert [e.text for e in bank.entries.values()] == ["one", "two"] and nearest(bank, EMBED(["one"]), 1) == [[1]]
     bank.database.execute("PRAGMA max_page_count=1000000")
     assert bank.add("four", EMBED(["four"])[0], Origin(), long).id == 3
 

@@ -274,9 +274,6 @@ class Bank:
                 self._retired += retired
                 self._publish((), set(retired))
 
-    def nearest(self, vectors_QD: np.ndarray, count: int) -> list[list[int]]:
-        return [[entry.id for entry in ranked] for ranked in self.snapshot.nearest(vectors_QD, count)]
-
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None = None) -> Entry:
         """Add an entry and commit it. A full bank retires its oldest entry."""
         (entry,) = self.replace((), [(text, vector_D, origin, call)], "")

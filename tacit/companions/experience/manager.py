@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Call, Entry, EntryRejected, Origin, Usage, validate_text
 from tacit.companions.experience.extractor import Distilled, Extractor, Style, find_cut, render_critic_prompt, strip_thinking
@@ -246,11 +246,7 @@ def merge_origins(origins: Sequence[Origin], step: int, replaced: Sequence[int])
     return replace(origins[0], family=family, **common)
 
 
-Question = TypeVar("Question")
-Answer = TypeVar("Answer")
-
-
-class QueryQueue(Generic[Question, Answer]):
+class QueryQueue:
     """Batches queries from any thread (§3.2.2): a worker gathers until B queries are queued or t_max has passed since the
     first, then calls `search` on them. W workers search in parallel. A failed batch raises for its own queries only. Defaults
     are the paper's: B = 16, t_max = 1 ms, W = 4.
@@ -261,7 +257,7 @@ class QueryQueue(Generic[Question, Answer]):
 
     def __init__(
         self,
-        search: Callable[[Sequence[Question]], Sequence[Answer]],
+        search: Callable[[Sequence[Query]], Sequence[SearchResult]],
         size: int = 16,
         wait_s: float = 0.001,
         workers: int = 4,
@@ -269,15 +265,15 @@ class QueryQueue(Generic[Question, Answer]):
     ) -> None:
         """`queue_size`: capacity of the queue; `ask` blocks when it is full."""
         self._search, self._size, self._wait_s = search, size, wait_s
-        self._queue: queue.Queue[tuple[Question, Future[Answer]] | None] = queue.Queue(queue_size if workers else 0)
+        self._queue: queue.Queue[tuple[Query, Future[SearchResult]] | None] = queue.Queue(queue_size if workers else 0)
         self._submit_lock, self._gather_lock = threading.Lock(), threading.Lock()
         self.closed = False
         self._workers = [threading.Thread(target=self.answer_all, name=f"search-{i}", daemon=True) for i in range(workers)]
         for worker in self._workers:
             worker.start()
 
-    def ask(self, query: Question) -> Future[Answer]:
-        future: Future[Answer] = Future() if self._workers else _LazyFuture(self.answer_all)
+    def ask(self, query: Query) -> Future[SearchResult]:
+        future: Future[SearchResult] = Future() if self._workers else _LazyFuture(self.answer_all)
         with self._submit_lock:  # the end marker must come after the last query
             if self.closed:
                 raise TacitError("the query queue is closed.")
@@ -310,9 +306,9 @@ class QueryQueue(Generic[Question, Answer]):
         for worker in self._workers:
             worker.join(max(0.0, deadline - time.monotonic()))
 
-    def _gather(self) -> list[tuple[Question, Future[Answer]]]:
+    def _gather(self) -> list[tuple[Query, Future[SearchResult]]]:
         """The next batch; empty once the queue is closed and drained."""
-        batch: list[tuple[Question, Future[Answer]]] = []
+        batch: list[tuple[Query, Future[SearchResult]]] = []
         with self._gather_lock:
             deadline = None if self._workers else 0.0
             while len(batch) < self._size:
@@ -328,7 +324,7 @@ class QueryQueue(Generic[Question, Answer]):
         return batch
 
 
-class _LazyFuture(Future[Answer]):
+class _LazyFuture(Future[SearchResult]):
     def __init__(self, answer_all: Callable[[], None]) -> None:
         super().__init__()
         self._answer_all = answer_all
@@ -337,7 +333,7 @@ class _LazyFuture(Future[Answer]):
         self._answer_all()
         return super().done()
 
-    def result(self, timeout: float | None = None) -> Answer:
+    def result(self, timeout: float | None = None) -> SearchResult:
         self._answer_all()
         return super().result(timeout)
 
@@ -364,7 +360,7 @@ class QueryAnswerer:
         self.step, self.seed = 1, 0
         self.refinements: dict[tuple[int, str], Call] = {}  # (entry, question) -> the call that refined it, in this iteration
         workers = settings.workers if manager.background else 0
-        self.queries: QueryQueue[Query, SearchResult] = QueryQueue(self._answer, settings.batch, settings.wait_s, workers)
+        self.queries = QueryQueue(self._answer, settings.batch, settings.wait_s, workers)
 
     def ask(self, question: str, task: Task) -> Future[SearchResult]:
         seed = derive(self.seed, "question", self.step, question)
