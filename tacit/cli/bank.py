@@ -29,7 +29,7 @@ def run(argv: Sequence[str]) -> int:
         "export": (export, "write the live entries as JSON lines (- prints them)"),
     }
     summary = "List and edit the experience bank of a run. BANK is a run directory or the file of a bank."
-    return dispatch(argv, "bank", summary, commands, list_entries, "BANK")
+    return dispatch(argv, "tacit bank", summary, commands, list_entries, "BANK")
 
 
 def list_entries(argv: Sequence[str]) -> int:

@@ -491,4 +491,4 @@ KINDS: dict[str, Command] = {
 
 
 def run(argv: Sequence[str]) -> int:
-    return dispatch(argv, "inspect", "Inspect what a run has learned and how its credit was assigned.", KINDS)
+    return dispatch(argv, "tacit inspect", "Inspect what a run has learned and how its credit was assigned.", KINDS)

@@ -8,11 +8,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from errno import EACCES, ENOMEM
+from functools import partial
 from pathlib import Path
 
 import tacit
-from tacit.cli.terminal import exit_status, signals_as_interrupts
-from tacit.core.errors import TacitError, first_line, unknown
+from tacit.cli.terminal import Command, dispatch, exit_status, signals_as_interrupts
+from tacit.core.errors import TacitError, first_line
 from tacit.core.trust import add_flag, trust_command_line
 from tacit.runs.files import REFUSALS, DiskError
 
@@ -34,13 +35,7 @@ COMMANDS = {
     "prepare": ("tacit.cli.prepare", "make a model without a model hub, or tasks for the code world"),
 }
 
-USAGE = """usage: tacit COMMAND ...
-
-{summary}
-
-{commands}
-
-See `tacit COMMAND --help` for the options of a command. To start:
+EXAMPLES = """ To start:
   tacit train --config quickstart
   tacit train --world countdown --model tiny --sft.steps 300 --iterations 20 --lr 3e-4
   tacit play --world countdown --policy expert"""
@@ -60,7 +55,7 @@ def main(argv: Sequence[str] | None = None, again: str = "") -> int:
 def _run_command(words: list[str], again: str) -> int:
     try:
         with signals_as_interrupts():
-            return dispatch(words)
+            return _dispatch_command(words)
     except TacitError as error:
         if os.environ.get("TACIT_DEBUG"):
             raise
@@ -81,22 +76,20 @@ def _run_command(words: list[str], again: str) -> int:
         return MISTAKE
 
 
-def dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
-        width = max(map(len, COMMANDS))
-        commands = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
-        print(USAGE.format(summary=tacit.__doc__, commands=commands))
-        return 0
-    if words[0] in ("-V", "--version"):
+def _dispatch_command(words: list[str]) -> int:
+    if words[:1] in (["-V"], ["--version"]):
         print(f"tacit {tacit.__version__}")
         return 0
-    if words[0] not in COMMANDS:
-        raise unknown("command", words[0], COMMANDS)
-    module, _, function = COMMANDS[words[0]][0].partition(":")
+    commands: dict[str, Command] = {name: (partial(_import_and_run, place), text) for name, (place, text) in COMMANDS.items()}
     try:
-        return getattr(importlib.import_module(module), function or "run")(words[1:])
+        return dispatch([] if words[:1] == ["help"] else words, "tacit", str(tacit.__doc__), commands, more=EXAMPLES)
     except SystemExit as ended:  # argparse after --help
         return int(ended.code or 0)
+
+
+def _import_and_run(place: str, argv: Sequence[str]) -> int:
+    module, _, function = place.partition(":")
+    return getattr(importlib.import_module(module), function or "run")(argv)
 
 
 def _resume_command(words: list[str], path: Path) -> str:

@@ -184,7 +184,7 @@ def run(argv: Sequence[str]) -> int:
         "install": (install_module, "install a module from a file or directory"),
     }
     summary = "Skill modules: one small adapter or tiny model per skill, for `tacit play --policy DIR` and `tacit eval DIR`."
-    return dispatch(argv, "modules", summary, commands, list_modules, "DIR")
+    return dispatch(argv, "tacit modules", summary, commands, list_modules, "DIR")
 
 
 def train(argv: Sequence[str]) -> int:

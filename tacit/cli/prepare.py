@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
     commands: dict[str, Command] = {name: (partial(prepare_packed, name), summaries[name]) for name in MODELS}
     commands["base"] = prepare_base, "a tiny policy pretrained on random play and questions in our worlds"
     commands["code"] = prepare_code, "repair tasks for --world code: mutated packages, or your own programs and patches"
-    return dispatch(argv, "prepare", "Make a model without a model hub, or tasks for the code world.", commands)
+    return dispatch(argv, "tacit prepare", "Make a model without a model hub, or tasks for the code world.", commands)
 
 
 def prepare_packed(name: str, argv: Sequence[str]) -> int:

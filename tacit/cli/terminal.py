@@ -77,19 +77,21 @@ def dispatch(
     commands: Mapping[str, Command],
     otherwise: Callable[[Sequence[str]], int] | None = None,
     operand: str = "",
+    more: str = "",
 ) -> int:
-    """Run a subcommand of `tacit NAME`. `otherwise` takes words that start with a path: `tacit bank BANK`."""
+    """Run a subcommand of the command `name`. `otherwise` takes words that start with a path: `tacit bank BANK`. `more`: the
+    end of the help."""
     words = list(argv)
     if not words or words[0] in ("-h", "--help"):
         width = max(map(len, commands))
         lines = "\n".join(f"  {command:<{width}}  {text}" for command, (_, text) in commands.items())
-        usage = f"usage: tacit {name} COMMAND ..." + (f"\n       tacit {name} {operand}" if operand else "")
-        print(f"{usage}\n\n{summary}\n\n{lines}\n\nSee `tacit {name} COMMAND --help` for the options of a command.")
+        usage = f"usage: {name} COMMAND ..." + (f"\n       {name} {operand}" if operand else "")
+        print(f"{usage}\n\n{summary}\n\n{lines}\n\nSee `{name} COMMAND --help` for the options of a command.{more}")
         return 0
     if words[0] in commands:
         return commands[words[0]][0](words[1:])
     if otherwise is None or (words[0].isalpha() and not Path(words[0]).exists()):
-        raise unknown(f"command of `tacit {name}`", words[0], commands)
+        raise unknown(f"command of `{name}`", words[0], commands)
     return otherwise(words)
 
 

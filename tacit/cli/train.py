@@ -297,7 +297,7 @@ def pack_or_unpack(argv: Sequence[str]) -> int:
         "pack": (pack, "write settings, metrics and one checkpoint in parts of at most 16 MB"),
         "unpack": (unpack, "restore the run directory; `tacit train --resume DIR` does this too"),
     }
-    return dispatch(argv, "runs", "Pack a run into a few files, to resume it on another machine.", commands)
+    return dispatch(argv, "tacit runs", "Pack a run into a few files, to resume it on another machine.", commands)
 
 
 def pack(argv: Sequence[str]) -> int:

@@ -86,7 +86,7 @@ def test_top_level_help_names_the_commands(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["trian"], "error: unknown command 'trian'. Did you mean 'train'?"),
+        (["trian"], "error: unknown command 'trian' of `tacit`. Did you mean 'train'?"),
         (["train"], "error: no world."),
         (["train", "--world", "countdwon"], "error: unknown world 'countdwon'. Did you mean 'countdown'?"),
         (["train", "--method", "dappo"], "error: unknown method 'dappo'. Did you mean 'dapo'?"),

@@ -286,7 +286,7 @@ def test_model_with_custom_code_is_refused_without_prompting(tmp_path: Path) -> 
     "error", [MemoryError(), OSError(30, "Read-only file system", "/x"), RuntimeError("can't start new thread")]
 )
 def test_system_limit_errors_are_one_line(monkeypatch, capsys, error: Exception) -> None:
-    def fail(words: list[str]) -> int:
+    def fail(*words: object, **more: object) -> int:
         raise error
 
     monkeypatch.setattr("tacit.cli.main.dispatch", fail)
