@@ -38,10 +38,10 @@ from tacit.credit.step_relative import partition_metrics
 from tacit.evaluation.behavior import Behavior, describe_ending
 from tacit.report.recorded import (
     BY,
+    E_STEP,
     GAMMA,
     ClusterStep,
     DictionaryReport,
-    EStep,
     as_json,
     choose_group,
     inspect_dictionary,
@@ -95,9 +95,9 @@ def show_dictionary(console: Console, report: DictionaryReport, top: int) -> Non
     ]
     if story.steps:
         last = story.readings()[-1]
-        single = last.single
-        saved = f", {percent(1 - last.bits / single)} below the {single:.1f} bits of single skills" if single else ""
-        pairs.append(("success", f"{last.bits:.1f} bits on average{saved}"))
+        bits, single = last[E_STEP], last["single_bits"]
+        saved = f", {percent(1 - bits / single)} below the {single:.1f} bits of single skills" if single else ""
+        pairs.append(("success", f"{bits:.1f} bits on average{saved}"))
     if corpus:
         most = proposition_4(corpus, dictionary, story.companion.delta)
         pairs.append(("new success", f"at most {most:.1f} bits expected (Proposition 4; K*: the most segments seen)"))
@@ -132,15 +132,16 @@ def mark_phrases(segments: Sequence[Phrase]) -> Text:
     return Text(" ").join([Text(*part) for part in parts]) if parts else Text("no skill")
 
 
-def step_table(readings: Sequence[EStep]) -> Table:
+def step_table(readings: Sequence[Mapping[str, Any]]) -> Table:
     """Up to twelve evenly spaced steps, including the last."""
     chosen = sorted({round(i * (len(readings) - 1) / max(1, STEPS_SHOWN - 1)) for i in range(STEPS_SHOWN)})
     columns = ("step", "successes", "phrases", "bits", "by skill", "segments", "per phrase", "loss", "bound")
     rows = []
     for r in (readings[i] for i in chosen):
-        numbers = [f"{value:.2f}" for value in (r.bits, r.single, r.segments, r.phrase_length)]
-        bounds = ["-" if value is None else f"{value:.3f}" for value in (r.loss, r.bound)]
-        rows.append((str(r.step), str(r.successes), str(r.phrases), *numbers, *bounds))
+        counts = [f"{r[name]:.0f}" for name in ("step", "successes", "dictionary_size")]
+        numbers = [f"{r[name]:.2f}" for name in (E_STEP, "single_bits", "success_segments", "phrase_length")]
+        bounds = [f"{r[name]:.3f}" if name in r else "-" for name in ("mdl_loss", "mdl_bound")]
+        rows.append((*counts, *numbers, *bounds))
     return table("", columns, rows, numbers=columns[1:])
 
 

@@ -37,6 +37,7 @@ from tacit.planning.plans import (
     find_faster,
     find_remedies,
     make_plan,
+    split_into_waves,
     uniform,
 )
 from tacit.planning.shapes import ON_CPU, SAMPLERS, SIZES, Device, ModelShape, choose_device, find_gpus, shape_in, shape_of_size
@@ -317,10 +318,7 @@ def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, setting
     division = f"{pluralize(plan.ranks, 'rank')}, {samplers if plan.servers else 'the driver samples'}"
     speed = f"{format_duration(plan.iteration)} an iteration, {3600 / plan.iteration:,.0f} an hour"
     say(console, f"\n{division}: {speed}", style="bold")
-    # the parts of a rollout with equal episodes
-    rows = -(-work.episodes // max(1, plan.servers))
-    waves = -(-rows // plan.server.slots)
-    together = -(-rows // waves)
+    waves, together = split_into_waves(work, plan.server, plan.servers)
     step = plan.server.step_s(together)
     prefill = waves * work.turns * together * work.prompt / plan.server.prefill_rate
     decode = waves * work.turns * work.completion * step

@@ -116,8 +116,9 @@ class PlainWording(Numbered):
         return observation.text
 
 
-def make_seeded_tasks(name: str, goal: str) -> Callable[[str, int, int], Sequence[Task]]:
-    """Tasks that differ only in their seed."""
+def make_environment(name: str, summary: str, make: Callable[[], World], goal: str, max_steps: int, **more: Any) -> Environment:
+    """The Environment of a world whose tasks differ only in their seed (`task.data["seed"]`). `more`: further fields of
+    `Environment`."""
 
     def tasks(split: str, count: int, seed: int) -> list[Task]:
         if split not in SEEDS:
@@ -127,13 +128,8 @@ def make_seeded_tasks(name: str, goal: str) -> Callable[[str, int, int], Sequenc
         drawn = Random(f"{name}/{split}/{seed}").sample(SEEDS[split], count)
         return [Task(name, f"{split}/{number}", name, split, seed, goal, {"seed": number}) for number in drawn]
 
-    return tasks
-
-
-def make_environment(name: str, summary: str, make: Callable[[], World], goal: str, max_steps: int, **more: Any) -> Environment:
-    """The Environment of a world whose tasks are seeds (`task.data["seed"]`). `more`: further fields of `Environment`."""
     fields: dict[str, Any] = {
-        "tasks": make_seeded_tasks(name, goal),
+        "tasks": tasks,
         "splits": tuple(SEEDS),
         "families": (name,),
         "wordings": {"full": PlainWording(), "terse": PlainWording()},

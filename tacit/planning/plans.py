@@ -221,12 +221,17 @@ def server(shape: ModelShape, device: Device, reached: Efficiency, context: floa
     return Server(1 / (computing + sent), weights + launches, traffic + row, computing + row, launches, max(1, slots))
 
 
+def split_into_waves(work: Workload, one: Server, servers: int) -> tuple[int, int]:
+    """(waves, rows that decode together in a wave) of a rollout with equal episodes on every server."""
+    rows = math.ceil(work.episodes / max(1, servers))
+    waves = math.ceil(rows / one.slots)
+    return waves, math.ceil(rows / waves)
+
+
 def rollout_s(work: Workload, one: Server, servers: int) -> float:
     """waves · T · (B·p / prefill + c·step(B) + w) for equal episodes; at least the longest episode alone on a server, and at
     least the driver's time. Without servers, the driver's time is added."""
-    rows = math.ceil(work.episodes / max(1, servers))
-    waves = math.ceil(rows / one.slots)
-    together = math.ceil(rows / waves)
+    waves, together = split_into_waves(work, one, servers)
     served = waves * work.turns * (one.turn_s(together, work.prompt, work.completion) + work.world_s)
     alone = work.longest_of_all * (one.turn_s(1, work.prompt, work.completion) + work.world_s)
     longest = max(served, alone)

@@ -31,39 +31,6 @@ E_STEP = "description_length"  # a metric that only iterations with an E-step ha
 
 
 @dataclass(frozen=True)
-class EStep:
-    """One E-step: the two terms of Eq. 3, and the code length of the same successes with single skills."""
-
-    step: int
-    successes: int  # |B|
-    phrases: int  # |C|
-    bits: float  # L_BDL: bits per success
-    single: float  # L_BDL of the same corpus under the dictionary of single skills
-    segments: float
-    phrase_length: float
-    loss: float | None
-    bound: float | None  # None if a success has more than T segments
-
-    @classmethod
-    def of(cls, metrics: Mapping[str, Any], single: Dictionary) -> EStep:
-        """From the metrics of an iteration. They lack |B|, which is L_dict divided by its share of `bits`."""
-        bits, segments = metrics[E_STEP], metrics["success_segments"]
-        shared = bits - segments * log2(metrics["dictionary_size"])
-        successes = max(1, round(metrics["dictionary_bits"] / shared)) if shared else 1  # one skill and L = 1 cost nothing
-        return cls(
-            step=int(metrics["step"]),
-            successes=successes,
-            phrases=int(metrics["dictionary_size"]),
-            bits=bits,
-            single=single.bits / successes + metrics["success_skills"] * log2(len(single)),
-            segments=segments,
-            phrase_length=metrics["phrase_length"],
-            loss=metrics.get("mdl_loss"),
-            bound=metrics.get("mdl_bound"),
-        )
-
-
-@dataclass(frozen=True)
 class DictionaryHistory:
     """A dictionary, its source, and the metrics of its E-steps."""
 
@@ -74,9 +41,16 @@ class DictionaryHistory:
     def cut(self, trajectory: Trajectory) -> tuple[Phrase, ...]:
         return self.companion.dictionary.segment(self.companion.alphabet(trajectory))
 
-    def readings(self) -> list[EStep]:
-        single = Dictionary(self.companion.alphabet.skills, (), self.companion.max_phrase)
-        return [EStep.of(step, single) for step in self.steps]
+    def readings(self) -> list[dict[str, Any]]:
+        """The metrics of each E-step and two numbers that follow from them: `successes` (|B|, which is L_dict divided by its
+        share of the bits), and `single_bits`, the description length of the same successes with single skills."""
+        single, readings = Dictionary(self.companion.alphabet.skills, (), self.companion.max_phrase), []
+        for step in self.steps:
+            shared = step[E_STEP] - step["success_segments"] * log2(step["dictionary_size"])
+            successes = max(1, round(step["dictionary_bits"] / shared)) if shared else 1  # one skill and L = 1 cost nothing
+            single_bits = single.bits / successes + step["success_skills"] * log2(len(single))
+            readings.append({**step, "successes": successes, "single_bits": single_bits})
+        return readings
 
 
 def open_dictionary(

@@ -130,14 +130,7 @@ def embed_skills(turn: Record, text_id: Callable[[Any], int]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if isinstance(skills, list) and skills and all(isinstance(skill, Mapping) and skill for skill in skills):
         data["skills"] = [[str(where), text_id(text)] for skill in skills for where, text in skill.items()]
-    if (
-        isinstance(tokens, list)
-        and tokens
-        and all(
-            isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and is_number(entry[1])
-            for entry in tokens
-        )
-    ):
+    if isinstance(tokens, list) and tokens and all(map(_is_token, tokens)):
         data["shift_by_token"] = [[text_id(word), shift] for word, shift in tokens]
     return data
 
@@ -270,6 +263,11 @@ def embed_episodes(chosen: Sequence[tuple[str, Record]]) -> dict[str, Any]:
 
 def get_family(record: Record) -> str:
     return replace_invisible(str(record.get("family", "")))
+
+
+def _is_token(value: Any) -> bool:
+    """[text, shift]"""
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and is_number(value[1])
 
 
 def _is_prompt(value: Any) -> bool:

@@ -16,7 +16,7 @@ from tacit.cli.main import main
 from tacit.companions.dictionary import Dictionary, SkillDictionary
 from tacit.core.world import Alphabet
 from tacit.evaluation.behavior import Behavior
-from tacit.report.recorded import DictionaryHistory, EStep
+from tacit.report.recorded import DictionaryHistory
 from tacit.runs.directory import read_metrics, read_summary
 
 RECIPE = """
@@ -230,16 +230,18 @@ def test_description_length_is_the_sum_of_its_parts():
     story = a_story(tuple(corpus))
     (reading,) = story.readings()
     code = story.companion.dictionary
-    assert (reading.successes, reading.phrases) == (20, len(code))
-    assert reading.bits == pytest.approx(code.description_length([tuple(s) for s in corpus]))
-    assert reading.single == pytest.approx(Dictionary(ABC.skills).description_length([tuple(s) for s in corpus]))
-    assert reading.bits < reading.single
+    bits, single_bits = reading["description_length"], reading["single_bits"]
+    assert (reading["successes"], reading["dictionary_size"]) == (20, len(code))
+    assert bits == pytest.approx(code.description_length([tuple(s) for s in corpus]))
+    assert single_bits == pytest.approx(Dictionary(ABC.skills).description_length([tuple(s) for s in corpus]))
+    assert bits < single_bits
 
 
 def test_one_skill_alphabet_has_zero_description_length():
     companion = SkillDictionary(Alphabet(("A",), ABC.project), horizon=20, max_phrase=1)
     story = DictionaryHistory(companion, "here", [{"step": 1, **companion.observe([won("AA", "A")])}])
-    assert (story.readings()[0].bits, story.readings()[0].single) == (0.0, 0.0)
+    (reading,) = story.readings()
+    assert (reading["description_length"], reading["single_bits"]) == (0.0, 0.0)
 
 
 def test_history_keeps_only_current_phrases():
@@ -260,5 +262,6 @@ def test_behavior_table_fills_missing_entries_with_zero():
 
 
 def test_step_table_shows_at_most_twelve_rows():
-    rows = step_table([EStep(n, 9, 5, 1.0, 2.0, 1.0, 1.0, None, None) for n in range(1, 301)])
+    numbers = dict.fromkeys(("successes", "dictionary_size", "single_bits", "success_segments", "phrase_length"), 2)
+    rows = step_table([{"step": n, "description_length": 1.0, **numbers} for n in range(1, 301)])
     assert rows.row_count == 12 and [list(rows.columns[0].cells)[i].plain for i in (0, -1)] == ["1", "300"]
