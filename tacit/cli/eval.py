@@ -159,7 +159,6 @@ def _what(target: Target, score: PanelScore) -> Pairs:
 
 
 def _results(measured: EvaluationResult) -> Pairs:
-    """Outcomes, steps, actions and tokens."""
     score, how = measured.score, measured.behavior
     parts = ", ".join(f"{name} {share:.3f}" for name, share in how.score_parts.items())
     pairs = [("score", f"{score.score:.3f}, the mean graded outcome{f' ({parts})' if parts else ''}")]

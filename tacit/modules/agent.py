@@ -353,7 +353,6 @@ class Agent:
 
     @property
     def prompt(self) -> Prompt | None:
-        """the last prompt"""
         return self._episode.prompt if self._episode else None
 
     def begin(self, task: Task | str, family: str = "", seed: int = 0) -> None:

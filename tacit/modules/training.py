@@ -79,8 +79,6 @@ class Logs:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Counts of one family."""
-
     family: str
     episodes: int
     won: int
@@ -167,8 +165,6 @@ Train = Callable[[Prepared, bool], int]  # (prepared, resume) -> exit code; 0 if
 
 @dataclass(frozen=True)
 class SkillRun:
-    """A skill and the run that trains it."""
-
     skill: str
     families: tuple[str, ...]  # families that the module will serve; `prepared.recipe` has those it trains on
     prepared: Prepared

@@ -53,7 +53,6 @@ class Workload:
 
     @property
     def driving_s(self) -> float:
-        """the driver's seconds in a rollout"""
         return self.episodes * self.turns * self.driver_s
 
     def scale(self, turns: float = 0.0, prompt: float = 0.0, completion: float = 0.0, most_turns: int = 0) -> Workload:

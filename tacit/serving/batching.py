@@ -189,7 +189,6 @@ class WorkerThread:
 
 
 async def run_in_thread(work: Callable[[], Result], limit_s: float) -> Result:
-    """Run one call in its own thread."""
     worker = WorkerThread("the server")
     try:
         return await worker.do(work, limit_s)

@@ -82,7 +82,6 @@ class LoadedModels:
     """Loaded weights: one base per adapter shape, with all its adapters; full models. For the batching thread only."""
 
     def __init__(self, engine: EngineSettings, base: str | None) -> None:
-        """`base` overrides the base's path."""
         self._engine, self._base = replace(engine, value_head=False), base
         self._loaded: dict[Hashable, LocalPolicy] = {}
         self._count = 0

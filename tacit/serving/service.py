@@ -114,7 +114,6 @@ class Service:
         fallback: str | None = None,
         approve_draft: ApproveDraft = lambda name, draft: False,
     ) -> None:
-        """See `Catalog` for `approve_draft`."""
         self.settings, self.metrics = settings, Metrics()
         self.batching = BatchingThread(self.metrics.rows.observe)
         self.catalog = Catalog(paths, self.batching, engine, base, fallback, approve_draft)

@@ -256,7 +256,6 @@ class Sessions:
             self.end(session, "success" if transition.success else "failure", transition.label)
 
     def end_at_limit(self, session: Session) -> bool:
-        """End the session if it has reached the maximum number of turns."""
         if len(session.turns) < self._settings.turns:
             return False
         self.end(session, "limit", f"{self._settings.turns} turns")
