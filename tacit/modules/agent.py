@@ -81,6 +81,11 @@ class Router:
         """the world of the modules; of several, the first"""
         return next(iter(self.worlds.values()))
 
+    @property
+    def families(self) -> list[str]:
+        """the families that a module serves, sorted"""
+        return sorted({family for module in self.modules.values() for family in module.families})
+
     @cached_property
     def _goals(self) -> GoalClassifier:
         """Classifies a goal by world and family; trained on the goals of the worlds' training tasks."""

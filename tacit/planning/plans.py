@@ -94,88 +94,6 @@ class Training:
     gather: Literal["auto", "layer", "whole"] = "auto"
     reference: bool = False  # a frozen copy of all weights for a KL penalty; adapters need none
 
-    def by_layer(self, shape: ModelShape, device: Device) -> bool:
-        b, most = device.number_bytes, GATHER_WHOLE_MAX_MEMORY * device.memory
-        whole = (b if self.lora_rank else 2 * b + 8) * shape.weights
-        large = shape.weights > GATHER_WHOLE_MAX_WEIGHTS if device.name == "cpu" else whole > most
-        return self.gather == "layer" or (self.gather == "auto" and large)
-
-
-def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> dict[str, float]:
-    """Bytes on a rank that do not depend on the batch, by part. `samples`: the driver's sampling copy is on this rank's
-    device, as on the first of several ranks without servers."""
-    own, b = shape.weights / ranks, device.number_bytes
-    roots = b * shape.vocabulary * shape.width * (1 if shape.tied else 2)
-    if training.lora_rank:
-        adapters = shape.lora_weights(training.lora_rank)
-        gathered = 2 * b * shape.layer_weights + roots if training.by_layer(shape, device) else b * shape.weights
-        parts = {
-            "weights": b * own + (b + 4) * adapters,
-            "gradients": 4 * adapters,
-            "optimizer": 8 * adapters,
-            "gathered": gathered if ranks > 1 else 0.0,
-        }
-    else:
-        layers = 2 * (b + 4) * shape.layer_weights + roots
-        # One rank gathers nothing, but bfloat16 needs a copy of the float32 weights.
-        alone = (2 * b if b < 4 else 0.0) * shape.weights
-        whole = (2 * b + 8) * shape.weights if ranks > 1 else alone
-        parts = {
-            "weights": 4 * own,
-            "gradients": 4 * own,
-            "optimizer": 8 * own,
-            "gathered": layers if training.by_layer(shape, device) and ranks > 1 else whole,
-            "reference": 4 * own if training.reference else 0.0,
-        }
-    copy = b * shape.weights if samples and ranks > 1 else 0.0
-    return {**parts, "driver's copy": copy, "runtime": device.overhead}
-
-
-def activation_bytes(shape: ModelShape, device: Device, recompute: bool) -> float:
-    """Bytes per trained token kept for the backward pass."""
-    layer = (4 * shape.width + 5 * shape.heads * shape.head_dim + 4 * shape.inner) * device.number_bytes
-    return shape.layers * shape.width * device.number_bytes + layer if recompute else shape.layers * layer
-
-
-def logit_bytes(shape: ModelShape, device: Device, tokens: float) -> float:
-    return 3 * 4 * min(tokens * shape.vocabulary, LOGIT_ELEMENTS[device.name == "cpu"])
-
-
-def rank_memory(
-    shape: ModelShape, device: Device, ranks: int, training: Training, micro_tokens: float, samples: bool = False
-) -> dict[str, float]:
-    """Bytes on a rank by part, with `micro_tokens` tokens per pass."""
-    return {
-        **rank_state(shape, device, ranks, training, samples),
-        "activations": micro_tokens * activation_bytes(shape, device, training.recompute),
-        "logits": logit_bytes(shape, device, micro_tokens),
-    }
-
-
-def most_micro_tokens(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> float:
-    """Maximum tokens per pass; negative if even the state does not fit."""
-    state = sum(rank_state(shape, device, ranks, training, samples).values())
-    room = USABLE * device.memory - state - logit_bytes(shape, device, 1e9)
-    return room / activation_bytes(shape, device, training.recompute)
-
-
-def rows_that_fit(shape: ModelShape, device: Device, row_tokens: float, devices: int = 1) -> int:
-    """Number of rows of `row_tokens` tokens that fit a server of `devices` devices; 0 if its weights do not fit."""
-    room = USABLE * device.memory - device.overhead - device.number_bytes * shape.weights / devices
-    return max(0, int(room / (row_tokens * shape.cache_bytes(device.number_bytes) / devices)))
-
-
-def devices_of_a_server(shape: ModelShape, device: Device, row_tokens: float, most: int) -> int:
-    """The smallest power of two of devices that fits the weights and 16 rows; 0 if `most` devices do not."""
-    counts = (1 << i for i in range(most.bit_length()))
-    return next((n for n in counts if n <= most and rows_that_fit(shape, device, row_tokens, n) >= 16), 0)
-
-
-# Time.
-
-SUM_S = 12e-6  # seconds of one all-reduce over a server's devices (estimate for NVLink)
-LOGIT_BYTES = 20  # bytes of memory traffic per logit in a decode step: write, cast, softmax, noise, argmax
-
 
 @dataclass(frozen=True)
 class Network:
@@ -186,6 +104,98 @@ class Network:
     def between(self, device: Device, ranks: int) -> float:
         """bytes per second between neighbors in a ring of `ranks` ranks"""
         return device.link if ranks <= self.per_machine else min(device.link, self.bandwidth)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What to run on which devices; a plan adds how many of them train and sample."""
+
+    shape: ModelShape
+    device: Device
+    reached: Efficiency
+    network: Network = field(default_factory=Network)
+    training: Training = field(default_factory=Training)
+    overlap: int = 0  # updates that rollouts may lag behind
+    scorings: int = 0  # extra forward passes per update, for a reference or a skill
+
+    @property
+    def by_layer(self) -> bool:
+        """whether a pass gathers the weights layer by layer"""
+        shape, device, training = self.shape, self.device, self.training
+        whole = (device.number_bytes if training.lora_rank else 2 * device.number_bytes + 8) * shape.weights
+        on_cpu = device.name == "cpu"
+        large = shape.weights > GATHER_WHOLE_MAX_WEIGHTS if on_cpu else whole > GATHER_WHOLE_MAX_MEMORY * device.memory
+        return training.gather == "layer" or (training.gather == "auto" and large)
+
+    @property
+    def trained_weights(self) -> int:
+        return self.shape.lora_weights(self.training.lora_rank) if self.training.lora_rank else self.shape.weights
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes per trained token kept for the backward pass."""
+        shape, b = self.shape, self.device.number_bytes
+        layer = (4 * shape.width + 5 * shape.heads * shape.head_dim + 4 * shape.inner) * b
+        return shape.layers * shape.width * b + layer if self.training.recompute else shape.layers * layer
+
+    def logit_bytes(self, tokens: float) -> float:
+        return 3 * 4 * min(tokens * self.shape.vocabulary, LOGIT_ELEMENTS[self.device.name == "cpu"])
+
+    def rank_state(self, ranks: int, samples: bool = False) -> dict[str, float]:
+        """Bytes on a rank that do not depend on the batch, by part. `samples`: the driver's sampling copy is on this rank's
+        device, as on the first of several ranks without servers."""
+        shape, training = self.shape, self.training
+        own, b = shape.weights / ranks, self.device.number_bytes
+        roots = b * shape.vocabulary * shape.width * (1 if shape.tied else 2)
+        if training.lora_rank:
+            gathered = 2 * b * shape.layer_weights + roots if self.by_layer else b * shape.weights
+            parts = {
+                "weights": b * own + (b + 4) * self.trained_weights,
+                "gradients": 4 * self.trained_weights,
+                "optimizer": 8 * self.trained_weights,
+                "gathered": gathered if ranks > 1 else 0.0,
+            }
+        else:
+            layers = 2 * (b + 4) * shape.layer_weights + roots
+            # One rank gathers nothing, but bfloat16 needs a copy of the float32 weights.
+            alone = (2 * b if b < 4 else 0.0) * shape.weights
+            whole = (2 * b + 8) * shape.weights if ranks > 1 else alone
+            parts = {
+                "weights": 4 * own,
+                "gradients": 4 * own,
+                "optimizer": 8 * own,
+                "gathered": layers if self.by_layer and ranks > 1 else whole,
+                "reference": 4 * own if training.reference else 0.0,
+            }
+        copy = b * shape.weights if samples and ranks > 1 else 0.0
+        return {**parts, "driver's copy": copy, "runtime": self.device.overhead}
+
+    def rank_memory(self, ranks: int, micro_tokens: float, samples: bool = False) -> dict[str, float]:
+        """Bytes on a rank by part, with `micro_tokens` tokens per pass."""
+        activations, logits = micro_tokens * self.activation_bytes, self.logit_bytes(micro_tokens)
+        return {**self.rank_state(ranks, samples), "activations": activations, "logits": logits}
+
+    def most_micro_tokens(self, ranks: int, samples: bool = False) -> float:
+        """Maximum tokens per pass; negative if even the state does not fit."""
+        state = sum(self.rank_state(ranks, samples).values())
+        return (USABLE * self.device.memory - state - self.logit_bytes(1e9)) / self.activation_bytes
+
+    def rows_that_fit(self, row_tokens: float, devices: int = 1) -> int:
+        """Number of rows of `row_tokens` tokens that fit a server of `devices` devices; 0 if its weights do not fit."""
+        shape, device = self.shape, self.device
+        room = USABLE * device.memory - device.overhead - device.number_bytes * shape.weights / devices
+        return max(0, int(room / (row_tokens * shape.cache_bytes(device.number_bytes) / devices)))
+
+    def devices_of_a_server(self, row_tokens: float, most: int) -> int:
+        """The smallest power of two of devices that fits the weights and 16 rows; 0 if `most` devices do not."""
+        counts = (1 << i for i in range(most.bit_length()))
+        return next((n for n in counts if n <= most and self.rows_that_fit(row_tokens, n) >= 16), 0)
+
+
+# Time.
+
+SUM_S = 12e-6  # seconds of one all-reduce over a server's devices (estimate for NVLink)
+LOGIT_BYTES = 20  # bytes of memory traffic per logit in a decode step: write, cast, softmax, noise, argmax
 
 
 @dataclass(frozen=True)
@@ -208,7 +218,8 @@ class Server:
         return rows * prompt / self.prefill_rate + completion * self.step_s(rows)
 
 
-def server(shape: ModelShape, device: Device, reached: Efficiency, context: float, slots: int, devices: int = 1) -> Server:
+def server(cluster: Cluster, context: float, slots: int, devices: int = 1) -> Server:
+    shape, device, reached = cluster.shape, cluster.device, cluster.reached
     b = device.number_bytes
     sums = 2 * shape.layers if devices > 1 else 0  # two all-reduces per layer
     sent = sums * 2 * (devices - 1) / devices * shape.width * b / device.link
@@ -237,32 +248,22 @@ def rollout_s(work: Workload, one: Server, servers: int) -> float:
     return max(longest, work.driving_s) if servers else longest + work.driving_s
 
 
-def update_s(
-    shape: ModelShape,
-    device: Device,
-    reached: Efficiency,
-    ranks: int,
-    work: Workload,
-    training: Training,
-    micro_tokens: float,
-    network: Network,
-    scorings: int = 0,
-) -> dict[str, float]:
-    """Seconds by part: computing, sending, optimizer. `scorings`: extra forward passes for a reference or a skill."""
-    context = work.prompt + work.completion
-    operations = (4 if training.lora_rank else 6) + (2 if training.recompute else 0) + 2 * scorings
-    attention = shape.layers * shape.heads * shape.head_dim * context
+def update_s(cluster: Cluster, ranks: int, work: Workload, micro_tokens: float) -> dict[str, float]:
+    """Seconds by part: computing, sending, optimizer."""
+    shape, device, training = cluster.shape, cluster.device, cluster.training
+    operations = (4 if training.lora_rank else 6) + (2 if training.recompute else 0) + 2 * cluster.scorings
+    attention = shape.layers * shape.heads * shape.head_dim * (work.prompt + work.completion)
     computing = work.tokens * operations * (shape.pass_weights + attention)
-    computing /= ranks * device.peak * reached.share("learning", shape.width)
+    computing /= ranks * device.peak * cluster.reached.share("learning", shape.width)
     sending = 0.0
     if ranks > 1:
-        b, lora = device.number_bytes, training.lora_rank
         passes = max(1, math.ceil(work.tokens / (ranks * micro_tokens)))
-        gathers = 2 * passes if training.by_layer(shape, device) else 1
-        sums = 0 if lora else passes if training.by_layer(shape, device) else 1
-        sent = gathers * b * shape.weights + sums * 4 * shape.weights + (8 * shape.lora_weights(lora) if lora else 0)
-        sending = sent * (ranks - 1) / ranks / network.between(device, ranks)
-    moved = shape.lora_weights(training.lora_rank) if training.lora_rank else shape.weights / ranks
+        gathers = 2 * passes if cluster.by_layer else 1
+        sums = passes if cluster.by_layer else 1
+        summed = 8 * cluster.trained_weights if training.lora_rank else sums * 4 * shape.weights
+        sent = gathers * device.number_bytes * shape.weights + summed
+        sending = sent * (ranks - 1) / ranks / cluster.network.between(device, ranks)
+    moved = cluster.trained_weights if training.lora_rank else shape.weights / ranks
     return {"computing": computing, "sending": sending, "optimizer": moved * 32 / device.bandwidth}
 
 
@@ -272,12 +273,11 @@ def combined_s(parts: dict[str, float], by_layer: bool) -> float:
     return busy + parts["optimizer"]
 
 
-def push_s(shape: ModelShape, device: Device, training: Training, network: Network, servers: int) -> float:
+def push_s(cluster: Cluster, servers: int) -> float:
     """Seconds to write all weights, or only the adapter, to shared storage and read them in every server; 0 without servers."""
     if not servers:
         return 0.0
-    moved = device.number_bytes * (shape.lora_weights(training.lora_rank) if training.lora_rank else shape.weights)
-    return moved * (1 + servers) / network.storage
+    return cluster.device.number_bytes * cluster.trained_weights * (1 + servers) / cluster.network.storage
 
 
 def iteration_s(rollout: float, update: float, push: float, overlap: int) -> float:
@@ -289,17 +289,6 @@ def iteration_s(rollout: float, update: float, push: float, overlap: int) -> flo
 
 TOKEN_BUDGET = {True: 2048, False: 65_536}  # the engine's initial token budget, on a CPU and on a GPU
 MAX_DEVICES, MAX_ROWS = 8, 1024  # maximum per server, even if more rows fit
-
-
-@dataclass(frozen=True)
-class Cluster:
-    shape: ModelShape
-    device: Device
-    reached: Efficiency
-    network: Network = field(default_factory=Network)
-    training: Training = field(default_factory=Training)
-    overlap: int = 0  # updates that rollouts may lag behind
-    scorings: int = 0  # extra forward passes per update
 
 
 @dataclass(frozen=True)
@@ -344,24 +333,23 @@ class Plan:
 def make_plan(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: int = 0) -> Plan:
     """The plan for this many ranks, and servers of `wide` devices each (0: the fewest that fit). Without servers, the driver
     samples on the first rank's device."""
-    shape, device, training = cluster.shape, cluster.device, cluster.training
-    room = most_micro_tokens(shape, device, ranks, training, samples=not servers)
-    row, context = work.longest_row, work.prompt + work.completion / 2
-    per_server = (wide or devices_of_a_server(shape, device, row, MAX_DEVICES)) if servers else 1
-    fitting = rows_that_fit(shape, device, row, per_server or 1)
+    device, row = cluster.device, work.longest_row
+    room = cluster.most_micro_tokens(ranks, samples=not servers)
+    per_server = (wide or cluster.devices_of_a_server(row, MAX_DEVICES)) if servers else 1
+    fitting = cluster.rows_that_fit(row, per_server or 1)
     if not servers:  # while the driver samples on a rank's device, the rank has no activations
-        left = USABLE * device.memory - sum(rank_state(shape, device, ranks, training, samples=True).values())
-        fitting = int(max(0.0, left) / (row * shape.cache_bytes(device.number_bytes)))
+        left = USABLE * device.memory - sum(cluster.rank_state(ranks, samples=True).values())
+        fitting = int(max(0.0, left) / (row * cluster.shape.cache_bytes(device.number_bytes)))
     trouble = _trouble(cluster, ranks, not servers, row, room, per_server, fitting)
     micro = int(min(max(room, row), TOKEN_BUDGET[device.name == "cpu"]))
-    memory = rank_memory(shape, device, ranks, training, micro, samples=not servers)
+    memory = cluster.rank_memory(ranks, micro, samples=not servers)
     if trouble:
         return Plan(ranks, servers, per_server or MAX_DEVICES, micro, memory, None, 0.0, {}, 0.0, 0.0, 0.0, trouble=trouble)
-    one = server(shape, device, cluster.reached, context, min(fitting, MAX_ROWS), per_server)
+    one = server(cluster, work.prompt + work.completion / 2, min(fitting, MAX_ROWS), per_server)
     rollout = rollout_s(work, one, servers)
-    update = update_s(shape, device, cluster.reached, ranks, work, training, micro, cluster.network, cluster.scorings)
-    busy = combined_s(update, training.by_layer(shape, device))
-    push = push_s(shape, device, training, cluster.network, servers)
+    update = update_s(cluster, ranks, work, micro)
+    busy = combined_s(update, cluster.by_layer)
+    push = push_s(cluster, servers)
     overlap = cluster.overlap if servers else 0  # without servers, sampling waits for the update
     seconds = iteration_s(rollout, busy, push, overlap)
     return Plan(ranks, servers, per_server, micro, memory, one, rollout, update, busy, push, seconds, work.driving_s)
@@ -386,7 +374,7 @@ def _divisions(
     cluster: Cluster, work: Workload, devices: int, ranks: int, servers: int, server_devices: int
 ) -> Iterator[tuple[int, int, int]]:
     """(ranks, servers, devices per server)"""
-    least = devices_of_a_server(cluster.shape, cluster.device, work.longest_row, MAX_DEVICES) or MAX_DEVICES
+    least = cluster.devices_of_a_server(work.longest_row, MAX_DEVICES) or MAX_DEVICES
     for wide in [server_devices] if server_devices else (n for n in (1, 2, 4, MAX_DEVICES) if n >= least):
         for count in [servers] if servers > 0 else range(1, devices // wide + 1) if servers < 0 else ():
             own = ranks or devices - count * wide
@@ -399,7 +387,7 @@ def _divisions(
 def _trouble(cluster: Cluster, ranks: int, samples: bool, row: int, room: float, per_server: int, fitting: int) -> str:
     shape, device = cluster.shape, cluster.device
     if room < row:
-        needed = sum(rank_memory(shape, device, ranks, cluster.training, row, samples).values())
+        needed = sum(cluster.rank_memory(ranks, row, samples).values())
         return (
             f"each of {ranks} ranks needs {needed / 1e9:,.0f} GB for {shape.name} with one row of {row} tokens, but a "
             f"{device.name} has {device.memory / 1e9:,.0f} GB, {USABLE * device.memory / 1e9:,.0f} of them usable"
@@ -432,13 +420,13 @@ def find_faster(cluster: Cluster, work: Workload, plan: Plan, devices: int) -> l
 
 def find_remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator[str]:
     """Changes that make rows of `row` tokens fit a rank; the most similar plan first."""
-    shape, device, own = cluster.shape, cluster.device, cluster.training
+    device, own = cluster.device, cluster.training
 
-    def fits(training: Training, ranks: int = ranks, device: Device = device, samples: bool = samples) -> bool:
-        return most_micro_tokens(shape, device, ranks, training, samples) >= row
+    def fits(changed: Cluster, ranks: int = ranks, samples: bool = samples) -> bool:
+        return changed.most_micro_tokens(ranks, samples) >= row
 
-    def describe_need(training: Training, ranks: int = ranks, samples: bool = samples) -> str:
-        return f"{sum(rank_memory(shape, device, ranks, training, row, samples).values()) / 1e9:,.0f} GB a rank"
+    def describe_need(changed: Cluster, ranks: int = ranks, samples: bool = samples) -> str:
+        return f"{sum(changed.rank_memory(ranks, row, samples).values()) / 1e9:,.0f} GB a rank"
 
     both = replace(own, lora_rank=own.lora_rank or LORA_RANK, recompute=True)
     changes = {
@@ -447,18 +435,19 @@ def find_remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iter
         f"--engine.lora-rank {both.lora_rank} (adapters)": replace(both, recompute=own.recompute),
         f"--engine.lora-rank {both.lora_rank} with gradient-checkpointing": both,
     }
-    for words, changed in changes.items():
-        if changed != own and fits(changed):
+    for words, training in changes.items():
+        if training != own and fits(changed := replace(cluster, training=training)):
             yield f"{words}: {describe_need(changed)}"
-    if samples and ranks > 1 and fits(own, samples=False):
-        yield f"servers on separate devices, so that no rank holds a sampling copy: {describe_need(own, samples=False)}"
-    for words, changed in (("", own), (f" with --engine.lora-rank {both.lora_rank} and gradient-checkpointing", both)):
+    if samples and ranks > 1 and fits(cluster, samples=False):
+        yield f"servers on separate devices, so that no rank holds a sampling copy: {describe_need(cluster, samples=False)}"
+    for words, training in (("", own), (f" with --engine.lora-rank {both.lora_rank} and gradient-checkpointing", both)):
+        changed = replace(cluster, training=training)
         more = next((n for n in (ranks << i for i in range(1, 13)) if n <= MAX_RANKS and fits(changed, n, samples=False)), 0)
         if more:
             yield f"--engine.ranks {more}{words}, and servers on further devices: {describe_need(changed, more, samples=False)}"
     larger = [other for other in DEVICES.values() if other.memory > device.memory and other.name != "cpu"]
     for other in sorted(larger, key=lambda candidate: candidate.memory):
-        if fits(own, ranks, other):
+        if fits(replace(cluster, device=other)):
             yield f"{other.name} instead of {device.name}: {other.memory / 1e9:,.0f} GB"
             break
 
@@ -481,9 +470,9 @@ def check_memory_fits(
     named = f"device of {device_bytes / 1e9:.0f} GB"
     device = replace(DEVICES["h200"], name=named, memory=device_bytes, number_bytes=number_bytes)
     cluster = Cluster(shape_of_config(config, name), device, SAMPLERS["local"], training=training)
-    if most_micro_tokens(cluster.shape, device, ranks, training, samples) >= row_tokens:
+    if cluster.most_micro_tokens(ranks, samples) >= row_tokens:
         return
-    least = sum(rank_memory(cluster.shape, device, ranks, training, row_tokens, samples).values())
+    least = sum(cluster.rank_memory(ranks, row_tokens, samples).values())
     remedies = "; ".join(find_remedies(cluster, ranks, row_tokens, samples)) or "no known change"
     raise TacitError(
         f"{name!r} ({cluster.shape.weights / 1e9:.2f}B weights) does not fit: each of {ranks} ranks needs {least / 1e9:,.0f} "

@@ -201,23 +201,19 @@ class Catalog:
         """The named module, or the module for a family; without a family, the only module."""
         if skill:
             return self.find(skill if "/" in skill or not world else f"{world}/{skill}")
-        worlds = []
-        for name, router in sorted(self._routers.items()):
-            served = {served_family for module in router.modules.values() for served_family in module.families}
-            worlds += [name] if not family or router.fallback is not None or family in served else []
+        families = {name: router.families for name, router in sorted(self._routers.items())}
+        worlds = [w for w, own in families.items() if not family or family in own or self._routers[w].fallback is not None]
         if world and world not in self._routers:
             raise not_found(str(unknown("world", world, self._routers)))
         if not worlds and not world:
-            families = sorted({family for served in self.modules.values() for family in served.module.families})
-            raise not_found(str(unknown("family", family, families)))
+            raise not_found(str(unknown("family", family, sorted(set().union(*families.values())))))
         if len(worlds) > 1 and not world:
             raise invalid(f"several worlds match; set world to one of {', '.join(worlds)}.")
         router = self._routers[world or worlds[0]]
         if not family:
-            families = sorted({family for module in router.modules.values() for family in module.families})
-            if len(families) > 1:
-                raise invalid(f"set family to one of {', '.join(families)}.")
-            family = families[0]
+            if len(router.families) > 1:
+                raise invalid(f"set family to one of {', '.join(router.families)}.")
+            (family,) = router.families
         try:
             module = router.choose(family)
         except TacitError as error:
@@ -278,9 +274,8 @@ class Catalog:
                 )
         if name in admitted:
             problems.append(f"{admitted[name][0].path} and {module.path} are both modules of skill {name!r}")
-        loaded = next((served.module for served in self.modules.values() if served.module.adapter), None) or next(
-            (other for other, _ in admitted.values() if other.adapter), None
-        )
+        others = (*(served.module for served in self.modules.values()), *(other for other, _ in admitted.values()))
+        loaded = next((other for other in others if other.adapter), None)
         if module.adapter and loaded is not None and loaded.fingerprint != module.fingerprint:
             problems.append(
                 f"module {module.path} was trained on base {module.base.model!r} with fingerprint {module.fingerprint}, but "

@@ -20,8 +20,6 @@ from tacit.planning.plans import (
     iteration_s,
     make_plan,
     push_s,
-    rank_state,
-    rows_that_fit,
     uniform,
 )
 from tacit.planning.shapes import DEVICES, SAMPLERS, SIZES
@@ -34,14 +32,14 @@ LLAMA_8B = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 
 
 def test_rank_memory_by_hand():
     """8.03B weights on 4 ranks: 16 bytes per weight, a quarter on each rank."""
-    parts = rank_state(SIZES["8B"], DEVICES["h100"], 4, Training())
+    parts = EIGHT_B.rank_state(4)
     size = sum(parts[name] for name in ("weights", "gradients", "optimizer"))
     assert size == pytest.approx(16 * SIZES["8B"].weights / 4)
 
 
 def test_server_rows_by_hand():
     """92% of 80 GB minus 16.06 GB of weights and 2 GB of runtime, for rows of 1,000 tokens of 131,072 bytes."""
-    assert rows_that_fit(SIZES["8B"], DEVICES["h100"], 1000) == int((73.6e9 - 2e9 - 2 * SIZES["8B"].weights) / 131_072_000)
+    assert EIGHT_B.rows_that_fit(1000) == int((73.6e9 - 2e9 - 2 * SIZES["8B"].weights) / 131_072_000)
 
 
 def test_best_division_is_the_fastest():
@@ -63,10 +61,9 @@ def test_overlap_hides_the_shorter_part():
 
 
 def test_file_push_time_grows_with_servers():
-    shape, device, training = SIZES["8B"], DEVICES["h100"], Training()
-    by_file = Network(storage=1e9)
-    assert push_s(shape, device, training, by_file, 9) == pytest.approx(10 * 2 * shape.weights / 1e9)
-    assert push_s(shape, device, training, by_file, 0) == 0
+    by_file = replace(EIGHT_B, network=Network(storage=1e9))
+    assert push_s(by_file, 9) == pytest.approx(10 * 2 * SIZES["8B"].weights / 1e9)
+    assert push_s(by_file, 0) == 0
 
 
 def test_bottleneck_is_identified():

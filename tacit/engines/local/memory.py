@@ -23,8 +23,8 @@ import torch
 from tacit.core.errors import OutOfGPUMemory, TacitError
 from tacit.core.files import read_json
 from tacit.engines.local.settings import EngineSettings
-from tacit.planning.plans import Training, activation_bytes, logit_bytes, rank_state
-from tacit.planning.shapes import DEVICES, ModelShape, shape_of_config
+from tacit.planning.plans import Cluster, Training
+from tacit.planning.shapes import DEVICES, SAMPLERS, ModelShape, shape_of_config
 
 CROWDED_SHARE = 0.25
 """caches are released between phases if less than this fraction of the GPU is free; work waits for other processes if they hold
@@ -250,8 +250,9 @@ def check_memory(source: str, device: torch.device, dtype: torch.dtype, settings
 
     def bytes_needed(training: Training) -> tuple[float, float]:
         """(fixed bytes, bytes per token of a micro-batch). Gradient checkpointing uses no fused projections."""
-        state = sum(rank_state(shape, gpu, 1, training).values()) + logit_bytes(shape, gpu, math.inf)
-        return state + (0 if training.recompute else copies), activation_bytes(shape, gpu, training.recompute)
+        one = Cluster(shape, gpu, SAMPLERS["local"], training=training)
+        state = sum(one.rank_state(1).values()) + one.logit_bytes(math.inf)
+        return state + (0 if training.recompute else copies), one.activation_bytes
 
     def fits(training: Training) -> bool:
         state, per_token = bytes_needed(training)
