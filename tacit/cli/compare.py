@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tacit.cli.terminal import exit_status, make_console, percent, say, say_pairs, table
+from tacit.cli.terminal import exit_status, make_console, percent, say, say_first, say_pairs, table
 from tacit.comparison.pages import missing_runs, table_text
 from tacit.comparison.plan import Plan, PlannedRun, make_plan
 from tacit.comparison.results import Results
@@ -149,10 +149,7 @@ def show_tables(console: Console, plan: Plan, record: dict[str, Any]) -> None:
         console.print()
         titles = [head[i] for i in columns]
         console.print(table(world, titles, [[r[i] for i in columns] for r in rows], titles[1:]))
-        missing = missing_runs(record, world)
-        for line in missing[:MAX_MISSING]:
-            say(console, f"  missing: {line}", style="yellow")
-        if len(missing) > MAX_MISSING:
-            say(console, f"  and {len(missing) - MAX_MISSING} more; see table.md", style="yellow")
+        missing = [f"missing: {line}" for line in missing_runs(record, world)]
+        say_first(console, missing, MAX_MISSING, "yellow", indent="  ", rest="; see table.md")
         show_differences(console, plan, world)
     console.print()

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.filesize import decimal
 
-from tacit.cli.terminal import Command, ask_yes, dispatch, interval, make_console, percent, say, table
+from tacit.cli.terminal import Command, ask_yes, dispatch, interval, make_console, percent, say, say_first, table
 from tacit.cli.train import CONFIG_HELP, add_training_options, peek_arguments, run_prepared
 from tacit.config.checks import check_model, check_output_directory, open_world
 from tacit.config.flags import Option, Parser, options_of, section_options
@@ -312,11 +312,7 @@ def add_logs_flag(parser: Parser, what: str, required: bool = True) -> None:
 
 def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report: Path | None = None) -> None:
     """Print every unusable line with its reason, then the number of episodes per family."""
-    for line in logs.unusable[:MAX_LINES]:
-        say(console, line, style="yellow")
-    if len(logs.unusable) > MAX_LINES:
-        where = f", all of them in {report}" if report else ""
-        say(console, f"and {len(logs.unusable) - MAX_LINES} more{where}", style="yellow")
+    say_first(console, logs.unusable, MAX_LINES, "yellow", rest=f", all of them in {report}" if report else "")
     say(console, f"{pluralize(len(logs.episodes), 'episode')} can be used, {pluralize(len(logs.unusable), 'line')} cannot")
     columns = ("family", "episodes", "won", "turns to imitate", "")
     rows = [(c.family, str(c.episodes), str(c.won), str(c.turns), c.remark) for c in covered]
@@ -472,10 +468,7 @@ def show_examination(console: Console, report: CheckReport) -> None:
     counts = f"{report.episodes} episodes ({report.won} won), {report.turns} turns"
     say(console, f"\n{counts}, longest block {report.longest} characters")
     console.print(table("", ("check", "verdict"), list(report.verdicts().items())))
-    for failure in report.failures[:SHOWN_FAILURES]:
-        say(console, str(failure), style="red")
-    if len(report.failures) > SHOWN_FAILURES:
-        say(console, f"and {len(report.failures) - SHOWN_FAILURES} more", style="red")
+    say_first(console, list(map(str, report.failures)), SHOWN_FAILURES, "red")
     for note in report.notes:
         say(console, f"note: {note}", style="yellow")
     if missing := [name for name, holds in report.enforced_limits.items() if not holds]:

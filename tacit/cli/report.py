@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,8 +29,6 @@ def run(argv: Sequence[str]) -> int:
     for page in write_report(path, out, arguments.trajectories, arguments.runs):
         print(f"{page}  ({page.stat().st_size / 1024:,.0f} KiB)")
     if arguments.open:
-        import webbrowser
-
         webbrowser.open(out.resolve().as_uri())
     return 0
 
@@ -59,8 +58,6 @@ def watch(argv: Sequence[str]) -> int:
         say(console, f"{address}/\n")
         say(console, "^C stops the page; the runs continue", style="dim")
         if arguments.open:
-            import webbrowser
-
             webbrowser.open(address)
 
     return run_server(make_app(runs, settings, arguments.trajectories), settings, announce)

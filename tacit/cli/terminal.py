@@ -67,6 +67,14 @@ def say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
+def say_first(console: Console, lines: Sequence[str], count: int, style: str, indent: str = "", rest: str = "") -> None:
+    """Print the first lines, and `and N more` with where the rest is."""
+    for line in lines[:count]:
+        say(console, f"{indent}{line}", style)
+    if len(lines) > count:
+        say(console, f"{indent}and {len(lines) - count} more{rest}", style)
+
+
 Command = tuple[Callable[[Sequence[str]], int], str]  # a subcommand and its summary
 
 
