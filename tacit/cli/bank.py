@@ -81,13 +81,13 @@ def remove(argv: Sequence[str]) -> int:
 
 def export(argv: Sequence[str]) -> int:
     parser = _parser("export", "Write the live entries as JSON lines.")
-    parser.add_argument("file", metavar="FILE", help="output file; - prints them")
+    parser.add_argument("file", type=Path, metavar="FILE", help="output file; - prints them")
     arguments, bank = _parsed(parser, argv)
     lines = "".join(f"{line}\n" for line in export_lines(bank))
-    if arguments.file == "-":
+    if arguments.file == Path("-"):
         sys.stdout.write(lines)
         return 0
-    write_text(Path(arguments.file), lines)
+    write_text(arguments.file, lines)
     say(make_console(), f"{arguments.file}: {pluralize(len(bank), 'entry', 'entries')}")
     return 0
 

@@ -429,12 +429,12 @@ STRONG = 2.0  # shift with full color
 def run_skills(argv: Sequence[str]) -> int:
     summary = "Show the effect of hindsight skills on each token of an episode."
     parser = Parser("inspect skills", summary, usage="tacit inspect skills RUN [--iteration N]")
-    parser.add_argument("target", metavar="RUN", help="run directory")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
     parser.flag("--iteration", int, "iteration (default: the last recorded)")
     parser.flag("--episode", int, "episode of the iteration, from 1 (default: the one with the largest shifts)")
     parser.flag("--json", False, "print the episode as one JSON object")
     arguments, _ = parser.parse(argv)
-    path = find_recording(Path(arguments.target), arguments.iteration)
+    path = find_recording(arguments.run, arguments.iteration)
     records = [r for r in read_records(path) if any("skills" in turn for turn in r["turns"])]
     if not records:
         raise TacitError(f"no episode of {path} has skills; only the method opid records them.")

@@ -471,7 +471,7 @@ def load_handbook(world: Environment, file: str = "") -> Handbook:
                 f"world {world.name!r} has no handbook: write one (--handbook FILE), or give its Environment `handbook=…`."
             )
         return Handbook(world.handbook)
-    path = Path(file)
+    path = Path(file).expanduser()
     try:
         loaded = read_skill_directory(path, world) if path.is_dir() else Handbook(read_handbook(path, world))
     except OSError as error:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tacit
-from tacit.config.values import Tables, build, field_types, file_name, to_data, unknown_key
+from tacit.config.values import Tables, build, expand_path, field_types, file_name, to_data, unknown_key
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Base, Schedule
 from tacit.core.trust import trust_endpoints
@@ -49,8 +49,9 @@ class Packaged:
 
 def find_recipe(name: str, kind: Kind | None = None) -> Path:
     """Find a settings file: an existing path, or a packaged recipe of this kind, with or without folder and suffix."""
-    if Path(name).is_file():
-        return Path(name)
+    path = expand_path(name)
+    if path.is_file():
+        return path
     wanted = name.removesuffix(".toml").removesuffix(".sh")
     recipes = [recipe for recipe in packaged() if wanted in (recipe.name, recipe.path.stem)]
     for recipe in recipes:
@@ -58,12 +59,12 @@ def find_recipe(name: str, kind: Kind | None = None) -> Path:
             return recipe.path
     if recipes:
         raise TacitError(f"{recipes[0].name} is a {recipes[0].kind}; run it with `{recipes[0].command}`.")
-    if Path(name).is_dir():
+    if path.is_dir():
         raise TacitError(
             f"{name} is a directory; give a settings file (TOML). `tacit report {name}` shows a run or comparison."
         )
     known = [recipe.name if "/" in wanted else recipe.path.stem for recipe in packaged() if kind in (recipe.kind, None)]
-    if Path(name).suffix:
+    if path.suffix:
         near = difflib.get_close_matches(wanted, known, n=1)
         hint = f"Did you mean the recipe {near[0]!r}?" if near else "`tacit list recipes` shows the packaged recipes."
         raise TacitError(f"the settings file {name} does not exist. {hint}")

@@ -230,6 +230,8 @@ def test_a_tilde_in_any_path_is_the_home_directory(monkeypatch, tmp_path):
     assert eval_parser("grpo").parse(["run", "--json=~/x.json"])[0].json == tmp_path / "x.json"
     assert make_parser("grpo").parse(["--out=~/run"])[1] == {("out",): tmp_path / "run"}
     assert from_data(Path, "~/x", "out") == tmp_path / "x"
+    (tmp_path / "mine.toml").write_text("")
+    assert make_parser("grpo").parse(["--config=~/mine.toml"])[0].config == tmp_path / "mine.toml"
     positional = Parser("demo", "")
     positional.add_argument("runs", type=Path, nargs="+")
     assert positional.parse(["~/a", "b"])[0].runs == [tmp_path / "a", Path("b")]
