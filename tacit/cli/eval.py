@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from tacit.config.measuring import PANEL_SETTINGS, EvaluationResult, PanelEvalua
 from tacit.config.values import from_text
 from tacit.core.bounds import AtLeastOne, Positive
 from tacit.core.errors import TacitError
-from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed, try_say
+from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed
 from tacit.core.protocols import SamplingPolicy, Scorer
 from tacit.core.trust import flag_for_later
 from tacit.engines.endpoint import DEFAULT_KEY_VARIABLE
@@ -67,36 +67,28 @@ class EvalProgress(RolloutProgress):
         every_s: float = LINE_EVERY_S,
     ) -> None:
         super().__init__(episodes, max_steps, policy, clock)
-        self._console = console
-        self._shown = False
-        self._live = None
-        if can_redraw(console):
-            self._live = Live(console=console, get_renderable=self.render, refresh_per_second=4, transient=True)
-            self._live.start()
-        self._closed = threading.Event()
-        self._ticker = threading.Thread(target=self._tick, args=(every_s,), daemon=True)
-        self._ticker.start()
+        self._console, self._shown, self._output = console, False, ExitStack()
+        self._redraws = can_redraw(console)
+        if self._redraws:
+            live = Live(console=console, get_renderable=self.render, refresh_per_second=4, transient=True)
+            self._output.enter_context(live)
+        self._output.enter_context(report_elapsed(partial(say, console), self._lines, every_s))
 
     def close(self) -> None:
-        self._closed.set()
-        self._ticker.join()
-        if self._live:
-            self._live.stop()
+        self._output.close()
 
     def _trouble(self) -> str:
         return self._policy.trouble if self._policy else ""
 
-    def _tick(self, every_s: float) -> None:
-        while not self._closed.wait(every_s):
-            lines = []
-            if self.first is not None and not self._shown:
-                self._shown = True
-                lines.append(describe_completion("first completion", *self.first))
-            if not self._live:
-                trouble = f"; {self._trouble()}" if self._trouble() else ""
-                lines.append(f"eval: {', '.join(self.status())}{trouble}")
-            if not all(try_say(partial(say, self._console), line) for line in lines):
-                return
+    def _lines(self, elapsed_s: float) -> str:
+        lines = []
+        if self.first is not None and not self._shown:
+            self._shown = True
+            lines.append(describe_completion("first completion", *self.first))
+        if not self._redraws:
+            trouble = f"; {self._trouble()}" if self._trouble() else ""
+            lines.append(f"eval: {', '.join(self.status())}{trouble}")
+        return "\n".join(lines)
 
     def render(self) -> RenderableType:
         width = self._console.width

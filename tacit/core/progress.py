@@ -25,12 +25,14 @@ def try_say(say: Callable[[str], None], line: str) -> bool:
 
 @contextmanager
 def report_elapsed(say: Callable[[str], None], line: Callable[[float], str], every_s: float | None = None) -> Iterator[None]:
-    """Within this context, print `line(elapsed seconds)` every `every_s` seconds (default EVERY_S)."""
+    """Within this context, print `line(elapsed seconds)` every `every_s` seconds (default EVERY_S), unless it is empty."""
     began, ended, pause_s = time.monotonic(), threading.Event(), EVERY_S if every_s is None else every_s
 
     def remind() -> None:
-        while not ended.wait(pause_s) and try_say(say, line(time.monotonic() - began)):
-            pass
+        while not ended.wait(pause_s):
+            text = line(time.monotonic() - began)
+            if text and not try_say(say, text):
+                return
 
     thread = threading.Thread(target=remind, daemon=True)
     thread.start()
