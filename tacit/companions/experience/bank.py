@@ -364,19 +364,19 @@ class Bank:
     def explain(self, entry: int) -> dict[str, Any]:
         """An entry's text, origin and events, the entries it replaced, and those that replaced it."""
         with self.write_lock:
-            row = self.database.execute("SELECT text, origin, retired FROM entries WHERE id = ?", (entry,)).fetchone()
+            cursor = self.database.cursor()
+            cursor.row_factory = sqlite3.Row  # rows by the names of their columns
+            row = cursor.execute("SELECT id, text, origin, retired FROM entries WHERE id = ?", (entry,)).fetchone()
             if row is None:
                 raise TacitError(f"{self.path or 'the bank'} has no entry {entry}.")
-            origin = json.loads(row[1])
+            origin = json.loads(row["origin"])
             by_id = "SELECT id, text, retired FROM entries WHERE id = ?"
-            previous = [row for old in origin["made_from"] for row in self.database.execute(by_id, (old,))]
+            replaced = [dict(old) for number in origin["made_from"] for old in cursor.execute(by_id, (number,))]
             successors = "SELECT entries.id FROM entries, json_each(entries.origin, '$.made_from') AS old WHERE old.value = ?"
+            replaced_by = _column(self.database, successors, entry)
             uses = "SELECT kind, step, task, success FROM events WHERE entry = ? ORDER BY number"
-            events = self.database.execute(uses, (entry,))
-            replaced = [dict(zip(("id", "text", "retired"), old, strict=True)) for old in previous]
-            used = [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events]
-            record = {"id": entry, "text": row[0], "origin": origin, "retired": row[2], "replaced": replaced}
-            return {**record, "replaced_by": _column(self.database, successors, entry), "events": used}
+            events = [dict(event) for event in cursor.execute(uses, (entry,))]
+            return {**dict(row), "origin": origin, "replaced": replaced, "replaced_by": replaced_by, "events": events}
 
     def clear(self) -> None:
         """Delete everything. Entries removed by hand stay removed, even if a restored copy contains them."""
