@@ -118,15 +118,15 @@ def build_feed(run: Path, link: str, max_episodes: int, notices: list[str]) -> d
             recordings.append({"title": episodes.title, "link": f"{link}/{name}", **counts})
     if newest is None:
         return {"episodes": []}
-    shown = []
+    entries = []
     for number, (_, record) in enumerate(choose_episodes([newest], max_episodes)[:MAX_EPISODES], start=1):
-        shown.append({
+        entries.append({
             "link": f"{recordings[0]['link']}#episode={number}",
             "success": record["success"],
             "goal": str(record.get("goal") or record["task"])[:200],
             "turns": list(map(_mark, record["turns"][:MAX_TURNS])),
         })  # fmt: skip
-    return {**recordings[0], "episodes": shown, "earlier": recordings[1:]}
+    return {**recordings[0], "episodes": entries, "earlier": recordings[1:]}
 
 
 def find_recordings(run: Path) -> list[Path]:
