@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from tacit.companions.answers import AnswerCache, answer_key, ask_all, drop_middle_turns, quote_record, to_json_line
+from tacit.companions.answers import Answer, AnswerCache, answer_key, ask_all, drop_middle_turns, quote_record, to_json_line
 from tacit.core.errors import TacitError, unknown
 from tacit.core.files import read_json
 from tacit.core.hindsight import Lesson
@@ -152,9 +152,9 @@ MIN_ANSWER_TOKENS = 64  # a usable answer does not fit into fewer
 class Analysis:
     skills: Skills = field(default_factory=Skills)
     problem: str = ""  # why there is no skill, or no episode skill
-    questions: int = 0  # questions put to a model; 0 if the answer was cached
-    written: int = 0  # answer tokens
-    read: int = 0  # question tokens
+
+
+Analyses = tuple[list[Analysis], list[Answer]]  # (one analysis per episode, in order; new answers of a model, for their cost)
 
 
 class Analyzer(ABC):
@@ -162,8 +162,8 @@ class Analyzer(ABC):
         """Raise a TacitError if it cannot work with this policy. Called before the first rollout."""
 
     @abstractmethod
-    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
-        """Start the analysis. Returns a function that waits for the result: one analysis per episode, in order."""
+    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], Analyses]:
+        """Start the analysis. Returns a function that waits for the result."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class RuleAnalyzer(Analyzer):
             )
         return cls(world.hindsight, max_steps)
 
-    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
+    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], Analyses]:
         analyses = []
         for trajectory in trajectories:
             try:
@@ -188,7 +188,7 @@ class RuleAnalyzer(Analyzer):
                 analyses.append(Analysis(replace(skills, steps=dict(sorted(skills.steps.items())[: self.max_steps]))))
             except Exception as error:  # a user's rule: only this episode has no skill
                 analyses.append(Analysis(problem=f"{type(error).__name__}: {error}"))
-        return lambda: analyses
+        return lambda: (analyses, [])
 
 
 @dataclass
@@ -225,21 +225,20 @@ class ModelAnalyzer(Analyzer):
             f"{self.max_tokens} (--analyzer-tokens). {shorter} a model with a longer context, or --analyzer rule."
         )
 
-    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
+    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], Analyses]:
         analyzer = self.model() if self.model else policy
-        future: Future[list[Analysis]] = Future()
+        future: Future[Analyses] = Future()
 
         def analyze() -> None:
-            analyses = [Analysis(problem="not asked")] * len(trajectories)
+            analyses, answers = [Analysis(problem="not asked")] * len(trajectories), list[Answer]()
             try:
                 for attempt in range(ATTEMPTS):
                     if left := [i for i, analysis in enumerate(analyses) if analysis.problem]:
-                        answers = self._ask([trajectories[i] for i in left], analyzer, info, attempt)
-                        for i, new in zip(left, answers, strict=True):
-                            old = analyses[i]
-                            cost = (old.questions + new.questions, old.written + new.written, old.read + new.read)
-                            analyses[i] = Analysis(new.skills or old.skills, new.problem, *cost)
-                future.set_result(analyses)
+                        again, new_answers = self._ask([trajectories[i] for i in left], analyzer, info, attempt)
+                        answers += new_answers
+                        for i, new in zip(left, again, strict=True):
+                            analyses[i] = Analysis(new.skills or analyses[i].skills, new.problem)
+                future.set_result((analyses, answers))
             except BaseException as error:  # raised by future.result
                 future.set_exception(error)
 
@@ -249,7 +248,7 @@ class ModelAnalyzer(Analyzer):
             analyze()
         return future.result
 
-    def _ask(self, trajectories: Sequence[Trajectory], analyzer: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
+    def _ask(self, trajectories: Sequence[Trajectory], analyzer: Policy, info: IterationInfo, attempt: int) -> Analyses:
         if self.model and self._model_digest is None:  # it is not trained, so its digest is fixed
             self._model_digest = analyzer.digest()
         model = self._model_digest or (info.seed, info.iteration)
@@ -262,20 +261,16 @@ class ModelAnalyzer(Analyzer):
         answers = ask_all(analyzer, Sampling(self.temperature, max_tokens=self.max_tokens), fitting, self._answers)
         analyses = []
         for key, trajectory in zip(keys, trajectories, strict=True):
-            answer = answers.pop(key, None)
-            cost = Analysis(questions=1, written=answer.written, read=answer.read) if answer else Analysis()
             if key in too_long:
                 analyses.append(Analysis(problem="the episode does not fit into the analyzer's context"))
                 continue
             try:
                 cached = self._answers.get(key)
                 skills = parse_skills(cached.text if cached else "", len(trajectory), self.max_steps)
-                analyses.append(
-                    replace(cost, skills=skills, problem="" if skills.episode else "the answer has no episode_skill")
-                )
+                analyses.append(Analysis(skills, "" if skills.episode else "the answer has no episode_skill"))
             except UnusableAnswer as error:
-                analyses.append(replace(cost, problem=str(error)))
-        return analyses
+                analyses.append(Analysis(problem=str(error)))
+        return analyses, list(answers.values())
 
     def _question(self, trajectory: Trajectory, analyzer: Policy, room: int) -> tuple[str, np.ndarray]:
         """The question about an episode and its tokens. Drops turns until it fits or two are left, then shortens texts."""
@@ -302,8 +297,9 @@ class Hindsight(Companion):
     def __init__(self, analyzer: Analyzer) -> None:
         self._analyzer = analyzer
         self._trajectories: list[Trajectory] = []
-        self._result: Callable[[], list[Analysis]] = list
+        self._result: Callable[[], Analyses] = lambda: ([], [])
         self._analyses: dict[int, Analysis] | None = {}
+        self._answers: list[Answer] = []
         self._waited_s = 0.0
         self.examples: dict[str, str] = {}  # the most common reason for a missing skill, for the alarm `unskilled`
 
@@ -319,7 +315,7 @@ class Hindsight(Companion):
     def analysis(self, trajectory: Trajectory) -> Analysis:
         if self._analyses is None:
             began = time.perf_counter()
-            analyses = self._result()
+            analyses, self._answers = self._result()
             self._waited_s = time.perf_counter() - began
             self._analyses = {id(t): a for t, a in zip(self._trajectories, analyses, strict=True)}
         return self._analyses.get(id(trajectory)) or Analysis(problem="no episode of this batch")
@@ -339,13 +335,12 @@ class Hindsight(Companion):
             return {}
         failed = Counter(analysis.problem for analysis in analyses if analysis.problem and not analysis.skills)
         self.examples = {"unskilled": failed.most_common(1)[0][0]} if failed else {}
-        read, written = sum(a.read for a in analyses), sum(a.written for a in analyses)
         return {
             "hindsight/critical_steps": float(np.mean([len(a.skills.steps) for a in analyses])),
             "hindsight/without_skill": sum(failed.values()) / len(analyses),
-            "hindsight/asked": float(sum(a.questions for a in analyses)),
-            "hindsight/tokens_read": float(read),
-            "hindsight/tokens_written": float(written),
+            "hindsight/asked": float(len(self._answers)),
+            "hindsight/tokens_read": float(sum(answer.read for answer in self._answers)),
+            "hindsight/tokens_written": float(sum(answer.written for answer in self._answers)),
             "hindsight/seconds_waited": round(self._waited_s, 3),
         }
 

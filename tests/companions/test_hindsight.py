@@ -197,7 +197,7 @@ def test_failing_rule_affects_only_its_own_episode():
             raise KeyError("missing")
         return Skills("do it", {0: "now"})
 
-    found = RuleAnalyzer(rule).begin(episodes, None, IterationInfo())()
+    found, _ = RuleAnalyzer(rule).begin(episodes, None, IterationInfo())()
     assert [bool(a.skills) for a in found] == [True, False, True, True, True, True]
     assert found[1].problem == "KeyError: 'missing'"
 
@@ -317,7 +317,7 @@ def test_long_observation_is_shortened_to_fit_the_analyzer():
         return json.dumps(GOOD | {"step_skills": {}})
 
     policy = ScriptedPolicy(answers, context_limit=6000)
-    (found,) = ModelAnalyzer(None, max_tokens=64).begin([episode], policy, IterationInfo())()
+    ((found,), _) = ModelAnalyzer(None, max_tokens=64).begin([episode], policy, IterationInfo())()
     assert found.skills and "more characters]" in prompts[0]
 
 
@@ -326,7 +326,7 @@ def analyse(reply, episodes, kept=None, concurrency=8, info=None):
         client = ChatClient(server.url, "analyst", timeout_s=5.0, retries=0)
         chat = ChatPolicy(client, concurrency)
         analyzer = ModelAnalyzer(lambda: chat, max_steps=5, cache_dir=kept)
-        found = analyzer.begin(episodes, None, info or IterationInfo())()
+        found, _ = analyzer.begin(episodes, None, info or IterationInfo())()
     return found, server
 
 
@@ -340,7 +340,7 @@ def test_endpoint_analyzes_all_episodes_concurrently():
 
     found, server = analyse(reply, episodes)
     assert [a.skills.episode for a in found] == ["look first"] * len(episodes)
-    assert server.busiest > 2 and sum(a.questions for a in found) == len(server.requests) == len(episodes)
+    assert server.busiest > 2 and len(server.requests) == len(episodes)
 
 
 @pytest.mark.slow
@@ -371,7 +371,7 @@ def test_unusable_answer_is_requested_once_more():
     found, _ = analyse(reply, episodes)
     assert [bool(a.skills) for a in found] == [False, True, True, True, False, False]
     assert all(times[i] == 2 for i in (0, 1, 2, 4, 5)) and times[3] == 1
-    assert found[1].problem == "the answer has no episode_skill" and found[1].questions == 2
+    assert found[1].problem == "the answer has no episode_skill"
     assert found[1].skills.steps == STEPS, "its step skills are kept"
 
 
@@ -384,15 +384,15 @@ def test_resumed_run_reuses_cached_answers(tmp_path):
 
     with serving(fixed) as server:
         client = ChatClient(server.url, "analyst", retries=0)
-        first = ModelAnalyzer(lambda: ChatPolicy(client), cache_dir=kept).begin(episodes, None, IterationInfo())()
+        first, _ = ModelAnalyzer(lambda: ChatPolicy(client), cache_dir=kept).begin(episodes, None, IterationInfo())()
         count = len(server.requests)
         file = kept / "answers.jsonl"
         torn = file.read_text(encoding="utf-8")[:-30]  # a power failure cut the last line
         file.write_text(torn, encoding="utf-8")
-        again = ModelAnalyzer(lambda: ChatPolicy(client), cache_dir=kept).begin(episodes, None, IterationInfo())()
+        again, _ = ModelAnalyzer(lambda: ChatPolicy(client), cache_dir=kept).begin(episodes, None, IterationInfo())()
         assert len(server.requests) == count + 1 and [a.skills for a in again] == [a.skills for a in first]
-        once_more = ModelAnalyzer(lambda: ChatPolicy(client), cache_dir=kept).begin(episodes, None, IterationInfo())()
-        assert len(server.requests) == count + 1 and sum(a.questions for a in once_more) == 0
+        _, answers = ModelAnalyzer(lambda: ChatPolicy(client), cache_dir=kept).begin(episodes, None, IterationInfo())()
+        assert len(server.requests) == count + 1 and not answers
 
 
 def test_connection_errors_are_not_cached(tmp_path):
@@ -400,9 +400,10 @@ def test_connection_errors_are_not_cached(tmp_path):
     with serving(lambda body: (200, says("yes")) if "word yes" in body["messages"][0]["content"] else (500, {})) as server:
         chat = ChatPolicy(ChatClient(server.url, "analyst", timeout_s=5.0, retries=0))
         chat.check_answers()
-        found = ModelAnalyzer(lambda: chat, cache_dir=tmp_path).begin(by_expert("countdown", 0.5)[:2], None, IterationInfo())()
+        episodes = by_expert("countdown", 0.5)[:2]
+        found, answers = ModelAnalyzer(lambda: chat, cache_dir=tmp_path).begin(episodes, None, IterationInfo())()
     assert not any(a.skills for a in found) and len(AnswerCache(tmp_path)) == 0
-    assert [(a.questions, a.read, a.written) for a in found] == [(2, 0, 0)] * 2, "nothing was read that has to be paid"
+    assert [(a.read, a.written) for a in answers] == [(0, 0)] * 4, "nothing was read that has to be paid"
 
 
 def test_check_answers_reports_a_rejected_api_key():
@@ -438,10 +439,10 @@ def test_observe_does_not_wait_for_the_endpoint():
 def test_policy_can_be_its_own_analyzer():
     episodes = by_expert("countdown", 0.5)[:2]
     policy = ScriptedPolicy(lambda prompt, seed: json.dumps(GOOD | {"step_skills": {}}))
-    found = ModelAnalyzer(None, max_tokens=64).begin(episodes, policy, IterationInfo())()
-    assert [a.skills.episode for a in found] == ["look first"] * 2 and found[0].read > 10
+    found, answers = ModelAnalyzer(None, max_tokens=64).begin(episodes, policy, IterationInfo())()
+    assert [a.skills.episode for a in found] == ["look first"] * 2 and answers[0].read > 10
     tight = ScriptedPolicy(lambda prompt, seed: "", context_limit=100)
-    assert "does not fit" in ModelAnalyzer(None, max_tokens=64).begin(episodes, tight, IterationInfo())()[0].problem
+    assert "does not fit" in ModelAnalyzer(None, max_tokens=64).begin(episodes, tight, IterationInfo())()[0][0].problem
 
 
 def test_analyzer_prompt_drops_turns_to_fit_the_context():
@@ -459,7 +460,7 @@ def test_analyzer_prompt_drops_turns_to_fit_the_context():
     room = (whole + least) // 2
     assert least < room and len(render_question(replace(episode, steps=short), 5, 10**9)) < room * 3
     policy = ScriptedPolicy(answers, context_limit=room + 64)
-    (found,) = ModelAnalyzer(None, max_tokens=64).begin([replace(episode, steps=short)], policy, IterationInfo())()
+    ((found,), _) = ModelAnalyzer(None, max_tokens=64).begin([replace(episode, steps=short)], policy, IterationInfo())()
     assert found.skills and len(prompts) == 1 and least < len(policy.encode_prompt(prompts[0])) <= room
 
 

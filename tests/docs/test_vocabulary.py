@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {
     "Advised", "Aside", "Attended", "BatchDesk", "Bodies", "ByRule", "Carried", "ChatDesk", "ChunkRoom", "Collected",
-    "Counsel", "Course", "Desk", "DeskMaker", "DeskSampler", "Fence", "FencedDraft", "Found", "Gated", "Gathering", "GenericTable",
+    "Counsel", "Course", "Desk", "DeskMaker", "DeskSampler", "Fence", "FencedDraft", "Gated", "Gathering", "GenericTable",
     "Halves", "Handover", "HandsOver", "Hang", "Happening", "InPlace", "Keeper", "Laboratory", "LeanDecoder", "Learning",
     "LlamaTable", "LocalDesk", "Look", "Malformed", "Moment", "Newcomers", "Onlooker", "Over", "Patience", "Pieces",
     "Playground", "Practice", "Punctual", "RaggedDecoder", "Readings", "Rival", "Rotated", "Rows", "Scribe", "Seat",
