@@ -263,7 +263,7 @@ def _open(
     """`texts`: worlds whose text trained a tiny model's tokenizer, if not the played one. `policy`: if already loaded."""
     world = open_world(recipe.world)
     recipe = check_sampling(recipe, world, loads=policy is None)
-    check_layers(recipe, world, layers)
+    check_layers(recipe, layers)
     if policy is None:
         policy = loaded = load_policy(recipe.main, recipe.train.seed, texts or (world,))
         if checkpoint is not None:

@@ -29,16 +29,23 @@ HASHED_BYTES = 1 << 16  # bytes hashed at each end of a weights file
 
 
 def describe_model(recipe: Recipe, world: Environment) -> Base:
-    base, named = describe_base(recipe.model, recipe.tiny, recipe.engine_name), base_named(recipe.model)
+    base = describe_base(recipe.model, recipe.tiny, recipe.engine_name)
+    return replace(base, layers=count_layers(recipe), calibrated=read_calibration(calibration_path(recipe, world)))
+
+
+def count_layers(recipe: Recipe) -> int | None:
+    """None for a model that is not on this machine."""
+    if recipe.tiny is not None:
+        return recipe.tiny.layers
+    named = base_named(recipe.model)
     config = _config(FOLDER / named if named else Path(recipe.model).expanduser()) or {}
     layers = config.get("num_hidden_layers") or (config.get("text_config") or {}).get("num_hidden_layers")
-    layers = recipe.tiny.layers if recipe.tiny is not None else int(layers) if layers else None
-    return replace(base, layers=layers, calibrated=read_calibration(calibration_path(recipe, world)))
+    return int(layers) if layers else None
 
 
-def check_layers(recipe: Recipe, world: Environment, layers: Sequence[int]) -> None:
-    """Raise if the model lacks one of these layers. The depth of a model that is not on this machine is unknown."""
-    depth = describe_model(recipe, world).layers if layers else None
+def check_layers(recipe: Recipe, layers: Sequence[int]) -> None:
+    """Raise if the model lacks one of these layers, as far as that is known before it is loaded."""
+    depth = count_layers(recipe) if layers else None
     if depth is not None:
         from tacit.engines.local.pooling import check_layer
 

@@ -261,6 +261,7 @@ def test_calibration_is_saved_and_used_by_the_next_run(trained, capsys, monkeypa
 @pytest.mark.parametrize("words", [["calibrate", "--layers=99"], ["inspect", "credit", "--geometry=99:last"]])
 def test_missing_layer_is_refused_before_the_model_is_loaded(words, capsys, monkeypatch):
     monkeypatch.setattr(agents, "load_policy", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(resources, "read_calibration", lambda _: pytest.fail("a damaged calibration must not matter here"))
     assert main([*words, "tiny-base-1", "--world", "countdown"]) == 2
     assert "layer 99 does not exist: this model has layers 0 (embeddings) to 4" in capsys.readouterr().err
 
