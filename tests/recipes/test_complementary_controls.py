@@ -20,7 +20,8 @@ COLUMNS = {
 }
 TINY = {
     "model": "tiny", "tasks": 4, "max_steps": 2, "max_tokens": 8, "iterations": 1, "groups": 1, "quiet": True,
-    "sft": {"steps": 0}, "evaluation": {"tasks": 1, "every": 0, "untrained": False, "max_steps": 1}, "chat": False, "style": "tags",
+    "sft": {"steps": 0}, "evaluation": {"tasks": 1, "every": 0, "untrained": False, "max_steps": 1},
+    "chat": False, "style": "tags",
     "engine": {"device": "cpu", "threads": 1, "lora_rank": 0, "token_budget": 0},
     "tiny": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2},
 }  # fmt: skip
