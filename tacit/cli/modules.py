@@ -27,7 +27,6 @@ from tacit.core.protocols import SamplingPolicy
 from tacit.core.world import FULL_BLOCK
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.agent import find_modules_directory
-from tacit.modules.carrying import PackagedDraft
 from tacit.modules.drafting.checks import CheckReport
 from tacit.modules.drafting.draft import (
     Drafter,
@@ -37,6 +36,7 @@ from tacit.modules.drafting.draft import (
     list_action_kinds,
     save_draft,
 )
+from tacit.modules.drafting.packaged import PackagedDraft
 from tacit.modules.drafting.sandbox import truncate_for_display
 from tacit.modules.drafting.tracker import Fields, render_fields
 from tacit.modules.export import export_run

@@ -7,44 +7,16 @@ itself runs only in its sandbox, when an episode begins. The hash covers all of 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.core.errors import TacitError
 from tacit.core.files import read_text
+from tacit.modules.drafting.packaged import PREFIX, SUFFIX, PackagedDraft
 
 if TYPE_CHECKING:
     from tacit.core.world import Environment
-
-PREFIX = "tacit.modules.carrying:"
-SUFFIX = ".py.txt"  # Python that is never imported
-
-
-@dataclass(frozen=True)
-class PackagedDraft:
-    kind: str  # `tracker`, or `rewards` for the world's own state block
-    name: str
-    text: str
-    world: str = ""  # name for `--world`; empty if there is none
-    block: str = ""  # for rewards: the form of the state block
-
-    @property
-    def world_name(self) -> str:
-        """name for `--world`, valid after `register_draft`"""
-        content = json.dumps([self.kind, self.name, self.world, self.block, self.text]).encode()
-        return f"{PREFIX}DRAFT_{hashlib.sha256(content).hexdigest()[:16]}"
-
-    @property
-    def files(self) -> dict[str, str]:
-        """name -> text"""
-        return {f"{self.name}{SUFFIX}": self.text}
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "name": self.name, "world": self.world, "block": self.block, "files": list(self.files)}
 
 
 def read_packaged_draft(path: Path, data: Mapping[str, Any]) -> PackagedDraft:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.core.world import FULL_BLOCK, Brief, Environment, Numbered, Tracker, World
-from tacit.modules.carrying import PackagedDraft
+from tacit.modules.drafting.packaged import PackagedDraft
 from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker
 from tacit.worlds import get_environment
 

@@ -21,7 +21,7 @@ from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.agent import Router, adapter_shape, find_modules_directory, find_weights
-from tacit.modules.carrying import PackagedDraft
+from tacit.modules.drafting.packaged import PackagedDraft
 from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.module import Module, find_module_directories, make_context, read_module
 from tacit.modules.sharing import find_problems

@@ -193,7 +193,7 @@ def test_dictionary_without_checkpoints_is_extracted_from_episodes(runs, capsys,
         (["RUN", "--iteration", "9"], "iteration 9 is not recorded"),
         (["RUN", "--checkpoint", "sft"], "RL training extracts it"),
         (["RUN", "--checkpoint", "rl-9"], "no checkpoint 'rl-9'"),
-        (["RUN", "--top", "0"], "--top must be at least 1"),
+        (["RUN", "--top", "0"], "--top 0 must be at least 1"),
         (["PLAIN", "--checkpoint", "best"], "saves no dictionary"),
     ],
 )

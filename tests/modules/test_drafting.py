@@ -9,7 +9,6 @@ import pytest
 from household_logs import WORLD, household
 
 from tacit.core.types import Observation, Task, Transition
-from tacit.modules.carrying import PackagedDraft
 from tacit.modules.drafting.checks import Draft, check_draft
 from tacit.modules.drafting.draft import (
     build_prompt,
@@ -18,6 +17,7 @@ from tacit.modules.drafting.draft import (
     extract_code,
     list_action_kinds,
 )
+from tacit.modules.drafting.packaged import PackagedDraft
 from tacit.modules.drafting.sandbox import DraftError, Limits, Sandbox
 from tacit.modules.drafting.tracker import DraftedTracker, DraftRules, RewardedTracker, render_fields
 from tacit.training.imitation import parse_recording

@@ -29,7 +29,7 @@ from tacit.core.errors import TacitError
 from tacit.core.hindsight import ERROR, PROGRESS, component_names, score_events, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, Tracker
-from tacit.modules.carrying import PackagedDraft
+from tacit.modules.drafting.packaged import PackagedDraft
 from tacit.modules.drafting.sandbox import DraftError, DraftTimeout, Kind, Limits, Sandbox
 from tacit.training.imitation import Recording, TaskReplayer
 
