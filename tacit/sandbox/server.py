@@ -56,6 +56,7 @@ CPU_GRACE_S = 5  # CPU time beyond the limit after which the kernel kills a proc
 TICK = os.sysconf("SC_CLK_TCK")
 OWNER_S = 5.0  # how often an idle server checks for its owner: a fork of the owner may keep the connection open
 SETUP_FAILED = 125
+NO_PROGRAM = 127  # as in a shell
 PIPES = ("output", "report", "status")
 REPORT, STATUS = 3, 4  # descriptors of these pipes in a child; output is 1 and 2
 LONGEST_PATH, ENTRY_BYTES = 1024, 1024
@@ -173,7 +174,11 @@ def run_command(order: Message, functions: dict[str, Callable[[list[str], int], 
         os.environ.update(order["environment"])
         os._exit(functions[order["function"]](order.pop("arguments"), REPORT) & 0xFF)
     os.close(REPORT)
-    os.execvpe(order["arguments"][0], order["arguments"], order["environment"])
+    try:
+        os.execvpe(order["arguments"][0], order["arguments"], order["environment"])
+    except OSError as error:
+        print(f"{order['arguments'][0]}: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(NO_PROGRAM)
 
 
 def shell_status(code: int) -> int:

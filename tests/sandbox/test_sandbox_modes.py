@@ -51,6 +51,11 @@ def test_command_sees_its_workspace_at_testbed(workspace):
     assert bash(workspace, "exit 7").code == 7 and bash(workspace, "kill -9 $$").code == 128 + 9
 
 
+def test_missing_program_is_named(workspace):
+    result = workspace.run(["no-such-program"])
+    assert result.code != 0 and "no-such-program" in result.output and "No such file or directory" in result.output
+
+
 def test_environment_is_not_inherited(workspace, monkeypatch):
     monkeypatch.setenv("API_KEY", "sk-secret")
     assert "sk-secret" not in bash(workspace, "env").output
