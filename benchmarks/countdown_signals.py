@@ -24,12 +24,11 @@ import numpy as np
 import tacit
 from tacit.core.types import Observation, Task
 from tacit.evaluation.statistics import crossed_bootstrap, wilson
-from tacit.worlds.countdown.world import Operation, operations, parse_action, parse_observation, replace_pair
+from tacit.worlds.countdown.world import FAMILIES, Operation, operations, parse_action, parse_observation, replace_pair
 
-Episode = dict[str, Any]  # task, success, stop, detail, actions, refused
+Episode = dict[str, Any]  # task, family, success, stop, actions, refused
 Run = dict[str, Any]  # method, seed, training, evaluations: {iteration: [Episode]}
 DATA = Path("docs/experiments/data/countdown_qwen.jsonl.xz")
-SEARCH = {"search without learning": 51.4, "the same, computing the last operation": 73.4}  # `search` prints these
 TRAINING = ("success", "steps", "valid", "entropy", "grad_norm", "old_kl", "seconds")
 
 
@@ -52,7 +51,7 @@ def collect(directories: list[Path], file: Path) -> None:
 def shorten(episode: dict[str, Any]) -> Episode:
     turns = episode["turns"]
     return {
-        **{k: episode[k] for k in ("task", "success", "stop", "detail")},
+        **{k: episode[k] for k in ("task", "family", "success", "stop")},
         "actions": [t["action"] for t in turns],
         "refused": [not (t["valid"] and t["effective"]) for t in turns],
     }
@@ -93,7 +92,7 @@ def tables(runs: list[Run], baseline: str) -> None:
     print("\n| success, % | iteration | all | three numbers | four numbers |\n|---|---|---|---|---|")
     for run in runs:
         for iteration, episodes in by_iteration(run):
-            cells = [rate([e for e in episodes if numbers in (0, count(e))]) for numbers in (0, 3, 4)]
+            cells = [rate([e for e in episodes if e["family"].startswith(family)]) for family in ("", *FAMILIES.values())]
             print(f"| {run['method']}, seed {run['seed']} | {iteration} | {' | '.join(cells)} |")
     first = {run["seed"]: run for run in runs if run["method"] == baseline}
     print(f"\n| against {baseline} | iteration | points | 95% over puzzles |\n|---|---|---|---|")
@@ -125,7 +124,8 @@ def draw(runs: list[Run], file: Path) -> None:
         (line,) = axis.plot(*zip(*evaluations, strict=True), marker="o", label=f"{name}: evaluation")
         trained = 100 * np.array(run["training"]["success"])
         axis.plot(range(1, len(trained) + 1), trained, color=line.get_color(), alpha=0.4, label=f"{name}: training")
-    for name, percent in SEARCH.items():
+    for agent, name in ((Search, "search without learning"), (SearchWithLastStep, "the same, computing the last operation")):
+        percent = 100 * play(agent, len(runs[0]["evaluations"]["0"])).success
         axis.axhline(percent, color="gray", linestyle=":", linewidth=1)
         axis.text(0, percent + 1, name, fontsize=7, color="gray")
     axis.set(title="Qwen2.5-Coder-1.5B, Countdown, no demonstrations", xlabel="iteration", ylabel="success, %", ylim=(0, 100))
@@ -142,7 +142,7 @@ def by_iteration(run: Run) -> list[tuple[str, list[Episode]]]:
 class RandomPlay:
     """A random possible action."""
 
-    random = Random(0)
+    random: Random
 
     def __init__(self, task: Task) -> None:
         pass
@@ -154,7 +154,7 @@ class RandomPlay:
 class Search:
     """Tries operations in random order, none twice from the same numbers; undoes when nothing is left to try."""
 
-    random = Random(0)
+    random: Random
     remembers = True
     exact_last = False
 
@@ -189,9 +189,14 @@ class SearchWithLastStepWithoutMemory(SearchWithLastStep):
     remembers = False
 
 
+def play(agent: type, tasks: int) -> tacit.Evaluation:
+    agent.random = Random(0)
+    return tacit.evaluate(agent, world="countdown", tasks=tasks, repeats=10, fresh=True)
+
+
 def search(tasks: int) -> None:
     for agent in (RandomPlay, Search, SearchWithLastStep, SearchWithoutMemory, SearchWithLastStepWithoutMemory):
-        evaluation = tacit.evaluate(agent, world="countdown", tasks=tasks, repeats=10, fresh=True)
+        evaluation = play(agent, tasks)
         families = ", ".join(f"{name} {100 * family.success:.1f}%" for name, family in evaluation.score.families.items())
         print(f"{agent.__name__}: {evaluation}; {families}")
 
@@ -211,10 +216,6 @@ def only_sums(task: str) -> bool:
 
 def wins(episodes: list[Episode]) -> np.ndarray:
     return np.array([e["success"] for e in episodes], dtype=float)
-
-
-def count(episode: Episode) -> int:
-    return episode["task"].split("/")[-1].split("=")[0].count("-") + 1
 
 
 def rate(episodes: list[Episode]) -> str:

@@ -163,9 +163,8 @@ class Batch:
     sampled: bool = True  # False for demonstrations, which no policy sampled
     tokens: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)  # further per-token columns by name
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)  # further per-row columns by name
-    contexts: Mapping[str, Sequence[np.ndarray]] = field(
-        default_factory=dict
-    )  # alternative prompts per row, e.g. `teacher_prompts`
+    contexts: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
+    """alternative prompts per row, e.g. `teacher_prompts`"""
 
     def __len__(self) -> int:
         return len(self.prompts)

@@ -7,29 +7,13 @@ itself runs only in its sandbox, when an episode begins. The hash covers all of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tacit.core.errors import TacitError
-from tacit.core.files import read_text
-from tacit.modules.drafting.packaged import PREFIX, SUFFIX, PackagedDraft
+from tacit.modules.drafting.packaged import PREFIX, PackagedDraft
 
 if TYPE_CHECKING:
     from tacit.core.world import Environment
-
-
-def read_packaged_draft(path: Path, data: Mapping[str, Any]) -> PackagedDraft:
-    """The draft of the module at `path`; `data` is the `draft` entry of its manifest."""
-    kind, name, world, block = (str(data[key]) for key in ("kind", "name", "world", "block"))
-    if list(data["files"]) != [f"{name}{SUFFIX}"] or Path(name).name != name:
-        raise TacitError(f"the draft {name!r} of module {path} has unexpected file names: {', '.join(data['files'])}.")
-    try:
-        text = read_text(path / f"{name}{SUFFIX}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TacitError(f"cannot read the draft of module {path}: {error}. It is damaged or incomplete.") from error
-    return PackagedDraft(kind, name, text, world, block)
-
 
 _drafts: dict[str, PackagedDraft] = {}
 _worlds: dict[str, Environment] = {}

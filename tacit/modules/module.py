@@ -36,8 +36,8 @@ from tacit.engines.models.bases import (
     fingerprint,
 )
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings, hash_file
-from tacit.modules.carrying import read_packaged_draft, register_draft
-from tacit.modules.drafting.packaged import PackagedDraft
+from tacit.modules.carrying import register_draft
+from tacit.modules.drafting.packaged import PackagedDraft, read_packaged_draft
 from tacit.prompts.history import History, StateBlock
 
 MANIFEST = "module.json"

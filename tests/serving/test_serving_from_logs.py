@@ -17,7 +17,7 @@ from served import served
 from small_modules import change_manifest
 
 from tacit.cli.main import main
-from tacit.modules.carrying import read_packaged_draft
+from tacit.modules.drafting.packaged import read_packaged_draft
 from tacit.modules.drafting.tracker import DraftedTracker
 
 

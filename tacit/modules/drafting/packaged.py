@@ -1,11 +1,16 @@
-"""A draft as text: what a module stores of it, and the name of its world."""
+"""A draft as a module stores it, and the name of its world."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.core.files import read_text
 
 PREFIX = "tacit.modules.carrying:"
 SUFFIX = ".py.txt"  # Python that is never imported
@@ -32,3 +37,15 @@ class PackagedDraft:
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "name": self.name, "world": self.world, "block": self.block, "files": list(self.files)}
+
+
+def read_packaged_draft(path: Path, data: Mapping[str, Any]) -> PackagedDraft:
+    """The draft of the module at `path`; `data` is the `draft` entry of its manifest."""
+    kind, name, world, block = (str(data[key]) for key in ("kind", "name", "world", "block"))
+    if list(data["files"]) != [f"{name}{SUFFIX}"] or Path(name).name != name:
+        raise TacitError(f"the draft {name!r} of module {path} has unexpected file names: {', '.join(data['files'])}.")
+    try:
+        text = read_text(path / f"{name}{SUFFIX}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read the draft of module {path}: {error}. It is damaged or incomplete.") from error
+    return PackagedDraft(kind, name, text, world, block)
